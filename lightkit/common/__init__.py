@@ -1,0 +1,1 @@
+"""Small pure helpers that every part may use; imports nothing of lightkit above it."""

@@ -1,0 +1,74 @@
+"""The one error a user sees: what is wrong, where, and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lightkit.common.suggest import nearest
+
+
+class UserError(ValueError):
+    """A mistake in what the user gave: configuration, file, data or command line.
+
+    The command line prints it without a traceback and exits with `exit_code`; from a notebook it is
+    a plain `ValueError` whose text says the same.
+
+    Args:
+        what: One sentence: what is wrong.
+        key: Full configuration key (`data.dataset.target`) or file the mistake is in.
+        expected: What would have been right.
+        received: What came instead.
+        choices: The valid values; the nearest to `received` is pointed out.
+        fix: What to type or change.
+        origin: `file:line` or the command-line override the value came from.
+        exit_code: Exit status of the process.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        key: str | None = None,
+        expected: str | None = None,
+        received: object = None,
+        choices: Iterable[str] = (),
+        fix: str | None = None,
+        origin: str | None = None,
+        exit_code: int = 2,
+    ) -> None:
+        self.what, self.key, self.expected, self.received = what, key, expected, received
+        self.choices, self.fix, self.origin, self.exit_code = tuple(choices), fix, origin, exit_code
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        """The message as shown to the user: one headline and one indented line per known fact."""
+        head = f"{self.key}: {self.what}" if self.key else self.what
+        rows = [("at", self.origin), ("expected", self.expected)]
+        if self.received is not None:
+            rows.append(("received", f"{self.received!r}"))
+        if self.choices:
+            rows.append(("choices", self._choices_text()))
+        rows.append(("fix", self.fix))
+        return "\n".join([head, *(f"    {label + ':':<10}{text}" for label, text in rows if text)])
+
+    def _choices_text(self) -> str:
+        shown = ", ".join(self.choices[:20]) + (f", … ({len(self.choices)} in all)" if len(self.choices) > 20 else "")
+        close = nearest(str(self.received), self.choices)
+        return f"{shown} (nearest: {', '.join(close)})" if close else shown
+
+
+class UserErrors(UserError):
+    """Several mistakes found in one go, shown as one report.
+
+    Args:
+        errors: The single mistakes, in the order to show them.
+    """
+
+    def __init__(self, errors: Iterable[UserError]) -> None:
+        self.errors = tuple(errors)
+        count = len(self.errors)
+        super().__init__(f"{count} problem{'s' if count != 1 else ''} found")
+
+    def render(self) -> str:
+        """Every problem in turn, a blank line between two, and their number at the end."""
+        return "\n\n".join([*(error.render() for error in self.errors), self.what])
