@@ -1,0 +1,173 @@
+"""From a data set and plain settings to the loaders of all splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data import normalize as scaling
+from lightkit.data.info import DataInfo
+from lightkit.data.loaders import Loader, LoaderOptions
+from lightkit.data.normalize import Normalizer
+from lightkit.data.prepare import Mixup, Prepare, Transform
+from lightkit.data.sources import as_source
+from lightkit.data.splits import SplitSpec, split_rows
+from lightkit.data.tensors import TensorData
+
+_FIT_SAMPLES = 2048
+_FIT_ROWS = 4096
+
+
+@dataclass
+class Data:
+    """The loaders of a data set.
+
+    Args:
+        info: What the data is.
+        source: The data set itself, with what was found out about it.
+        train: Training batches, shuffled and augmented.
+        val: Validation batches in order; None without the split.
+        test: Test batches in order; None without the split.
+        normalizer: Scaling of the inputs, to be applied to new ones too; None where they are left as they are.
+    """
+
+    info: DataInfo
+    source: Any
+    train: Loader
+    val: Loader | None = None
+    test: Loader | None = None
+    normalizer: Normalizer | None = None
+    rows: dict[str, Tensor] = field(default_factory=dict)
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Rows of a table: task, shapes, classes, and the size of each split."""
+        info = self.info
+        shown = ", ".join(info.class_names[:10]) + (", …" if len(info.class_names) > 10 else "")
+        table = [
+            ("task", info.task),
+            ("input", " × ".join(map(str, info.input_shape)) or "custom"),
+            ("outputs", f"{info.num_classes}" + (f" ({shown})" if shown else "")),
+        ]
+        for name, loader in self.loaders().items():
+            table.append((name, f"{loader.num_samples} rows, {len(loader)} batches of {loader.batch_size}"))
+        return table
+
+    def loaders(self) -> dict[str, Loader]:
+        """The loaders there are, by the name of their split."""
+        named = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: loader for name, loader in named.items() if loader is not None}
+
+    def evaluation(self, split: str) -> Loader | None:
+        """Loader of a split in order and without augmentation, `train` too; None where there is no such split."""
+        if split != "train":
+            return self.loaders().get(split)
+        prepare = replace(self.train.prepare, augment=())
+        options = replace(self.train.options, shuffle=False, drop_last=False, persistent_workers=False)
+        return Loader(self.source, self.rows["train"], options, prepare=prepare)
+
+    def close(self) -> None:
+        """End all loader processes."""
+        for loader in self.loaders().values():
+            loader.close()
+
+
+def build_data(
+    *,
+    dataset: Any,
+    split: Mapping[str, Any] | SplitSpec,
+    batch_size: int = 64,
+    eval_batch_size: int | None = None,
+    normalize: str = "none",
+    augment: Sequence[Transform] = (),
+    mixup: Mapping[str, Any] | None = None,
+    drop_last: bool = False,
+    num_workers: int = 0,
+    pin_memory: bool | None = None,
+    persistent_workers: bool = True,
+    prefetch_factor: int = 2,
+    seed: int = 0,
+    pin_default: bool = False,
+) -> Data:
+    """Split a data set, fit the scaling on its training rows and make the loaders.
+
+    Args:
+        dataset: `TensorData`, another data set with `take`, or any map-style data set.
+        split: `SplitSpec` or its arguments.
+        batch_size: Samples per training batch.
+        eval_batch_size: Samples per batch in validation and test; None takes `batch_size`.
+        normalize: `none`, `standard`, `minmax` or `image`.
+        augment: Transforms of training inputs.
+        mixup: `alpha` (None: no mixup) and `probability`.
+        drop_last: Leave out a last smaller training batch.
+        num_workers: Processes that read samples.
+        pin_memory: Page-locked batches, where there is a CUDA GPU; None takes `pin_default`.
+        persistent_workers: Keep the processes between epochs.
+        prefetch_factor: Batches each process prepares ahead.
+        seed: Seed of order, augmentation and mixup.
+        pin_default: Whether batches go to a GPU.
+
+    Raises:
+        UserError: A setting is out of range or does not suit the data.
+    """
+    source = as_source(dataset)
+    spec = split if isinstance(split, SplitSpec) else SplitSpec(**split)
+    if spec.by == "fold" and source.info.task == "language_modeling":
+        raise UserError("a text is cut in order, not into folds", key="data.split.by", received="fold", expected="file")
+    rows = split_rows(spec, len(source), strata=getattr(source, "strata", None), given=getattr(source, "splits", None))
+    options = LoaderOptions(
+        batch_size,
+        shuffle=True,
+        drop_last=drop_last,
+        seed=seed,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        pin_memory=_pins(pin_default if pin_memory is None else pin_memory),
+        persistent_workers=persistent_workers,
+    )
+    if eval_batch_size is not None and eval_batch_size < 1:
+        raise UserError("too small", key="data.eval_batch_size", expected="1 or more", received=eval_batch_size)
+    plain = replace(options, batch_size=eval_batch_size or batch_size, shuffle=False, drop_last=False)
+    normalizer = scaling.fit(normalize, _training_inputs(source, rows["train"]))
+    source, rest = _scaled(source, normalizer)
+    mixer = make_mixup(mixup, seed=seed, info=source.info)
+    train = Loader(source, rows["train"], options, prepare=Prepare(seed, rest, tuple(augment)), mixup=mixer)
+    evaluate = {n: Loader(source, rows[n], plain, prepare=Prepare(seed, rest)) for n in ("val", "test") if n in rows}
+    return Data(source.info, source, train, **evaluate, normalizer=normalizer, rows=rows)
+
+
+def _pins(wanted: bool) -> bool:
+    # Page-locking is done by the GPU's driver and raises where there is none.
+    return wanted and torch.cuda.is_available()
+
+
+def make_mixup(settings: Mapping[str, Any] | None, *, seed: int, info: DataInfo) -> Mixup | None:
+    """Mixup by its settings; None when it is switched off."""
+    settings = dict(settings or {})
+    alpha = settings.pop("alpha", None)
+    return None if alpha is None else Mixup(alpha, **settings, seed=seed, info=info)
+
+
+def _scaled(source: Any, normalizer: Normalizer | None) -> tuple[Any, Normalizer | None]:
+    """Scale what lies in memory as floats once; what is left has to be scaled batch by batch."""
+    if normalizer is not None and isinstance(source, TensorData) and source.x.is_floating_point():
+        return source.with_inputs(normalizer(source.x)), None
+    return source, normalizer
+
+
+def _training_inputs(source: Any, rows: Tensor) -> Iterator[Tensor]:
+    """Inputs to fit a scaling to: all training rows of data in memory, up to 2,048 evenly spaced ones of other data."""
+    if isinstance(source, TensorData):
+        for piece in rows.split(_FIT_ROWS):
+            yield source.take(piece)[0]
+        return
+    some = rows[torch.linspace(0, len(rows) - 1, min(_FIT_SAMPLES, len(rows))).round().to(torch.int64)]
+    loader = Loader(source, some, LoaderOptions(64))
+    for batch in loader.epoch(0):
+        if not isinstance(batch, tuple):
+            raise UserError("only pairs of input and target can be scaled", key="data.normalize", expected="none")
+        yield batch[0]

@@ -1,0 +1,206 @@
+"""Tables from CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data.csv_reader import Table, is_number, read_table
+from lightkit.data.info import DataInfo
+from lightkit.data.tables import check_scale
+from lightkit.data.tensors import TensorData
+
+_TASKS = ("multiclass", "binary", "multilabel", "regression")
+_MOST_CLASSES = 20
+_SPLITS = ("train", "val", "test")
+
+
+def csv(
+    path: str,
+    target: str | Sequence[str],
+    features: Sequence[str] | None = None,
+    *,
+    task: str | None = None,
+    categorical: Sequence[str] = (),
+    delimiter: str = ",",
+    missing: str = "error",
+    val_path: str | None = None,
+    test_path: str | None = None,
+    split_column: str | None = None,
+    target_scale: float = 1.0,
+) -> TensorData:
+    """A table whose first line names the columns.
+
+    Categorical columns become one 0/1 feature per value found in `path`; a value found in the other files only is none
+    of them. Classes are numbered in the order of their names (of their values, if they are numbers).
+
+    Args:
+        path: The file; with `test_path` or `val_path` its rows are the training part.
+        target: Column to predict; several for `multilabel` (0/1) or several regression targets.
+        features: Columns to predict from; None takes all others.
+        task: `multiclass`, `binary` (one output), `multilabel` or `regression`; None finds out: text and up to 20 whole
+            numbers are classes, several columns of 0 and 1 are labels.
+        categorical: Feature columns that hold names.
+        delimiter: What stands between two cells.
+        missing: What to do with rows that lack a value: `error` or `drop`.
+        val_path: File of the validation rows.
+        test_path: File of the test rows.
+        split_column: Column that says `train`, `val` or `test`.
+        target_scale: Regression targets are divided by this.
+
+    Raises:
+        UserError: A file, a column or a cell is wrong; its line is named.
+    """
+    if missing not in ("error", "drop"):
+        raise UserError("unknown", key="data.dataset.missing", received=missing, choices=("error", "drop"))
+    targets = [target] if isinstance(target, str) else list(target)
+    paths = {"train": path, "val": val_path, "test": test_path}
+    tables = {n: read_table(p, delimiter=delimiter, key=_path_key(n)) for n, p in paths.items() if p is not None}
+    first = tables["train"]
+    chosen = _feature_names(first, features, targets=targets, categorical=categorical, split_column=split_column)
+    needed = [*chosen, *targets, *([split_column] if split_column else [])]
+    for name in tables:
+        tables[name].need(needed, key=_path_key(name))
+        tables[name] = _without_holes(tables[name], [*chosen, *targets], missing=missing)
+    kinds = {name: sorted(set(tables["train"].columns[name])) for name in categorical}
+    task = _task(tables["train"], targets, task)
+    y, names = _targets(list(tables.values()), targets, task=task, scale=check_scale(target_scale))
+    x = torch.cat([_inputs(table, chosen, kinds) for table in tables.values()])
+    count = 1 if task == "binary" else len(names) if task == "multiclass" else len(targets)
+    info = DataInfo(task, (x.shape[1],), count, names)
+    strata = y.to(torch.int64) if task == "binary" else None
+    return TensorData(x, y, info, splits=_splits(tables, split_column), strata=strata, name=str(first.path))
+
+
+def _path_key(split: str) -> str:
+    return "data.dataset.path" if split == "train" else f"data.dataset.{split}_path"
+
+
+def _feature_names(
+    table: Table,
+    features: Sequence[str] | None,
+    *,
+    targets: list[str],
+    categorical: Sequence[str],
+    split_column: str | None,
+) -> list[str]:
+    if not targets:
+        raise UserError("no column to predict", key="data.dataset.target", choices=table.columns)
+    table.need(targets, key="data.dataset.target")
+    table.need([split_column] if split_column else [], key="data.dataset.split_column")
+    others = [name for name in table.columns if name not in (*targets, split_column)]
+    chosen = others if features is None else list(features)
+    table.need(chosen, key="data.dataset.features")
+    table.need(categorical, key="data.dataset.categorical")
+    twice = [name for name in chosen if name in targets]
+    if twice:
+        raise UserError("the target is among the features", key="data.dataset.features", received=twice[0])
+    if not chosen:
+        raise UserError("no column to predict from", key="data.dataset.features", choices=others)
+    unused = [name for name in categorical if name not in chosen]
+    if unused:
+        raise UserError("not among the features", key="data.dataset.categorical", received=unused[0], choices=chosen)
+    return chosen
+
+
+def _without_holes(table: Table, names: list[str], *, missing: str) -> Table:
+    holes = table.holes(names)
+    if not holes:
+        return table
+    rows = {row for row, _ in holes}
+    row, column = holes[0]
+    if missing == "error" or len(rows) == len(table):
+        raise UserError(
+            f"{table.path}, line {table.lines[row]}: column {column!r} has no value",
+            key="data.dataset.path",
+            expected="a finite number or a name",
+            received=table.columns[column][row],
+            fix=f"data.dataset.missing=drop leaves such rows out ({len(rows)} of {len(table)})",
+        )
+    return table.without(rows)
+
+
+def _inputs(table: Table, names: list[str], kinds: dict[str, list[str]]) -> Tensor:
+    """Features `(N, F)`, categorical ones spread out, in the order of the columns."""
+    columns: list[Tensor] = []
+    for name in names:
+        if name not in kinds:
+            columns.append(table.numbers(name, key="data.dataset.features"))
+            continue
+        columns += [torch.tensor([float(cell == kind) for cell in table.columns[name]]) for kind in kinds[name]]
+    return torch.stack(columns, 1)
+
+
+def _task(table: Table, targets: list[str], task: str | None) -> str:
+    if task is not None:
+        if task not in _TASKS:
+            raise UserError("not a kind of task", key="data.dataset.task", received=task, choices=_TASKS)
+        if task in ("multiclass", "binary") and len(targets) > 1:
+            raise UserError(f"{task} has one target column", key="data.dataset.target", received=targets)
+        return task
+    values = [set(table.columns[name]) for name in targets]
+    if len(targets) > 1:
+        labels = all(is_number(cell) and float(cell) in (0, 1) for column in values for cell in column)
+        return "multilabel" if labels else "regression"
+    if not all(is_number(cell) for cell in values[0]):
+        return "multiclass"
+    whole = all(float(cell).is_integer() for cell in values[0])
+    return "multiclass" if whole and len(values[0]) <= _MOST_CLASSES else "regression"
+
+
+def _targets(tables: list[Table], targets: list[str], *, task: str, scale: float) -> tuple[Tensor, tuple[str, ...]]:
+    """Targets of all tables and the names of the classes or labels."""
+    if task in ("multiclass", "binary"):
+        return _classes(tables, targets[0], binary=task == "binary")
+    columns = [torch.cat([t.numbers(name, key="data.dataset.target") for t in tables]) for name in targets]
+    if task == "multilabel":
+        return torch.stack(columns, 1), tuple(targets)
+    y = torch.stack(columns, 1) / scale
+    return y[:, 0] if len(targets) == 1 else y, ()
+
+
+def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[Tensor, tuple[str, ...]]:
+    found = set(tables[0].columns[target])
+    names = sorted(found, key=float) if all(map(is_number, found)) else sorted(found)
+    if binary and len(names) != 2:
+        raise UserError("binary needs a target of two values", key="data.dataset.task", received=names[:5])
+    number = {name: i for i, name in enumerate(names)}
+    for table in tables:
+        for line, cell in zip(table.lines, table.columns[target], strict=True):
+            if cell not in number:
+                raise UserError(
+                    f"{table.path}, line {line}: a class that the training rows lack",
+                    key="data.dataset.target",
+                    received=cell,
+                    choices=names,
+                )
+    y = torch.tensor([number[cell] for table in tables for cell in table.columns[target]])
+    return (y.to(torch.float32), (names[1],)) if binary else (y, tuple(names))
+
+
+def _splits(tables: dict[str, Table], split_column: str | None) -> dict[str, Tensor]:
+    if split_column is None:
+        pieces = torch.arange(sum(map(len, tables.values()))).split([len(table) for table in tables.values()])
+        return dict(zip(tables, pieces, strict=True)) if len(tables) > 1 else {}
+    if len(tables) > 1:
+        raise UserError(
+            "either files or a column say what the splits are",
+            key="data.dataset.split_column",
+            received=split_column,
+            fix="leave out val_path and test_path",
+        )
+    table = tables["train"]
+    cells = table.columns[split_column]
+    for line, cell in zip(table.lines, cells, strict=True):
+        if cell not in _SPLITS:
+            raise UserError(
+                f"{table.path}, line {line}: not a split",
+                key="data.dataset.split_column",
+                received=cell,
+                choices=_SPLITS,
+            )
+    rows = {name: [i for i, cell in enumerate(cells) if cell == name] for name in _SPLITS}
+    return {name: torch.tensor(found) for name, found in rows.items() if found}

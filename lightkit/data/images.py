@@ -1,0 +1,148 @@
+"""Images in folders, one folder a class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data.info import DataInfo, fingerprint
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+_SPLITS = ("train", "val", "test")
+
+
+class ImageFolder:
+    """Image files below `root`, the class of each named by its folder; read one by one.
+
+    With folders `train` and `val` or `test` in `root`, these are the splits and hold the class folders. Images are
+    scaled so that their shorter side is `size`, cut to the middle square, and come as `(channels, size, size)` in [0,
+    1].
+
+    Args:
+        root: The folder.
+        size: Pixels a side.
+        channels: 3 for colour, 1 for grey.
+
+    Raises:
+        UserError: There is no such folder, no class folder, or a class without images.
+    """
+
+    draws = False
+
+    def __init__(self, root: str, size: int = 64, channels: int = 3) -> None:
+        check_image_size(size, channels)
+        folder = Path(root).expanduser()
+        if not folder.is_dir():
+            raise UserError("there is no such folder", key="data.dataset.root", received=str(folder))
+        parts = {name: folder / name for name in _SPLITS if (folder / name).is_dir()}
+        split = "train" in parts and len(parts) > 1
+        self.size, self.channels = size, channels
+        self.classes = _class_names(parts["train"] if split else folder)
+        found = {n: _find(p, self.classes) for n, p in (parts if split else {"train": folder}).items()}
+        self.files = [file for files, _ in found.values() for file in files]
+        self.targets = torch.tensor([number for _, numbers in found.values() for number in numbers])
+        pieces = torch.arange(len(self.files)).split([len(files) for files, _ in found.values()])
+        self.splits: dict[str, Tensor] = dict(zip(found, pieces, strict=True)) if split else {}
+        listing = [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in self.files]
+        mark = fingerprint([size, channels, listing])
+        self.info = DataInfo("multiclass", (channels, size, size), len(self.classes), self.classes, fingerprint=mark)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return read_image(self.files[row], size=self.size, channels=self.channels), int(self.targets[row])
+
+
+def check_image_size(size: int, channels: int) -> None:
+    """Refuse sizes that no image can have."""
+    if size < 1:
+        raise UserError("too small", key="data.dataset.size", expected="1 or more", received=size)
+    if channels not in (1, 3):
+        raise UserError("not a number of channels", key="data.dataset.channels", expected="1 or 3", received=channels)
+
+
+def read_image(file: Path, *, size: int, channels: int) -> Tensor:
+    """An image file as `(channels, size, size)` in [0, 1].
+
+    Raises:
+        UserError: The file is damaged or no image, or Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UserError("reading images needs Pillow", key="data.dataset", fix="pip install pillow") from error
+    try:
+        with Image.open(file) as image:
+            return image_to_tensor(image, size=size, channels=channels)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(
+            f"the image cannot be read: {error}",
+            key="data.dataset.root",
+            received=str(file),
+            fix="replace or delete the file",
+        ) from error
+
+
+def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
+    """A Pillow image as `(channels, size, size)` in [0, 1]; `size` None keeps its own."""
+    import numpy as np
+
+    if size is not None:
+        image = _square(image, size)
+    levels = np.asarray(image.convert("RGB" if channels == 3 else "L"), dtype=np.float32) / np.float32(255)
+    pixels = torch.from_numpy(levels)
+    return pixels.permute(2, 0, 1).contiguous() if channels == 3 else pixels[None]
+
+
+def _square(image: Any, size: int) -> Any:
+    """The middle square, scaled to `size`."""
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    # Palettes and 1-bit images cannot be interpolated.
+    image = image if image.mode in ("RGB", "L") else image.convert("RGB")
+    return image.resize((size, size), resample=2, box=(left, top, left + side, top + side))
+
+
+def _class_names(folder: Path) -> tuple[str, ...]:
+    names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
+    if not names:
+        raise UserError(
+            "the folder holds no class folders",
+            key="data.dataset.root",
+            received=str(folder),
+            expected="one folder a class with its images",
+        )
+    return names
+
+
+def _find(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    files: list[Path] = []
+    numbers: list[int] = []
+    for name in _class_names(folder):
+        if name not in classes:
+            raise UserError(
+                f"{folder} has a class that the training part lacks",
+                key="data.dataset.root",
+                received=name,
+                choices=classes,
+            )
+        images = sorted(file for file in (folder / name).rglob("*") if file.suffix.lower() in SUFFIXES)
+        if not images:
+            raise UserError(
+                "a class folder holds no images",
+                key="data.dataset.root",
+                received=str(folder / name),
+                expected=", ".join(sorted(SUFFIXES)),
+            )
+        files += images
+        numbers += [classes.index(name)] * len(images)
+    return files, numbers

@@ -1,0 +1,174 @@
+"""Batches of one split, in an order that is a function of (seed, epoch), from any position on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
+from lightkit.data.prepare import Mixup, Prepare
+from lightkit.data.tensors import Taker
+from lightkit.data.workers import SampleReader
+
+_BLOCK_BYTES = 1 << 19
+_BLOCK_BATCHES = 64
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How batches are made.
+
+    Args:
+        batch_size: Samples per batch.
+        shuffle: Draw a new order each epoch; otherwise rows come as they are.
+        drop_last: Leave out a last smaller batch.
+        seed: Seed of the order.
+        pin_memory: Put batches into page-locked memory.
+        num_workers: Processes that read samples, for data sets without `take`.
+        persistent_workers: Keep them alive between epochs.
+        prefetch_factor: Batches each of them prepares ahead.
+
+    Raises:
+        UserError: A value is out of range.
+    """
+
+    batch_size: int
+    shuffle: bool = False
+    drop_last: bool = False
+    seed: int = 0
+    pin_memory: bool = False
+    num_workers: int = 0
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1)):
+            value = getattr(self, name)
+            if value < least:
+                raise UserError("too small", key=f"data.{name}", expected=f"{least} or more", received=value)
+
+
+class Loader:
+    """Batches of one split.
+
+    The order of an epoch depends on the seed and the number of the epoch alone, so an epoch can start at any sample:
+    nothing before it is read. Batch size and number of workers may differ from those of the run that stopped there.
+
+    Args:
+        source: Data set, with `take` (whole batches) or sample by sample.
+        rows: `(N,)` int64 rows of the data set; a row may occur several times.
+        options: How batches are made.
+        prepare: Scaling and augmentation.
+        mixup: Mixes batches; None leaves them.
+
+    Raises:
+        UserError: The rows do not fill one batch and `drop_last` is on.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        rows: Tensor,
+        options: LoaderOptions,
+        *,
+        prepare: Prepare | None = None,
+        mixup: Mixup | None = None,
+    ) -> None:
+        self.source, self.rows, self.options = source, rows, options
+        self.prepare, self.mixup = prepare or Prepare(), mixup
+        self.num_samples, self.batch_size = len(rows), options.batch_size
+        if options.drop_last and self.num_samples < self.batch_size:
+            raise UserError(
+                "no batch is left with drop_last",
+                key="data.batch_size",
+                expected=f"at most {self.num_samples}, the rows of this split",
+                received=self.batch_size,
+                fix="data.drop_last=false or a smaller batch",
+            )
+        self._reader = None if isinstance(source, Taker) else SampleReader(source, options, self.prepare)
+
+    def __len__(self) -> int:
+        return -(-self.epoch_samples // self.batch_size)
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch, without those that `drop_last` leaves out."""
+        return self._end(0)
+
+    def _end(self, start: int) -> int:
+        left = self.num_samples - start
+        return start + (left - left % self.batch_size if self.options.drop_last else left)
+
+    def order(self, epoch: int) -> Tensor:
+        """Rows of the data set in the order of an epoch, `(N,)` int64."""
+        if not self.options.shuffle:
+            return self.rows
+        generator = torch.Generator().manual_seed(mix(self.options.seed, "order", epoch))
+        return self.rows[torch.randperm(self.num_samples, generator=generator)]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Batches of an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            start: Samples already done; they are not read.
+
+        Raises:
+            ValueError: `start` lies outside the epoch.
+        """
+        if not 0 <= start <= self.num_samples:
+            raise ValueError(f"start is {start}, not within 0 to {self.num_samples}")
+        rows = self.order(epoch)[start : self._end(start)]
+        if self._reader is not None:
+            batches = self._reader.batches(rows, epoch=epoch, start=start)
+        elif self.source.exact and not self.prepare.augment:
+            batches = self._blocks(rows, epoch)
+        else:
+            batches = self._one_by_one(rows, epoch, start)
+        return batches if self.mixup is None else self.mixup.mixed(batches, epoch=epoch, start=start)
+
+    def _blocks(self, rows: Tensor, epoch: int) -> Iterator[Any]:
+        """Several batches gathered at once and cut apart: a fraction of the cost of gathering each."""
+        if not len(rows):
+            return
+        for block in rows.split(self._block_rows(rows)):
+            x, y = self._pinned(self.prepare(self.source.take(block), epoch=epoch, first=0))
+            yield from zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
+
+    def _block_rows(self, rows: Tensor) -> int:
+        x, y = self.source.take(rows[:1])
+        fitting = _BLOCK_BYTES // ((x.nbytes + y.nbytes) * self.batch_size or 1)
+        return self.batch_size * max(1, min(_BLOCK_BATCHES, fitting))
+
+    def _one_by_one(self, rows: Tensor, epoch: int, start: int) -> Iterator[Any]:
+        if not len(rows):
+            return
+        # Not in blocks: after a resume they would begin elsewhere, and the last bit of a sine depends on where in the
+        # tensor an element stands.
+        for piece in rows.split(self.batch_size):
+            yield self._pinned(self.prepare(self.source.take(piece), epoch=epoch, first=start))
+            start += len(piece)
+
+    def _pinned(self, batch: Any) -> Any:
+        return tuple(part.pin_memory() for part in batch) if self.options.pin_memory else batch
+
+    def with_rows(self, rows: Tensor, **changes: Any) -> Loader:
+        """Another loader like this one, over other rows of the data set.
+
+        Args:
+            rows: `(N,)` int64 rows; repeated ones (bootstrap) are augmented differently each time.
+            changes: `LoaderOptions` that differ, such as `seed`.
+        """
+        options = replace(self.options, **changes)
+        prepare = replace(self.prepare, seed=options.seed)
+        return Loader(self.source, rows, options, prepare=prepare, mixup=self.mixup)
+
+    def close(self) -> None:
+        """End the loader processes; the next epoch starts new ones."""
+        if self._reader is not None:
+            self._reader.close()

@@ -1,0 +1,102 @@
+"""Scaling of inputs, fitted on training rows only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+
+KINDS = ("none", "standard", "minmax", "image")
+
+
+class Normalizer:
+    """Inputs minus `shift`, divided by `scale`.
+
+    Args:
+        shift: What becomes 0, broadcastable to one input.
+        scale: What becomes 1; never 0.
+    """
+
+    def __init__(self, shift: Tensor, scale: Tensor) -> None:
+        self.shift, self.scale = shift.to(torch.float32), scale.to(torch.float32)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Scaled copy of inputs `(B, ...)`."""
+        return (x - self.shift.to(x.device)).div_(self.scale.to(x.device))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Both tensors, for a checkpoint or an exported model."""
+        return {"shift": self.shift, "scale": self.scale}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Normalizer:
+        """The scaling that `state_dict` described."""
+        return cls(state["shift"], state["scale"])
+
+
+def fit(kind: str, batches: Iterable[Tensor]) -> Normalizer | None:
+    """Fit a scaling to inputs that come in pieces `(B, ...)`; None for `none`.
+
+    Constant features are shifted and not scaled.
+
+    Args:
+        kind: `standard` (mean 0, deviation 1 per feature), `minmax` (0 to 1 per feature), `image` (`standard` per
+            channel).
+        batches: The training inputs.
+
+    Raises:
+        UserError: `kind` is unknown, the inputs are not numbers to scale, or not images for `image`.
+    """
+    if kind not in KINDS:
+        raise UserError("not a way to scale inputs", key="data.normalize", received=kind, choices=KINDS)
+    if kind == "none":
+        return None
+    return _fit_range(batches) if kind == "minmax" else _fit_moments(batches, per_channel=kind == "image")
+
+
+def _fit_moments(batches: Iterable[Tensor], *, per_channel: bool) -> Normalizer:
+    """Mean and deviation by Chan's update of two moments, which does not lose digits when the mean is large."""
+    count, mean, square = 0, torch.zeros(()), torch.zeros(())
+    for batch in batches:
+        rows = _as_rows(batch, per_channel=per_channel)
+        new, n = rows.mean(0), len(rows)
+        delta, total = new - mean, count + n
+        square = square + (rows - new).square().sum(0) + delta.square() * (count * n / total)
+        mean, count = mean + delta * (n / total), total
+    deviation = (square / max(count, 1)).sqrt()
+    # Below the rounding of the data itself a deviation is noise: such a column is constant.
+    constant = deviation <= mean.abs() * 1e-7
+    scale = torch.where(constant, torch.ones_like(deviation), deviation)
+    return Normalizer(mean[:, None, None], scale[:, None, None]) if per_channel else Normalizer(mean, scale)
+
+
+def _fit_range(batches: Iterable[Tensor]) -> Normalizer:
+    low, high = torch.tensor(float("inf")), torch.tensor(float("-inf"))
+    for batch in batches:
+        rows = _as_rows(batch, per_channel=False)
+        low, high = torch.minimum(low, rows.amin(0)), torch.maximum(high, rows.amax(0))
+    width = high - low
+    return Normalizer(low, torch.where(width > 0, width, torch.ones_like(width)))
+
+
+def _as_rows(batch: Tensor, *, per_channel: bool) -> Tensor:
+    """`(rows, features)` in float64; for `per_channel` every pixel is a row and every channel a feature."""
+    if not batch.is_floating_point():
+        raise UserError(
+            "these inputs are not numbers to scale", key="data.normalize", expected="none", received=str(batch.dtype)
+        )
+    if not per_channel:
+        return batch.to(torch.float64)
+    if batch.dim() != 4:
+        raise UserError(
+            "these inputs are not images",
+            key="data.normalize",
+            expected="(channels, height, width)",
+            received=tuple(batch.shape[1:]),
+            fix="data.normalize=standard",
+        )
+    return batch.to(torch.float64).transpose(0, 1).flatten(1).T

@@ -1,0 +1,117 @@
+"""Any data set as something a loader can read and the rest can be sized by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from lightkit.common.errors import UserError
+from lightkit.data.info import DataInfo, fingerprint
+from lightkit.data.tensors import Taker, TensorData, check_inputs, check_targets
+
+_SCAN_LIMIT = 10_000
+
+
+class SampleData:
+    """A data set that is read sample by sample, with what had to be found out about it.
+
+    Args:
+        base: Anything with `__len__` and `__getitem__`. Attributes it may have: `info` (a `DataInfo`), `splits`,
+            `strata`, `targets` or `labels` (all targets at once), `classes` (their names), `draws` (False: draws no
+            random numbers).
+
+    Raises:
+        UserError: It is empty, a target does not fit, or the targets cannot be found out.
+    """
+
+    def __init__(self, base: Any) -> None:
+        if not len(base):
+            raise UserError("the data set is empty", key="data.dataset", received=type(base).__name__)
+        self.base = base
+        self.draws: bool = getattr(base, "draws", True)
+        self.splits: Mapping[str, Tensor] = getattr(base, "splits", None) or {}
+        targets = _known_targets(base)
+        info = getattr(base, "info", None)
+        self.info: DataInfo = info if isinstance(info, DataInfo) else _infer(base, targets)
+        if targets is not None:
+            check_targets(targets, self.info, name=type(base).__name__)
+        strata = getattr(base, "strata", None)
+        self.strata = strata if strata is not None or self.info.task != "multiclass" else targets
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.base[row]
+
+    def check(self, batch: Any, rows: list[int]) -> None:
+        """Refuse NaN, infinity and labels out of range in a batch of `rows`; only pairs (input, target) are looked at.
+
+        Raises:
+            UserError: A sample is wrong; its row in the data set is named.
+        """
+        if self.info.task == "custom" or not isinstance(batch, tuple):
+            return
+        name = type(self.base).__name__
+        check_inputs(batch[0], name=name, rows=rows)
+        check_targets(batch[1], self.info, name=name, rows=rows)
+
+
+def as_source(dataset: Any) -> Any:
+    """`dataset` as a `Taker` where it can make whole batches, otherwise as `SampleData`.
+
+    Raises:
+        UserError: It is no map-style data set.
+    """
+    if isinstance(dataset, (Taker, SampleData)):
+        return dataset
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return TensorData(*dataset.tensors)
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise UserError(
+            "not a data set",
+            key="data.dataset",
+            expected="__len__ and __getitem__, or TensorData",
+            received=type(dataset).__name__,
+        )
+    return SampleData(dataset)
+
+
+def _known_targets(base: Any) -> Tensor | None:
+    for name in ("targets", "labels"):
+        values = getattr(base, name, None)
+        if isinstance(values, (list, tuple, np.ndarray, Tensor)) and len(values) == len(base):
+            return torch.as_tensor(values)
+    return None
+
+
+def _infer(base: Any, targets: Tensor | None) -> DataInfo:
+    sample = base[0]
+    mark = fingerprint([type(base).__qualname__, len(base), targets])
+    if not (isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))):
+        return DataInfo("custom", (), 0, fingerprint=mark)
+    shape, target = tuple(sample[0].shape), torch.as_tensor(sample[1])
+    if target.is_floating_point():
+        return DataInfo("regression", shape, target.numel(), fingerprint=mark)
+    if target.dim():
+        return DataInfo("custom", shape, 0, fingerprint=mark)
+    names = tuple(map(str, getattr(base, "classes", ())))
+    count = len(names) or int(_all_targets(base, targets).max()) + 1
+    return DataInfo("multiclass", shape, count, names or tuple(map(str, range(count))), fingerprint=mark)
+
+
+def _all_targets(base: Any, targets: Tensor | None) -> Tensor:
+    if targets is not None:
+        return targets
+    if len(base) > _SCAN_LIMIT:
+        raise UserError(
+            f"the number of classes is unknown, and {len(base)} samples are too many to read for it",
+            key="data.dataset",
+            fix="give the data set an attribute `info` (lightkit.data.DataInfo), `targets` or `classes`",
+        )
+    return torch.tensor([int(base[row][1]) for row in range(len(base))])

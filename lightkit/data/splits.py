@@ -1,0 +1,204 @@
+"""Which rows are for training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
+
+WAYS = ("stratified", "random", "ordered", "file", "fold")
+_NAMES = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class SplitSpec:
+    """How rows become splits.
+
+    Splits that the data set brings with it are kept; missing ones are drawn from its train part.
+
+    Args:
+        by: `stratified` keeps class shares, `random`, `ordered` cuts without shuffling (train, val, test), `file`
+            insists on splits the data set brings, `fold` takes fold number `fold` of `folds` as test, whatever the data
+            set brings.
+        val: Share of all rows for validation; 0 leaves the split out.
+        test: Share of all rows for test; ignored for `fold` and where the data set brings a test split.
+        seed: Seed of the draw.
+        folds: Number of folds.
+        fold: Which fold is the test split, from 0.
+        limit: At most this many training rows; None takes all.
+
+    Raises:
+        UserError: A value is out of range.
+    """
+
+    by: str = "random"
+    val: float = 0.1
+    test: float = 0.2
+    seed: int = 0
+    folds: int = 5
+    fold: int = 0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.by not in WAYS:
+            raise UserError("not a way to split", key="data.split.by", received=self.by, choices=WAYS)
+        for name in ("val", "test"):
+            share = getattr(self, name)
+            if not 0 <= share < 1:
+                raise UserError(
+                    "not a share of the rows", key=f"data.split.{name}", expected="0 to below 1", received=share
+                )
+        if self.val + self.test >= 1 and self.by != "fold":
+            raise UserError(
+                "nothing is left to train on",
+                key="data.split",
+                expected="val + test below 1",
+                received=f"{self.val} + {self.test}",
+            )
+        if self.by == "fold":
+            self._check_folds()
+        if self.limit is not None and self.limit < 1:
+            raise UserError("training needs a row", key="data.split.limit", expected="1 or more", received=self.limit)
+
+    def _check_folds(self) -> None:
+        if self.folds < 2:
+            raise UserError("too few folds", key="data.split.folds", expected="2 or more", received=self.folds)
+        if not 0 <= self.fold < self.folds:
+            raise UserError(
+                "there is no such fold", key="data.split.fold", expected=f"0 to {self.folds - 1}", received=self.fold
+            )
+
+
+def split_rows(
+    spec: SplitSpec,
+    num_rows: int,
+    *,
+    strata: Tensor | None = None,
+    given: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """Rows of each split that is not left out, in rising order; no row is in two splits.
+
+    Args:
+        spec: How to split.
+        num_rows: Rows of the data set.
+        strata: `(N,)` int64 groups whose shares `stratified` and `fold` keep.
+        given: Splits the data set brings with it.
+
+    Raises:
+        UserError: A split would be empty, a class has too few rows, or the data set lacks what `spec` asks for.
+    """
+    given = dict(given or {})
+    if spec.by == "stratified" and strata is None:
+        raise UserError(
+            "only classes can be stratified", key="data.split.by", received="stratified", fix="data.split.by=random"
+        )
+    if spec.by == "fold":
+        splits = _by_fold(spec, torch.arange(num_rows), strata)
+    else:
+        splits = _by_share(spec, num_rows, strata=strata, given=given)
+    if spec.limit is not None:
+        splits["train"] = splits["train"][: spec.limit]
+    for name, rows in splits.items():
+        if not len(rows):
+            raise UserError(
+                f"the {name} split is empty",
+                key=f"data.split.{name}" if name != "train" else "data.split",
+                received=f"{num_rows} rows",
+                fix="a larger share, or more rows",
+            )
+    return {name: splits[name].sort().values for name in _NAMES if name in splits}
+
+
+def _by_share(
+    spec: SplitSpec, num_rows: int, *, strata: Tensor | None, given: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    if spec.by == "file" and len(given) < 2:
+        raise UserError(
+            "the data set brings no splits with it",
+            key="data.split.by",
+            received="file",
+            choices=[way for way in WAYS if way != "file"],
+        )
+    splits = {name: rows for name, rows in given.items() if name in _NAMES}
+    pool = splits.pop("train", torch.arange(num_rows))
+    drawn = {name: getattr(spec, name) for name in ("val", "test") if getattr(spec, name) > 0 and name not in splits}
+    if spec.by == "file":
+        drawn.pop("test", None)
+    counts = {name: round(share * num_rows) for name, share in drawn.items()}
+    ordered = pool if spec.by == "ordered" else pool[_shuffle(len(pool), spec.seed)]
+    parts = _stratified(ordered, counts, strata) if spec.by == "stratified" and strata is not None else None
+    return splits | (parts or _cut(ordered, counts))
+
+
+def _cut(rows: Tensor, counts: Mapping[str, int]) -> dict[str, Tensor]:
+    """Train first, then the others; a share that rounds to nothing shows up as an empty split."""
+    sizes = {"train": max(0, len(rows) - sum(counts.values()))} | dict(counts)
+    ends = accumulate(sizes.values())
+    return {name: rows[end - sizes[name] : end] for name, end in zip(sizes, ends, strict=True)}
+
+
+def _stratified(rows: Tensor, counts: Mapping[str, int], strata: Tensor) -> dict[str, Tensor]:
+    groups = strata[rows]
+    parts: dict[str, Tensor] = {}
+    _check_group_sizes(groups, len(counts) + 1, why=f"{len(counts) + 1} splits")
+    for name, count in counts.items():
+        taken = torch.zeros(len(rows), dtype=torch.bool)
+        for group, quota in _quotas(groups, count).items():
+            taken[(groups == group).nonzero().reshape(-1)[:quota]] = True
+        parts[name] = rows[taken]
+        rows, groups = rows[~taken], groups[~taken]
+    return {"train": rows} | parts
+
+
+def _quotas(groups: Tensor, count: int) -> dict[int, int]:
+    """Rows to take of each group, in proportion to its size: largest remainders get what rounding down leaves over."""
+    values, sizes = groups.unique(return_counts=True)
+    exact = sizes.to(torch.float64) * count / max(len(groups), 1)
+    quota = exact.floor().to(torch.int64)
+    over = count - int(quota.sum())
+    quota[(exact - quota).argsort(descending=True, stable=True)[:over]] += 1
+    return dict(zip(values.tolist(), quota.tolist(), strict=True))
+
+
+def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None) -> dict[str, Tensor]:
+    order = rows[_shuffle(len(rows), spec.seed)]
+    if len(order) < spec.folds:
+        raise UserError(
+            "there are fewer rows than folds",
+            key="data.split.folds",
+            expected=f"at most {len(order)}",
+            received=spec.folds,
+        )
+    if strata is not None:
+        _check_group_sizes(strata, spec.folds, why=f"{spec.folds} folds")
+        # Grouping by class before dealing out in turn gives every fold its share of every class.
+        order = order[strata[order].argsort(stable=True)]
+    dealt = torch.arange(len(order)) % spec.folds
+    test, rest = order[dealt == spec.fold], order[dealt != spec.fold]
+    rest = rest[_shuffle(len(rest), spec.seed)]
+    counts = {"val": round(spec.val * len(rows))} if spec.val > 0 else {}
+    parts = _stratified(rest, counts, strata) if strata is not None else _cut(rest, counts)
+    return parts | {"test": test}
+
+
+def _check_group_sizes(groups: Tensor, least: int, *, why: str) -> None:
+    values, sizes = groups.unique(return_counts=True)
+    for value, size in zip(values.tolist(), sizes.tolist(), strict=True):
+        if size < least:
+            raise UserError(
+                f"class {value} has too few rows for {why}",
+                key="data.split",
+                expected=f"{least} or more",
+                received=size,
+                fix="data.split.by=random, or drop the class",
+            )
+
+
+def _shuffle(count: int, seed: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(mix(seed, "split")))

@@ -1,0 +1,142 @@
+"""The small data sets that come with scikit-learn, read from its files without importing it (which takes 0.5 s)."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data.info import DataInfo
+from lightkit.data.tensors import TensorData
+
+ATTRIBUTES: dict[str, Callable[[int], bool]] = {
+    "even": lambda digit: digit % 2 == 0,
+    "prime": lambda digit: digit in (2, 3, 5, 7),
+    "square": lambda digit: digit in (0, 1, 4, 9),
+    "from_five": lambda digit: digit >= 5,
+    "multiple_of_three": lambda digit: digit % 3 == 0,
+    "has_loop": lambda digit: digit in (0, 6, 8, 9),
+    "has_open_curve": lambda digit: digit in (2, 3, 5, 6, 9),
+    "turns_into_digit": lambda digit: digit in (0, 1, 6, 8, 9),
+}
+"""Yes-or-no attributes of a digit. The last: turned by half a circle it is a digit again."""
+
+
+def digits(*, image: bool = True) -> TensorData:
+    """1,797 handwritten digits, 8 × 8 pixels in [0, 1], ten classes.
+
+    Source: E. Alpaydin and C. Kaynak (1998), https://doi.org/10.24432/C50P49 (its test part).
+
+    Args:
+        image: Inputs as images `(1, 8, 8)`, otherwise as rows `(64,)`.
+    """
+    x, digit = _digits(image)
+    info = DataInfo("multiclass", tuple(x.shape[1:]), 10, tuple("0123456789"))
+    return TensorData(x, digit, info, name="digits")
+
+
+def digits_multilabel(*, image: bool = True) -> TensorData:
+    """The digits with eight yes-or-no attributes each as targets, see `ATTRIBUTES`; splits are stratified by digit.
+
+    Args:
+        image: Inputs as images `(1, 8, 8)`, otherwise as rows `(64,)`.
+    """
+    x, digit = _digits(image)
+    table = torch.tensor([[float(holds(d)) for holds in ATTRIBUTES.values()] for d in range(10)])
+    info = DataInfo("multilabel", tuple(x.shape[1:]), len(ATTRIBUTES), tuple(ATTRIBUTES))
+    return TensorData(x, table[digit], info, strata=digit, name="digits_multilabel")
+
+
+def breast_cancer(*, binary: bool = False) -> TensorData:
+    """569 biopsies, 30 measurements of cell nuclei, malignant (0) or benign (1).
+
+    Source: W. Wolberg et al. (1993), https://doi.org/10.24432/C5DW2B.
+
+    Args:
+        binary: One output and float targets (for `bce_with_logits`) in place of two classes.
+    """
+    x, y = _with_header("breast_cancer.csv")
+    if binary:
+        info = DataInfo("binary", (30,), 1, ("benign",))
+        return TensorData(x, y.to(torch.float32), info, strata=y, name="breast_cancer")
+    return TensorData(x, y, DataInfo("multiclass", (30,), 2, ("malignant", "benign")), name="breast_cancer")
+
+
+def wine() -> TensorData:
+    """178 wines of three growers, 13 chemical measurements.
+
+    Source: S. Aeberhard and M. Forina (1991), https://doi.org/10.24432/C5PC7J.
+    """
+    x, y = _with_header("wine_data.csv")
+    info = DataInfo("multiclass", (13,), 3, ("class_0", "class_1", "class_2"))
+    return TensorData(x, y, info, name="wine")
+
+
+def diabetes(*, target_scale: float = 1.0) -> TensorData:
+    """442 patients, ten body measurements, the progress of the disease a year later (25 to 346).
+
+    The measurements are raw, as in `load_diabetes(scaled=False)`: scale them by `data.normalize`, which looks at
+    training rows only. Source: Efron et al. 2004, https://doi.org/10.1214/009053604000000067.
+
+    Args:
+        target_scale: The target is divided by this, so that a network starts near it; errors are then in this unit.
+    """
+    x = _read("diabetes_data_raw.csv.gz", delimiter=None)
+    y = _read("diabetes_target.csv.gz", delimiter=None) / check_scale(target_scale)
+    return TensorData(_float(x), _float(y), DataInfo("regression", (10,), 1), name="diabetes")
+
+
+def check_scale(scale: float) -> float:
+    """Return `scale` if targets can be divided by it.
+
+    Raises:
+        UserError: It is not above 0.
+    """
+    if not scale > 0:
+        raise UserError("the target's unit must be above 0", key="data.dataset.target_scale", received=scale)
+    return scale
+
+
+def _digits(image: bool) -> tuple[Tensor, Tensor]:
+    table = _read("digits.csv.gz")
+    x = _float(table[:, :-1] / 16.0)
+    return x.reshape(-1, 1, 8, 8) if image else x, torch.from_numpy(table[:, -1].astype(np.int64))
+
+
+def _with_header(file: str) -> tuple[Tensor, Tensor]:
+    table = _read(file, skip=1)
+    return _float(table[:, :-1]), torch.from_numpy(table[:, -1].astype(np.int64))
+
+
+def _read(file: str, *, delimiter: str | None = ",", skip: int = 0) -> np.ndarray:
+    path = _folder() / file
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"scikit-learn's file cannot be read: {error}",
+            key="data.dataset",
+            received=str(path),
+            fix="pip install --force-reinstall scikit-learn",
+        ) from error
+    text = (gzip.decompress(raw) if file.endswith(".gz") else raw).decode()
+    return np.loadtxt(text.splitlines()[skip:], delimiter=delimiter)
+
+
+def _folder() -> Path:
+    spec = find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            "this data set is one of scikit-learn's files", key="data.dataset", fix="pip install scikit-learn"
+        )
+    return Path(spec.submodule_search_locations[0], "datasets", "data")
+
+
+def _float(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))

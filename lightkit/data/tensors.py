@@ -1,0 +1,187 @@
+"""Data sets that live in memory and hand out whole batches by row number."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data.info import DataInfo, fingerprint
+
+
+@runtime_checkable
+class Taker(Protocol):
+    """A data set that makes a batch from row numbers in one go, without a loop over samples.
+
+    `exact` says that a row comes out with the same bits whatever other rows are asked for; the loader then gathers
+    several batches at a time.
+    """
+
+    info: DataInfo
+    exact: bool
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of `rows`, `(B,)` int64."""
+        ...
+
+
+class TensorData:
+    """Inputs and targets as two tensors.
+
+    Inputs of type uint8 are taken for images with levels 0 to 255 and come out as float32 in [0, 1].
+
+    Args:
+        x: Inputs `(N, ...)`.
+        y: Targets: `(N,)` int64 classes, `(N, L)` float labels 0/1, `(N,)` float for `binary`, `(N,)` or `(N, K)`
+            float.
+        info: What the data is; `fingerprint` is filled in. None finds out from `x` and `y`.
+        splits: Rows of the splits the data set brings with it, by name (`train`, `val`, `test`).
+        strata: `(N,)` int64 groups whose shares a stratified split keeps; None takes the classes.
+        name: How messages call the data set.
+
+    Raises:
+        UserError: Lengths differ, a value is NaN or infinite, or a label is out of range; the row is named.
+    """
+
+    exact = True
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        info: DataInfo | None = None,
+        *,
+        splits: Mapping[str, Tensor] | None = None,
+        strata: Tensor | None = None,
+        name: str = "data set",
+    ) -> None:
+        check_lengths(x, y, name=name)
+        info = info or infer_info(x, y)
+        check_inputs(x, name=name)
+        check_targets(y, info, name=name)
+        y = y if y.is_floating_point() else y.to(torch.int64)
+        self.x, self.y, self.splits = x, y, dict(splits or {})
+        self.strata = strata if strata is not None or info.task != "multiclass" else y
+        mark = info.fingerprint or fingerprint([x, y, info.task])
+        self.info = dataclasses.replace(info, fingerprint=mark)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self.take(torch.tensor([row]))
+        return x[0], y[0]
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs `(B, ...)` and targets of `rows`, `(B,)` int64."""
+        x = self.x.index_select(0, rows)
+        if x.dtype == torch.uint8:
+            x = x.to(torch.float32).div_(255.0)
+        return x, self.y.index_select(0, rows)
+
+    def with_inputs(self, x: Tensor) -> TensorData:
+        """The same rows with other inputs, such as scaled ones; the fingerprint stays."""
+        changed = copy.copy(self)
+        changed.x = x
+        changed.info = dataclasses.replace(self.info, input_shape=tuple(x.shape[1:]))
+        return changed
+
+
+def infer_info(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> DataInfo:
+    """Kind and sizes from the tensors: whole-number targets are classes, others are regression targets."""
+    if y.is_floating_point():
+        return DataInfo("regression", tuple(x.shape[1:]), math.prod(y.shape[1:]))
+    count = len(class_names) or (int(y.max()) + 1 if len(y) else 0)
+    names = tuple(class_names) or tuple(map(str, range(count)))
+    return DataInfo("multiclass", tuple(x.shape[1:]), count, names)
+
+
+def check_lengths(x: Tensor, y: Tensor, *, name: str) -> None:
+    """Refuse inputs and targets of different numbers, and none at all."""
+    if len(x) != len(y):
+        raise UserError(
+            f"{name}: inputs and targets differ in number",
+            key="data.dataset",
+            expected=f"{len(x)} targets",
+            received=len(y),
+        )
+    if not len(x):
+        raise UserError(f"{name}: there are no rows", key="data.dataset")
+
+
+def check_inputs(x: Tensor, *, name: str, rows: Sequence[int] | None = None) -> None:
+    """Refuse NaN and infinity in floating-point inputs, naming the first row (its entry in `rows`)."""
+    if x.is_floating_point():
+        _check_finite(x, what="inputs", name=name, rows=rows)
+
+
+def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] | None = None) -> None:
+    """Refuse targets that do not fit the task, naming the first row."""
+    if y.is_floating_point():
+        _check_finite(y, what="targets", name=name, rows=rows)
+    if info.task == "multiclass":
+        _check_range(y, info.num_classes, name=name, rows=rows)
+    elif info.task in ("binary", "multilabel"):
+        wrong = (y != 0) & (y != 1)
+        if wrong.any():
+            row = _first_row(wrong)
+            raise UserError(
+                f"{name}: row {_named(row, rows)} has a label other than 0 and 1",
+                key="data.dataset",
+                expected="0 or 1",
+                received=y[row].tolist(),
+            )
+
+
+def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] | None) -> None:
+    # A sum is finite unless a value is not (or it overflows), and needs no mask of the size of the data.
+    if torch.isfinite(values.sum(dtype=torch.float64)):
+        return
+    wrong = ~torch.isfinite(values)
+    if wrong.any():
+        row = _first_row(wrong)
+        found = values[row][wrong[row]].reshape(-1)[0].item()
+        place = "" if values.dim() == 1 else f", element {tuple(wrong[row].nonzero()[0].tolist())}"
+        raise UserError(
+            f"{name}: row {_named(row, rows)} of the {what} holds {found}{place}",
+            key="data.dataset",
+            expected="finite numbers",
+            fix=f"fill or drop such rows first ({int(wrong.reshape(len(wrong), -1).any(1).sum())} in all)",
+        )
+
+
+def _check_range(y: Tensor, num_classes: int, *, name: str, rows: Sequence[int] | None) -> None:
+    if y.is_floating_point() or y.dim() != 1:
+        raise UserError(
+            f"{name}: classes are whole numbers, one a row",
+            key="data.dataset",
+            expected="int64 (N,)",
+            received=f"{y.dtype} {tuple(y.shape)}",
+        )
+    wrong = (y < 0) | (y >= num_classes)
+    if wrong.any():
+        row = _first_row(wrong)
+        raise UserError(
+            f"{name}: the label of row {_named(row, rows)} is out of range",
+            key="data.dataset",
+            expected=f"0 to {num_classes - 1}",
+            received=int(y[row]),
+            fix="number the classes from 0 without gaps, or state the number of classes",
+        )
+
+
+def _named(row: int, rows: Sequence[int] | None) -> int:
+    """Row of the whole data set for one of a batch."""
+    return row if rows is None else rows[row]
+
+
+def _first_row(wrong: Tensor) -> int:
+    return int(wrong.reshape(len(wrong), -1).any(1).nonzero()[0])

@@ -1,0 +1,194 @@
+"""Character-level language modelling over text files.
+
+Shapes in this file: B samples, T = `context_length` characters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data.info import DataInfo, fingerprint
+
+UNKNOWN = "\ufffd"
+_FILES_FOR_BOUNDARIES = 20
+
+
+class Text:
+    """Windows of a text; the target of each character is the one after it.
+
+    The files are joined in an order that depends on their names alone and looks random, so that the parts of a folder
+    resemble each other, and cut into train, val and test one after the other: between files when there are 20 or more,
+    otherwise at the character. The vocabulary is that of the training part; other characters become one unknown token.
+
+    Args:
+        path: A text file or a folder; None takes the standard library of the running Python (its top-level modules).
+        pattern: Which files of a folder (`**/*.txt` also looks into folders within).
+        context_length: Characters of one sample.
+        stride: Characters between the starts of two training windows; None takes `context_length`.
+        val: Share of the characters for validation.
+        test: Share of the characters for test.
+        max_chars: Read no more than this many characters; None reads all.
+        min_count: A character must occur this often in the training part to be in the vocabulary.
+
+    Raises:
+        UserError: There is no such file, no text, or a part is shorter than one window.
+    """
+
+    exact = True
+    strata = None
+
+    def __init__(
+        self,
+        path: str | None = None,
+        pattern: str = "*.py",
+        context_length: int = 128,
+        *,
+        stride: int | None = None,
+        val: float = 0.1,
+        test: float = 0.1,
+        max_chars: int | None = None,
+        min_count: int = 1,
+    ) -> None:
+        stride = context_length if stride is None else stride
+        _check_numbers(context_length=context_length, stride=stride, min_count=min_count, max_chars=max_chars)
+        if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
+            raise UserError(
+                "no text is left to train on",
+                key="data.dataset",
+                expected="val + test below 1",
+                received=f"{val} + {test}",
+            )
+        codes, ends = _codes(_read(_files(path, pattern), max_chars))
+        cuts = _cuts(len(codes), ends, val=val, test=test)
+        self.vocabulary = _vocabulary(codes[: cuts[0]], min_count)
+        self._known = np.array([ord(char) for char in self.vocabulary[1:]], dtype=np.uint32)
+        self.tokens = self._to_tokens(codes)
+        self.context_length = context_length
+        self._span = torch.arange(context_length + 1)
+        self._starts, self.splits = _windows(cuts, context_length, stride, wanted=(True, val > 0, test > 0))
+        size = len(self.vocabulary)
+        mark = fingerprint([self.tokens, self.vocabulary, context_length, stride, cuts])
+        self.info = DataInfo("language_modeling", (context_length,), size, (), size, context_length, mark)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Characters `(B, T)` and the ones after them `(B, T)`, int64, of windows `rows`."""
+        places = self._starts[rows][:, None] + self._span
+        window = self.tokens[places].to(torch.int64)
+        return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+    def encode(self, text: str) -> Tensor:
+        """Token numbers of a text, `(length,)` int64."""
+        return self._to_tokens(_as_codes(text)).to(torch.int64)
+
+    def decode(self, tokens: Tensor | Sequence[int]) -> str:
+        """The text of token numbers."""
+        return "".join(self.vocabulary[int(token)] for token in tokens)
+
+    def _to_tokens(self, codes: np.ndarray) -> Tensor:
+        """0 for unknown characters, 1 and up for the vocabulary; one byte each where that is enough."""
+        place = np.searchsorted(self._known, codes).clip(max=len(self._known) - 1)
+        tokens = np.where(self._known[place] == codes, place + 1, 0)
+        return torch.from_numpy(tokens.astype(np.uint8 if len(self.vocabulary) <= 256 else np.int32))
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise UserError("too small", key=f"data.dataset.{name}", expected="1 or more", received=value)
+
+
+def _files(path: str | None, pattern: str) -> list[Path]:
+    root = Path(sysconfig.get_path("stdlib") if path is None else path).expanduser()
+    if root.is_file():
+        return [root]
+    if not root.is_dir():
+        raise UserError("there is no such file or folder", key="data.dataset.path", received=str(root))
+    found = [file for file in root.glob(pattern) if file.is_file()]
+    if not found:
+        raise UserError(
+            f"no file in {root} matches",
+            key="data.dataset.pattern",
+            received=pattern,
+            expected="a glob such as *.txt or **/*.txt",
+        )
+    names = {file: file.relative_to(root).as_posix() for file in found}
+    return sorted(found, key=lambda file: (hashlib.blake2b(names[file].encode()).digest(), names[file]))
+
+
+def _read(files: list[Path], max_chars: int | None) -> list[str]:
+    texts: list[str] = []
+    left = max_chars
+    for file in files:
+        if left is not None and left <= 0:
+            break
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")[:left]
+        except OSError as error:
+            raise UserError(
+                f"a file cannot be read: {error.strerror}", key="data.dataset.path", received=str(file)
+            ) from error
+        texts.append(text)
+        left = None if left is None else left - len(text)
+    if not any(texts):
+        raise UserError("there is no text", key="data.dataset.path", received=str(files[0]))
+    return texts
+
+
+def _codes(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """All characters as code points, and where each file ends."""
+    return _as_codes("".join(texts)), np.cumsum([len(text) for text in texts])
+
+
+def _as_codes(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le", errors="replace"), dtype=np.uint32)
+
+
+def _vocabulary(codes: np.ndarray, min_count: int) -> tuple[str, ...]:
+    values, counts = np.unique(codes, return_counts=True)
+    known = [chr(value) for value in values[counts >= min_count] if chr(value) != UNKNOWN]
+    if not known:
+        raise UserError("no character is that frequent", key="data.dataset.min_count", received=min_count)
+    return (UNKNOWN, *known)
+
+
+def _cuts(total: int, ends: np.ndarray, *, val: float, test: float) -> tuple[int, int, int]:
+    """Ends of the train, val and test parts."""
+    marks = [round(total * (1 - val - test)), round(total * (1 - test))]
+    if len(ends) >= _FILES_FOR_BOUNDARIES:
+        marks = [int(ends[np.abs(ends - mark).argmin()]) for mark in marks]
+    return marks[0], max(marks), total
+
+
+def _windows(
+    cuts: tuple[int, int, int], length: int, stride: int, *, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """First characters of all windows, and which of them belong to each part; evaluation windows never overlap."""
+    starts: list[Tensor] = []
+    splits: dict[str, Tensor] = {}
+    done = 0
+    for name, begin, end, use in zip(("train", "val", "test"), (0, *cuts), cuts, wanted, strict=False):
+        if not use:
+            continue
+        if end - begin <= length:
+            raise UserError(
+                f"the {name} part is shorter than one window",
+                key="data.dataset.context_length",
+                expected=f"below {end - begin}",
+                received=length,
+            )
+        part = torch.arange(begin, end - length, stride if name == "train" else length)
+        splits[name] = torch.arange(done, done + len(part))
+        starts.append(part)
+        done += len(part)
+    return torch.cat(starts), splits

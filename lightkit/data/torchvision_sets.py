@@ -1,0 +1,186 @@
+"""Any image classification data set of torchvision, by the name of its class."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data.images import check_image_size, image_to_tensor
+from lightkit.data.info import DataInfo, fingerprint
+from lightkit.data.tensors import TensorData
+
+_SPLIT_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
+
+
+def torchvision_dataset(
+    name: str,
+    root: str = "datasets",
+    download: bool = False,
+    *,
+    size: int | None = None,
+    channels: int = 3,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """A data set of `torchvision.datasets` with the splits it brings.
+
+    Sets that torchvision holds in memory (MNIST, CIFAR10, SVHN, ...) are served from there in whole batches; others are
+    read image by image.
+
+    Args:
+        name: Class in `torchvision.datasets`, such as `CIFAR10`.
+        root: Folder of the files.
+        download: Fetch them if they are not there.
+        size: Scale images to this many pixels a side, cutting the middle square; None keeps sets of one size as they
+            are.
+        channels: Channels of images read one by one, 3 or 1.
+        options: Further arguments of the class.
+
+    Raises:
+        UserError: torchvision is not installed, has no such set, or its files are not there or cannot be fetched.
+    """
+    check_image_size(1 if size is None else size, channels)
+    make = _class(name)
+    parts = dict(_parts(make, root=root, download=download, options=dict(options or {})))
+    arrays = [_in_memory(part) for part in parts.values()] if size is None else [None]
+    if all(array is not None for array in arrays):
+        return _as_tensors(name, parts, [array for array in arrays if array is not None])
+    return _Images(name, parts, size=size, channels=channels)
+
+
+class _Images:
+    """Parts of a torchvision data set one after the other, images as tensors."""
+
+    def __init__(self, name: str, parts: Mapping[str, Any], *, size: int | None, channels: int) -> None:
+        self.parts, self.size, self.channels = list(parts.values()), size, channels
+        self.ends = np.cumsum([len(part) for part in self.parts])
+        self.classes = tuple(map(str, getattr(self.parts[0], "classes", ())))
+        self.splits = _pieces(parts)
+        found = [_all_targets(part) for part in self.parts]
+        if all(targets is not None for targets in found):
+            self.targets = torch.cat([targets for targets in found if targets is not None])
+        first, target = self[0]
+        if not isinstance(target, int):
+            raise UserError(
+                f"{name} is no classification data set",
+                key="data.dataset.name",
+                received=name,
+                fix="wrap it in a data set class of your own: data=custom",
+            )
+        count = len(self.classes) or int(getattr(self.parts[0], "num_classes", 0))
+        if count:
+            names = self.classes or tuple(map(str, range(count)))
+            mark = fingerprint([name, [len(part) for part in self.parts], size, channels])
+            self.info = DataInfo("multiclass", tuple(first.shape), count, names, fingerprint=mark)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Any]:
+        part = int(np.searchsorted(self.ends, row, side="right"))
+        image, target = self.parts[part][row - (int(self.ends[part - 1]) if part else 0)]
+        target = int(target) if isinstance(target, (int, np.integer, Tensor)) else target
+        if isinstance(image, Tensor):
+            return image, target
+        return image_to_tensor(image, size=self.size, channels=self.channels), target
+
+
+def _class(name: str) -> Any:
+    try:
+        from torchvision import datasets
+    except ImportError as error:
+        raise UserError(
+            "torchvision is not installed", key="data.dataset.name", received=name, fix="pip install 'lightkit[vision]'"
+        ) from error
+    if name not in datasets.__all__:
+        raise UserError(
+            "torchvision has no such data set", key="data.dataset.name", received=name, choices=datasets.__all__
+        )
+    return getattr(datasets, name)
+
+
+def _parts(make: Any, *, root: str, download: bool, options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The splits of a data set: those its arguments `train` or `split` offer, otherwise all of it as `train`."""
+    takes = inspect.signature(make).parameters
+    options |= {name: value for name, value in (("root", root), ("download", download)) if name in takes}
+    if "train" in takes and "train" not in options:
+        for split, flag in (("train", True), ("test", False)):
+            yield split, _load(make, options | {"train": flag})
+        return
+    if "split" not in takes or "split" in options:
+        yield "train", _load(make, options)
+        return
+    yield "train", _load(make, options | {"split": "train"})
+    for split in ("val", "test"):
+        for word in _SPLIT_NAMES[split]:
+            try:
+                part = make(**options, split=word)
+            except (ValueError, RuntimeError, OSError):
+                # Not every set has this part, and some have it without labels or in another archive.
+                continue
+            yield split, part
+            break
+
+
+def _load(make: Any, options: dict[str, Any]) -> Any:
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise UserError(
+            f"{make.__name__} does not take these arguments: {error}",
+            key="data.dataset.options",
+            received=sorted(options),
+            choices=inspect.signature(make).parameters,
+        ) from error
+    except (RuntimeError, OSError, ValueError) as error:
+        wanted = options.get("download", False)
+        raise UserError(
+            f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {error}",
+            key="data.dataset.download" if wanted else "data.dataset.root",
+            received=str(options.get("root")),
+            fix="check the network, or put the files there by hand" if wanted else "data.dataset.download=true",
+        ) from error
+
+
+def _in_memory(part: Any) -> tuple[Tensor, Tensor] | None:
+    """Images `(N, C, H, W)` uint8 and classes of a part that holds them in `data`; None if it does not."""
+    data = getattr(part, "data", None)
+    classes = _all_targets(part)
+    if not isinstance(data, (np.ndarray, Tensor)) or classes is None or len(classes) != len(data):
+        return None
+    images = torch.as_tensor(data)
+    if images.dtype != torch.uint8 or images.dim() not in (3, 4):
+        return None
+    if images.dim() == 3:
+        return images[:, None], classes
+    return (images.permute(0, 3, 1, 2).contiguous() if images.shape[-1] in (1, 3) else images), classes
+
+
+def _all_targets(part: Any) -> Tensor | None:
+    """Classes of a part that knows them without reading its images."""
+    targets = getattr(part, "targets", getattr(part, "labels", None))
+    if not isinstance(targets, (list, np.ndarray, Tensor)) or len(targets) != len(part):
+        return None
+    try:
+        numbers = torch.as_tensor(targets)
+    except (TypeError, ValueError):
+        return None
+    return None if numbers.is_floating_point() or numbers.dim() != 1 else numbers.to(torch.int64)
+
+
+def _as_tensors(name: str, parts: Mapping[str, Any], arrays: list[tuple[Tensor, Tensor]]) -> TensorData:
+    x, y = (torch.cat(pieces) for pieces in zip(*arrays, strict=True))
+    names = tuple(map(str, getattr(next(iter(parts.values())), "classes", ())))
+    names = names or tuple(map(str, range(int(y.max()) + 1)))
+    info = DataInfo("multiclass", tuple(x.shape[1:]), len(names), names)
+    return TensorData(x, y, info, splits=_pieces(parts), name=name)
+
+
+def _pieces(parts: Mapping[str, Any]) -> dict[str, Tensor]:
+    rows = torch.arange(sum(len(part) for part in parts.values())).split([len(part) for part in parts.values()])
+    return dict(zip(parts, rows, strict=True)) if len(parts) > 1 else {}

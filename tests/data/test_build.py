@@ -1,0 +1,88 @@
+"""From any data set to its loaders, and what is found out about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from lightkit.common.errors import UserError
+from lightkit.data import DataInfo, SplitSpec, TensorData, build_data
+from lightkit.data.sources import as_source
+from lightkit.data.tables import digits
+
+
+class Rows:
+    """Map-style data set of given samples."""
+
+    def __init__(self, samples: list[Any], **attributes: Any) -> None:
+        self.samples = samples
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.samples[row]
+
+
+X = torch.zeros(2, 3)
+
+
+def test_table_of_a_data_set() -> None:
+    data = build_data(dataset=digits(), split=SplitSpec("stratified"), batch_size=100)
+    facts = dict(data.describe())
+    assert facts["input"] == "1 × 8 × 8"
+    assert facts["outputs"] == "10 (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
+    assert facts["train"] == "1258 rows, 13 batches of 100"
+    assert [name for name, _ in data.describe()] == ["task", "input", "outputs", "train", "val", "test"]
+
+
+def test_splits_can_be_left_out() -> None:
+    data = build_data(dataset=digits(), split={"val": 0, "test": 0})
+    assert (data.val, data.test, list(data.loaders())) == (None, None, ["train"])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "task", "shape", "outputs"),
+    [
+        (Rows([(X, 0), (X, 2), (X, 1)]), "multiclass", (2, 3), 3),
+        (Rows([(X, 0)] * 3, classes=["a", "b"]), "multiclass", (2, 3), 2),
+        (Rows([(X, 0)] * 3, targets=[0, 4, 0]), "multiclass", (2, 3), 5),
+        (Rows([(X.numpy(), np.int64(1))] * 3), "multiclass", (2, 3), 2),
+        (Rows([(X, 0.5)] * 3), "regression", (2, 3), 1),
+        (Rows([(X, torch.zeros(4))] * 3), "regression", (2, 3), 4),
+        (Rows([(X, X.long())] * 3), "custom", (2, 3), 0),
+        (Rows([{"a": X}] * 3), "custom", (), 0),
+        (Rows([(X, 1.0)] * 3, info=DataInfo("binary", (2, 3), 1)), "binary", (2, 3), 1),
+        (TensorDataset(torch.zeros(3, 2, 3), torch.tensor([0, 1, 2])), "multiclass", (2, 3), 3),
+    ],
+)
+def test_facts_are_found_out(dataset: Any, task: str, shape: tuple[int, ...], outputs: int) -> None:
+    info = as_source(dataset).info
+    assert (info.task, info.input_shape, info.num_classes) == (task, shape, outputs)
+    data = build_data(dataset=dataset, split={"val": 0, "test": 0})
+    batch = next(data.train.epoch(0))
+    if task == "regression":
+        assert batch[1].dtype == torch.float32
+
+
+def test_two_tensors_become_in_memory_data() -> None:
+    assert isinstance(as_source(TensorDataset(torch.zeros(3, 2), torch.zeros(3))), TensorData)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "text"),
+    [
+        (object(), r"data.dataset: not a data set[\s\S]*'object'"),
+        (Rows([]), "the data set is empty"),
+        (Rows([(X, 0)] * 10_001), "too many to read"),
+        (Rows([(X, 0)] * 3, targets=[0, 1, 2], classes=["a", "b"]), "the label of row 2 is out of range"),
+    ],
+)
+def test_bad_data_sets(dataset: Any, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        as_source(dataset)

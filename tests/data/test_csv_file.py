@@ -1,0 +1,150 @@
+"""Tables from CSV files; whatever is wrong is named by its line and column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.common.errors import UserError
+from lightkit.data import TensorData, build_data
+from lightkit.data.csv_file import csv
+
+ROWS = ["1,2.5,red,a", "2,0.5,blue,b", "3,1e2,red,a", "4,-1,green,b"]
+HEADER = "height,width,colour,kind"
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def writer(rows: list[str], header: str = HEADER, name: str = "t.csv") -> str:
+        path = tmp_path / name
+        path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+        return str(path)
+
+    return writer
+
+
+def table(path: str, **settings: Any) -> TensorData:
+    return csv(path, **{"target": "kind", "categorical": ["colour"], **settings})
+
+
+def test_columns_become_features(write: Write) -> None:
+    data = table(write(ROWS))
+    assert data.x.tolist() == [[1, 2.5, 0, 0, 1], [2, 0.5, 1, 0, 0], [3, 100, 0, 0, 1], [4, -1, 0, 1, 0]]
+    assert data.y.tolist() == [0, 1, 0, 1]
+    assert (data.info.task, data.info.class_names) == ("multiclass", ("a", "b"))
+    assert table(write(ROWS), features=["width"], categorical=[]).x[:, 0].tolist() == [2.5, 0.5, 100, -1]
+
+
+def test_quotes_byte_order_mark_and_delimiter(write: Write, tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_bytes('\ufeff"x";"y, of it"\n"1";"a;b"\n 2 ; c \n'.encode())
+    data = csv(str(path), "y, of it", delimiter=";")
+    assert (data.x.tolist(), data.info.class_names) == ([[1.0], [2.0]], ("a;b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "settings", "task", "outputs"),
+    [
+        (["0", "1", "2", "10"], {}, "multiclass", 4),
+        (["0.5", "1", "2", "3"], {}, "regression", 1),
+        ([str(n) for n in range(30)], {}, "regression", 1),
+        (["no", "yes", "no"], {"task": "binary"}, "binary", 1),
+        (["0", "1", "1"], {"task": "regression"}, "regression", 1),
+    ],
+)
+def test_task_is_found_out_or_stated(
+    write: Write, cells: list[str], settings: dict[str, Any], task: str, outputs: int
+) -> None:
+    data = csv(write([f"{i},{cell}" for i, cell in enumerate(cells)], "x,y"), "y", **settings)
+    assert (data.info.task, data.info.num_classes) == (task, outputs)
+    assert data.y.is_floating_point() == (task != "multiclass")
+    if cells[-1] == "10":
+        assert data.info.class_names == ("0", "1", "2", "10")
+
+
+def test_several_targets(write: Write) -> None:
+    path = write(["1,0,1", "2,1,1"], "x,a,b")
+    labels = csv(path, ["a", "b"])
+    assert (labels.info.task, labels.info.class_names, labels.y.tolist()) == (
+        "multilabel",
+        ("a", "b"),
+        [[0, 1], [1, 1]],
+    )
+    assert csv(path, ["x", "b"]).info.task == "regression"
+    assert csv(path, "x", task="regression", target_scale=2.0).y.tolist() == [0.5, 1.0]
+
+
+def test_files_and_column_as_splits(write: Write) -> None:
+    data = table(write(ROWS), test_path=write(["9,9,pink,b"], name="test.csv"), val_path=write(ROWS[:2], name="v.csv"))
+    assert data.splits["test"].tolist() == [6]
+    assert data.x[6].tolist() == [9, 9, 0, 0, 0], "a value unknown to training is none of the known ones"
+    made = build_data(dataset=data, split={"by": "file"})
+    assert [loader.num_samples for loader in made.loaders().values()] == [4, 2, 1]
+    marked = [f"{row},{split}" for row, split in zip(ROWS, ["test", "train", "train", "val"], strict=True)]
+    data = table(write(marked, HEADER + ",part"), split_column="part")
+    assert {name: rows.tolist() for name, rows in data.splits.items()} == {"train": [1, 2], "val": [3], "test": [0]}
+    assert data.info.input_shape == (5,)
+
+
+def test_rows_without_a_value_can_be_dropped(write: Write) -> None:
+    data = table(write([*ROWS[:2], "5,,red,a", "NA,1,red,a", ROWS[3]]), missing="drop")
+    assert data.x[:, 0].tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "text"),
+    [
+        (ROWS, {"target": "knd"}, r"data.dataset.target: .*no such column[\s\S]*nearest: kind"),
+        (ROWS, {"target": []}, "no column to predict"),
+        (ROWS, {"features": ["hight"]}, r"data.dataset.features: [\s\S]*nearest: height"),
+        (ROWS, {"features": ["height", "kind"], "categorical": []}, "the target is among the features"),
+        (ROWS, {"features": ["height"]}, r"data.dataset.categorical: not among the features"),
+        (ROWS, {"features": [], "categorical": []}, "no column to predict from"),
+        (ROWS, {"categorical": []}, r"line 2: column 'colour' holds text[\s\S]*'red'[\s\S]*categorical=\[colour\]"),
+        ([*ROWS, "5,,red,a"], {}, r"line 6: column 'width' has no value[\s\S]*missing=drop[\s\S]*1 of 5"),
+        ([*ROWS, "5,NaN,red,a"], {}, "line 6: column 'width' has no value"),
+        ([*ROWS, "5,-inf,red,a"], {}, "line 6: column 'width' has no value"),
+        ([*ROWS, "5,1,red"], {}, r"line 6: 3 cells, not 4"),
+        ([], {}, "the file has no rows"),
+        (ROWS, {"missing": "fill"}, "data.dataset.missing: unknown"),
+        (ROWS, {"task": "classes"}, "data.dataset.task: not a kind of task"),
+        (ROWS, {"task": "binary", "target": "height"}, "binary needs a target of two values"),
+        (ROWS, {"task": "binary", "target": ["height", "width"]}, "binary has one target column"),
+        (ROWS, {"target": "kind", "task": "regression"}, "line 2: column 'kind' holds text"),
+        (ROWS, {"delimiter": ";;"}, "not a delimiter"),
+        (ROWS, {"split_column": "part"}, "data.dataset.split_column: .*no such column"),
+        (ROWS, {"split_column": "colour", "categorical": []}, r"line 2: not a split[\s\S]*train, val, test"),
+    ],
+)
+def test_bad_tables(write: Write, rows: list[str], settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        table(write(rows), **settings)
+
+
+def test_bad_files(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data.dataset.path: the file cannot be read[\s\S]*none.csv"):
+        table(str(tmp_path / "none.csv"))
+    with pytest.raises(UserError, match="names a column twice"):
+        table(write(["1,2"], "a,a"), target="a")
+    with pytest.raises(UserError, match="line 2: a class that the training rows lack"):
+        table(write(ROWS), test_path=write(["1,1,red,c"], name="test.csv"))
+    with pytest.raises(UserError, match=r"data.dataset.test_path: .*no such column"):
+        table(write(ROWS), test_path=write(["1"], "height", name="test.csv"))
+    (tmp_path / "raw.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
+    with pytest.raises(UserError, match="the file cannot be read"):
+        table(str(tmp_path / "raw.csv"))
+
+
+def test_lines_are_counted_over_line_breaks_in_cells(write: Write) -> None:
+    with pytest.raises(UserError, match="line 4: column 'width' has no value"):
+        table(write(['1,2,"re\nd",a', "2,,red,a"]))
+
+
+def test_splits_of_a_file_can_be_stratified(write: Write) -> None:
+    made = build_data(dataset=table(write(ROWS * 10)), split={"by": "stratified"}, normalize="standard")
+    assert torch.cat([y for _, y in made.test.epoch(0)]).bincount().tolist() == [4, 4]  # type: ignore[union-attr]

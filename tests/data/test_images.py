@@ -1,0 +1,152 @@
+"""Image folders and torchvision's sets."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lightkit.common.errors import UserError
+from lightkit.data import TensorData, build_data
+from lightkit.data.images import ImageFolder
+from lightkit.data.torchvision_sets import torchvision_dataset
+
+Image = pytest.importorskip("PIL.Image")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number, name in enumerate(["cat", "dog"]):
+        (tmp_path / name / "more").mkdir(parents=True)
+        for count in range(6):
+            picture = np.full((10 + count, 14, 3), 50 * number + count, dtype=np.uint8)
+            Image.fromarray(picture).save(tmp_path / name / ("more" if count % 2 else "") / f"{count}.png")
+    (tmp_path / "cat" / "notes.txt").write_text("not an image")
+    return tmp_path
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_folders_are_classes(folder: Path, workers: int) -> None:
+    data = build_data(
+        dataset=ImageFolder(str(folder), 8), split={"by": "stratified", "val": 0.0, "test": 0.34},
+        normalize="image", num_workers=workers, batch_size=4,
+    )  # fmt: skip
+    assert (data.info.class_names, data.info.input_shape) == (("cat", "dog"), (3, 8, 8))
+    x, y = (torch.cat(parts) for parts in zip(*data.train.epoch(0), strict=True))
+    data.close()
+    assert sorted(y.tolist()) == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert abs(float(x.mean())) < 1e-5
+    assert x[y == 1].mean() > x[y == 0].mean()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "1", "RGBA", "LA"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_kind_of_image(tmp_path: Path, mode: str, channels: int) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (5, 9), (255, 255, 255)).convert(mode).save(tmp_path / "a" / "1.png")
+    image, _ = ImageFolder(str(tmp_path), 4, channels)[0]
+    assert torch.equal(image, torch.ones(channels, 4, 4))
+
+
+def test_train_and_test_folders_are_splits(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for split in ("train", "test"):
+        (root / split).mkdir(parents=True)
+        for name in ("cat", "dog"):
+            (root / split / name).symlink_to(folder / name)
+    data = build_data(dataset=ImageFolder(str(root), 8), split={"by": "file", "val": 0.1})
+    assert {name: len(rows) for name, rows in data.rows.items()} == {"train": 10, "val": 2, "test": 12}
+    (root / "test" / "cow").mkdir()
+    with pytest.raises(UserError, match=r"a class that the training part lacks[\s\S]*'cow'"):
+        ImageFolder(str(root), 8)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_damaged_image_is_named(folder: Path, workers: int) -> None:
+    path = folder / "dog" / "0.png"
+    path.write_bytes(path.read_bytes()[:40])
+    data = build_data(dataset=ImageFolder(str(folder), 8), split={"val": 0, "test": 0}, num_workers=workers)
+    with pytest.raises(UserError, match=r"data.dataset.root: the image cannot be read[\s\S]*dog/0.png"):
+        list(data.train.epoch(0))
+    data.close()
+
+
+def test_bad_folders(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such folder"):
+        ImageFolder(str(tmp_path / "none"))
+    with pytest.raises(UserError, match="holds no class folders"):
+        ImageFolder(str(folder / "cat" / "more"))
+    (folder / "empty").mkdir()
+    with pytest.raises(UserError, match=r"a class folder holds no images[\s\S]*empty"):
+        ImageFolder(str(folder))
+    with pytest.raises(UserError, match=r"data.dataset.channels: not a number of channels"):
+        ImageFolder(str(folder), channels=2)
+    with pytest.raises(UserError, match=r"data.dataset.size: too small"):
+        ImageFolder(str(folder), size=0)
+
+
+def cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CIFAR10 of 20 training and 10 test images in the files torchvision expects."""
+    datasets = pytest.importorskip("torchvision.datasets")
+    base = root / "cifar-10-batches-py"
+    base.mkdir()
+    random = np.random.default_rng(0)
+    for name, count in (("data_batch_1", 20), ("test_batch", 10)):
+        content: Any = {
+            "data": random.integers(0, 256, (count, 3072), dtype=np.uint8),
+            "labels": [i % 10 for i in range(count)],
+        }
+        (base / name).write_bytes(pickle.dumps(content))
+    (base / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}))
+    monkeypatch.setattr(datasets.CIFAR10, "train_list", [["data_batch_1", None]])
+    monkeypatch.setattr(datasets.CIFAR10, "test_list", [["test_batch", None]])
+    monkeypatch.setattr(datasets.CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": None})
+
+
+def test_torchvision_set_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cifar(tmp_path, monkeypatch)
+    data = torchvision_dataset("CIFAR10", str(tmp_path))
+    assert isinstance(data, TensorData)
+    assert (data.x.dtype, tuple(data.x.shape)) == (torch.uint8, (30, 3, 32, 32))
+    assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 20, "test": 10}
+    assert data.info.class_names[3] == "class 3"
+    resized = torchvision_dataset("CIFAR10", str(tmp_path), size=8)
+    image, target = resized[29]
+    assert (tuple(image.shape), target, len(resized)) == ((3, 8, 8), 9, 30)
+    made = build_data(dataset=resized, split={"by": "stratified", "val": 0}, normalize="image")
+    assert sum(len(y) for _, y in made.train.epoch(0)) == 20
+
+
+def test_torchvision_set_read_one_by_one() -> None:
+    pytest.importorskip("torchvision")
+    data = torchvision_dataset("FakeData", options={"size": 12, "image_size": [3, 9, 9], "num_classes": 4})
+    made = build_data(dataset=data, split={"val": 0.0}, batch_size=4)
+    x, y = next(made.train.epoch(0))
+    assert (tuple(x.shape), y.dtype, made.info.num_classes) == ((4, 3, 9, 9), torch.int64, 4)
+
+
+def test_torchvision_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    with pytest.raises(UserError, match=r"no such data set[\s\S]*nearest: CIFAR10"):
+        torchvision_dataset("CIFR10", str(tmp_path))
+    with pytest.raises(UserError, match=r"data.dataset.root: CIFAR10 cannot be loaded[\s\S]*download=true"):
+        torchvision_dataset("CIFAR10", str(tmp_path))
+    with pytest.raises(UserError, match=r"data.dataset.options: FakeData does not take these arguments"):
+        torchvision_dataset("FakeData", options={"sizes": 3})
+
+    def offline(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(datasets.CIFAR10, "download", offline)
+    with pytest.raises(UserError, match=r"CIFAR10 cannot be downloaded: no route to host[\s\S]*check the network"):
+        torchvision_dataset("CIFAR10", str(tmp_path), download=True)
+
+
+def test_torchvision_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torchvision", None)
+    with pytest.raises(UserError, match=r"torchvision is not installed[\s\S]*lightkit\[vision\]"):
+        torchvision_dataset("CIFAR10")

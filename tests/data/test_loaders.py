@@ -1,0 +1,293 @@
+"""Order, position, workers: an epoch can be entered anywhere and always looks the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.data import Data, Loader, TensorData, build_data
+from lightkit.data.loaders import LoaderOptions
+from lightkit.data.shapes import Shapes
+from lightkit.data.transforms import GaussianNoise, RandomShift
+
+ROWS = 41
+WHOLE = {"by": "ordered", "val": 0.0, "test": 0.0}
+
+
+class Images:
+    """Map-style samples that draw from all three global generators."""
+
+    def __init__(self, rows: int = ROWS) -> None:
+        self.rows = rows
+        self.targets = [row % 3 for row in range(rows)]
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        drawn = random.random() + np.random.rand() + float(torch.rand(()))
+        return torch.full((1, 4, 4), float(row)) + drawn / 100, self.targets[row]
+
+
+class Silent(Images):
+    draws = False
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        return torch.full((1, 4, 4), float(row)), self.targets[row]
+
+
+def in_memory() -> TensorData:
+    x = torch.arange(ROWS, dtype=torch.float32)[:, None, None, None].expand(-1, 1, 4, 4).clone()
+    return TensorData(x, torch.arange(ROWS) % 3)
+
+
+DATA = {"memory": in_memory, "samples": Images, "drawn": lambda: Shapes(8, ROWS, 0, 0, cache=False)}
+
+
+def make(dataset: Any, **settings: Any) -> Data:
+    return build_data(**{"dataset": dataset, "split": WHOLE, "batch_size": 8, "seed": 3, **settings})
+
+
+@pytest.fixture
+def made() -> Iterator[Any]:
+    opened: list[Data] = []
+
+    def maker(*args: Any, **settings: Any) -> Data:
+        opened.append(make(*args, **settings))
+        return opened[-1]
+
+    yield maker
+    for data in opened:
+        data.close()
+
+
+def joined(loader: Loader, epoch: int, start: int = 0) -> tuple[Tensor, Tensor]:
+    pieces = list(loader.epoch(epoch, start))
+    return torch.cat([x for x, _ in pieces]), torch.cat([y for _, y in pieces])
+
+
+def same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("augment", [(), (RandomShift(1), GaussianNoise())], ids=["plain", "augmented"])
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("memory", 0), ("drawn", 0), ("samples", 0), ("samples", 2)]
+)  # fmt: skip
+def test_epoch_entered_anywhere_is_the_tail_of_the_whole_one(made: Any, kind: str, workers: int, augment: Any) -> None:
+    data = made(DATA[kind](), num_workers=workers, augment=augment)
+    for epoch in (0, 1):
+        x, y = joined(data.train, epoch)
+        for start in (8, 16, 40):
+            assert same(joined(data.train, epoch, start), (x[start:], y[start:]))
+    assert not list(data.train.epoch(0, ROWS))
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("memory", 0), ("samples", 0), ("samples", 2)])
+def test_batch_size_and_workers_change_nothing(made: Any, kind: str, workers: int) -> None:
+    settings = {"augment": (RandomShift(1), GaussianNoise())}
+    x, y = joined(made(DATA[kind](), **settings).train, 2)
+    other = made(DATA[kind](), **settings, num_workers=workers, batch_size=5)
+    assert same(joined(other.train, 2, 13), (x[13:], y[13:]))
+
+
+@pytest.mark.parametrize("kind", ["memory", "samples"])
+def test_every_sample_once_an_epoch_in_an_order_of_its_own(made: Any, kind: str) -> None:
+    train = made(DATA[kind]()).train
+    orders = [joined(train, epoch)[0][:, 0, 0, 0].to(torch.int64) for epoch in range(3)]
+    assert all(torch.equal(order.sort().values, torch.arange(ROWS)) for order in orders)
+    assert not torch.equal(orders[0], orders[1])
+    assert torch.equal(orders[1], joined(train, 1)[0][:, 0, 0, 0].to(torch.int64))
+    assert torch.equal(orders[2], train.order(2))
+
+
+def test_seed_changes_the_order(made: Any) -> None:
+    assert not torch.equal(made(in_memory()).train.order(0), made(in_memory(), seed=4).train.order(0))
+
+
+def test_evaluation_is_in_order_and_unchanged() -> None:
+    split = {"by": "random", "val": 0.2, "test": 0.2}
+    data = make(in_memory(), split=split, augment=[GaussianNoise()], eval_batch_size=3)
+    for name in ("val", "test", "train"):
+        loader = data.evaluation(name)
+        assert loader is not None
+        assert same(joined(loader, 0), joined(loader, 1))
+        assert torch.equal(joined(loader, 0)[0][:, 0, 0, 0], data.rows[name].to(torch.float32))
+    assert data.evaluation("other") is None
+    assert data.val is not None
+    assert data.val.batch_size == 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "samples", "drawn"])
+def test_drop_last(made: Any, kind: str) -> None:
+    train = made(DATA[kind](), drop_last=True).train
+    assert (train.num_samples, train.epoch_samples, len(train)) == (41, 40, 5)
+    assert [len(x) for x, _ in train.epoch(0)] == [8] * 5
+    assert [len(x) for x, _ in train.epoch(0, 7)] == [8] * 4
+    whole = made(DATA[kind]()).train
+    assert (whole.epoch_samples, len(whole)) == (41, 6)
+    assert [len(x) for x, _ in whole.epoch(0)] == [8] * 5 + [1]
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("memory", 0), ("samples", 0), ("samples", 2)])
+def test_global_generators_are_left_alone(made: Any, kind: str, workers: int) -> None:
+    data = made(DATA[kind](), num_workers=workers, augment=(GaussianNoise(),), mixup={"alpha": 0.4})
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    joined(data.train, 0)
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    assert before[:2] == after[:2]
+    assert torch.equal(before[2], after[2])
+
+
+def test_skipped_samples_are_not_read() -> None:
+    read: list[int] = []
+
+    class Noted(Silent):
+        def __getitem__(self, row: int) -> tuple[Tensor, int]:
+            read.append(row)
+            return super().__getitem__(row)
+
+    train = make(Noted()).train
+    read.clear()
+    joined(train, 1, 32)
+    assert read == train.order(1)[32:].tolist()
+
+
+def test_what_draws_nothing_is_read_without_seeding() -> None:
+    train = make(Silent()).train
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    joined(train, 0)
+    assert random.random() == expected
+
+
+def test_workers_live_on_and_survive_an_epoch_broken_off(made: Any) -> None:
+    train = made(Images(), num_workers=1).train
+    whole = joined(train, 0)
+    batches = train.epoch(1)
+    next(batches)
+    batches.close()
+    assert same(joined(train, 0), whole)
+    train.close()
+    assert same(joined(train, 0), whole)
+
+
+def test_workers_that_end_with_the_epoch(made: Any) -> None:
+    train = made(Images(), num_workers=1, persistent_workers=False).train
+    assert same(joined(train, 0), joined(made(Images()).train, 0))
+
+
+def test_repeated_rows_are_augmented_differently() -> None:
+    loader = make(in_memory(), augment=[GaussianNoise()]).train.with_rows(torch.zeros(16, dtype=torch.int64), seed=9)
+    x, _ = joined(loader, 0)
+    assert len(x.reshape(16, -1).unique(dim=0)) == 16
+    assert loader.options.seed == 9
+
+
+def test_any_nesting_of_tensors_passes() -> None:
+    class Pairs(Silent):
+        def __getitem__(self, row: int) -> Any:
+            return {"left": torch.tensor(row), "right": (torch.zeros(2), row * 0.5)}
+
+    data = make(Pairs())
+    batch = next(data.evaluation("train").epoch(0))  # type: ignore[union-attr]
+    assert data.info.task == "custom"
+    assert batch["left"].tolist() == list(range(8))
+    assert batch["right"][0].shape == (8, 2)
+
+
+class Bad(Silent):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def __getitem__(self, row: int) -> Any:
+        if row != 20:
+            return super().__getitem__(row)
+        match self.how:
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "raises":
+                raise KeyError("no such key")
+            case "user":
+                raise UserError("this sample is damaged", key="somewhere")
+            case "shape":
+                return torch.zeros(1, 2, 2), 0
+            case "nan":
+                return torch.full((1, 4, 4), torch.nan), 0
+        return torch.zeros(1, 4, 4), 7
+
+
+MESSAGES = {
+    "raises": (RuntimeError, "sample 20 of the data set could not be read: KeyError"),
+    "user": (UserError, "^somewhere: this sample is damaged"),
+    "shape": (UserError, "do not make a batch"),
+    "nan": (UserError, "Bad: row 20 of the inputs holds nan"),
+    "label": (UserError, r"the label of row 20 is out of range\n.*0 to 2\n.*received:.*7"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("how", list(MESSAGES))
+def test_bad_sample_is_named(made: Any, how: str, workers: int) -> None:
+    kind, text = MESSAGES[how]
+    with pytest.raises(kind, match=text):
+        joined(made(Bad(how), num_workers=workers).train, 0)
+
+
+def test_dead_worker_is_explained(made: Any) -> None:
+    train = made(Bad("killed"), num_workers=1).train
+    with pytest.raises(UserError, match=r"data.num_workers: a loader process died[\s\S]*fewer workers"):
+        joined(train, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"batch_size": 0}, "data.batch_size: too small"),
+        ({"eval_batch_size": 0}, "data.eval_batch_size: too small"),
+        ({"num_workers": -1}, "data.num_workers: too small"),
+        ({"prefetch_factor": 0}, "data.prefetch_factor: too small"),
+        ({"batch_size": 42, "drop_last": True}, "no batch is left with drop_last"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        make(in_memory(), **settings)
+
+
+@pytest.mark.parametrize("kind", ["memory", "samples"])
+def test_pinning_without_a_gpu_does_nothing(kind: str) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert same(joined(make(DATA[kind](), pin_memory=True).train, 0), joined(make(DATA[kind]()).train, 0))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "workers"), [("memory", 0), ("drawn", 0), ("samples", 0), ("samples", 1)])
+def test_batches_are_pinned_for_a_gpu(made: Any, kind: str, workers: int) -> None:
+    data = made(DATA[kind](), num_workers=workers, pin_default=True)
+    assert all(x.is_pinned() and y.is_pinned() for x, y in data.train.epoch(0))
+
+
+def test_start_outside_the_epoch() -> None:
+    with pytest.raises(ValueError, match="start is 42, not within 0 to 41"):
+        make(in_memory()).train.epoch(0, 42)
+
+
+def test_blocks_give_the_batches_of_a_plain_gather() -> None:
+    x, y = torch.randn(1000, 3), torch.arange(1000) % 2
+    loader = Loader(TensorData(x, y), torch.arange(1000), LoaderOptions(7, shuffle=True))
+    for (left, right), rows in zip(loader.epoch(0), loader.order(0).split(7), strict=True):
+        assert torch.equal(left, x[rows])
+        assert torch.equal(right, y[rows])

@@ -1,0 +1,70 @@
+"""Drawn pictures depend on their number alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.common.errors import UserError
+from lightkit.data import build_data
+from lightkit.data.shapes import KINDS, Shapes
+
+
+def test_same_bits_whatever_the_batch_and_with_a_cache() -> None:
+    plain, cached = Shapes(16, 90, 0, 0, cache=False), Shapes(16, 90, 0, 0)
+    rows = torch.randperm(90)
+    whole, classes = plain.take(rows)
+    for size in (1, 7, 89):
+        for data in (plain, cached):
+            pieces = [data.take(piece) for piece in rows.split(size)]
+            assert torch.equal(torch.cat([x for x, _ in pieces]), whole)
+            assert torch.equal(torch.cat([y for _, y in pieces]), classes)
+
+
+@pytest.mark.parametrize("settings", [{"size": 9}, {"size": 48, "channels": 1}, {"classes": 3}, {"distractors": 0}])
+def test_any_size(settings: dict[str, Any]) -> None:
+    data = Shapes(train=50, val=5, test=6, **settings)
+    x, y = data.take(torch.arange(61))
+    assert x.shape == (61, *data.info.input_shape)
+    assert (x.min() >= 0, x.max() <= 1, x.std() > 0.1) == (True, True, True)
+    assert int(y.max()) < data.info.num_classes == len(data.info.class_names)
+
+
+def test_splits_differ_and_do_not_depend_on_each_other() -> None:
+    small, large = Shapes(12, 10, 10, 10), Shapes(12, 30, 10, 10)
+    parts = {name: small.take(rows)[0] for name, rows in small.splits.items()}
+    assert torch.equal(parts["test"], large.take(large.splits["test"])[0])
+    assert torch.equal(parts["train"], large.take(large.splits["train"])[0][:10])
+    assert len(torch.cat(list(parts.values())).flatten(1).unique(dim=0)) == 30
+    assert not torch.equal(parts["train"], Shapes(12, 10, 10, 10, seed=1).take(torch.arange(10))[0])
+    data = build_data(dataset=small, split={"by": "file"})
+    assert [loader.num_samples for loader in data.loaders().values()] == [10, 10, 10]
+
+
+def test_classes_are_about_even_and_every_shape_is_inside_its_circle() -> None:
+    _, y = Shapes(8, 4000, 0, 0, cache=False).take(torch.arange(4000))
+    assert y.bincount(minlength=8).min() > 400
+    turn = torch.linspace(0, 6.28, 200)
+    for outline in KINDS.values():
+        assert outline(1.03 * turn.cos(), 1.03 * turn.sin()).min() > 0
+        u, v = torch.rand(2, 5000) * 2 - 1
+        share = (outline(u, v) < 0).float().mean()
+        assert 0.1 < share < 0.6
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"size": 4}, r"data.dataset.size: out of range\n.*8 to 4096"),
+        ({"train": 0}, "data.dataset.train: out of range"),
+        ({"channels": 2}, r"data.dataset.channels: out of range\n.*1 or 3"),
+        ({"classes": 9}, r"data.dataset.classes: out of range\n.*2 to 8"),
+        ({"noise": -0.1}, "data.dataset.noise: out of range"),
+        ({"distractors": -1}, "data.dataset.distractors: out of range"),
+    ],
+)
+def test_bad_numbers(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        Shapes(**settings)

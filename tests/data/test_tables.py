@@ -1,0 +1,75 @@
+"""scikit-learn's bundled sets, read without scikit-learn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lightkit.common.errors import UserError
+from lightkit.data import build_data, tables
+
+
+@pytest.mark.parametrize(
+    ("mine", "name", "options", "divide"),
+    [
+        (tables.digits(image=False), "load_digits", {}, 16.0),
+        (tables.breast_cancer(), "load_breast_cancer", {}, 1.0),
+        (tables.wine(), "load_wine", {}, 1.0),
+        (tables.diabetes(), "load_diabetes", {"scaled": False}, 1.0),
+    ],
+)
+def test_equal_to_scikit_learn(mine: Any, name: str, options: dict[str, Any], divide: float) -> None:
+    from sklearn import datasets
+
+    x, y = getattr(datasets, name)(return_X_y=True, **options)
+    assert np.array_equal(mine.x.numpy(), (x / divide).astype(np.float32))
+    assert np.array_equal(mine.y.numpy(), y.astype(mine.y.numpy().dtype))
+
+
+def test_reading_does_not_import_scikit_learn(root: Path) -> None:
+    code = "import sys; from lightkit.data import tables; tables.digits(); sys.exit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("make", [tables.digits, tables.digits_multilabel, tables.breast_cancer, tables.wine])
+def test_stratified_splits_and_facts(make: Any) -> None:
+    data = build_data(dataset=make(), split={"by": "stratified"})
+    x, y = next(data.train.epoch(0))
+    assert x.shape[1:] == data.info.input_shape
+    assert len(data.info.class_names) == data.info.num_classes
+    assert y.shape == ((64, 8) if data.info.task == "multilabel" else (64,))
+    assert len(data.info.fingerprint) == 32
+
+
+def test_digit_attributes() -> None:
+    digits, labels = tables.digits(), tables.digits_multilabel()
+    table = {
+        int(d): dict(zip(tables.ATTRIBUTES, row.tolist(), strict=True))
+        for d, row in zip(digits.y, labels.y, strict=True)
+    }
+    assert table[8] == {"even": 1, "prime": 0, "square": 0, "from_five": 1, "multiple_of_three": 0, "has_loop": 1,
+                        "has_open_curve": 0, "turns_into_digit": 1}  # fmt: skip
+    assert len({tuple(row.items()) for row in table.values()}) == 10, "digits share their attributes"
+
+
+def test_binary_and_scaled_targets() -> None:
+    binary = tables.breast_cancer(binary=True)
+    assert (binary.info.task, binary.info.num_classes, binary.y.dtype) == ("binary", 1, torch.float32)
+    assert torch.equal(tables.diabetes(target_scale=2.0).y * 2.0, tables.diabetes().y)
+    with pytest.raises(UserError, match=r"data.dataset.target_scale: the target's unit"):
+        tables.diabetes(target_scale=0.0)
+
+
+def test_missing_files_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tables, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install scikit-learn"):
+        tables.wine()
+    monkeypatch.setattr(tables, "_folder", lambda: tmp_path)
+    with pytest.raises(UserError, match="scikit-learn's file cannot be read"):
+        tables.wine()

@@ -1,0 +1,132 @@
+"""Each transform changes samples, whatever batch they are in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.common.randomness import SampleRandom
+from lightkit.data import transforms as T
+
+ALL = [T.RandomShift(2), T.RandomFlip(), T.RandomFlip(vertical=True), T.RandomAffine(20, 0.2, 0.1), T.RandomErasing(),
+       T.GaussianNoise(), T.FeatureDropout(), T.Brightness(), T.Contrast()]  # fmt: skip
+TABULAR = [T.GaussianNoise(), T.FeatureDropout(), T.Brightness(), T.Contrast()]
+
+
+def apply(transform: Any, x: Tensor, positions: Tensor | None = None) -> Tensor:
+    return transform(x, SampleRandom(7, torch.arange(len(x)) if positions is None else positions))
+
+
+def images(count: int = 23) -> Tensor:
+    return torch.randn(count, 3, 9, 11, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("transform", ALL, ids=lambda t: type(t).__name__)
+def test_result_is_independent_of_the_batch(transform: Any) -> None:
+    x = images()
+    kept = x.clone()
+    whole = apply(transform, x)
+    pieces = [apply(transform, part, rows) for part, rows in zip(x.split(4), torch.arange(23).split(4), strict=True)]
+    assert torch.equal(torch.cat(pieces), whole)
+    assert torch.equal(x, kept), "the input was written to"
+    assert (whole.shape, whole.dtype) == (x.shape, x.dtype)
+    assert not torch.equal(whole, x)
+
+
+@pytest.mark.parametrize("transform", TABULAR, ids=lambda t: type(t).__name__)
+def test_tables_too(transform: Any) -> None:
+    x = images().flatten(1)
+    assert apply(transform, x).shape == x.shape
+
+
+@pytest.mark.parametrize("transform", ALL[:5], ids=lambda t: type(t).__name__)
+def test_image_transforms_refuse_tables(transform: Any) -> None:
+    with pytest.raises(UserError, match="is for images"):
+        apply(transform, images().flatten(1))
+
+
+def test_shift_moves_by_whole_pixels_and_fills() -> None:
+    x = images()
+    moved = apply(T.RandomShift(2, fill=9.0), x)
+    shifts = [
+        (dy, dx)
+        for image, result in zip(x, moved, strict=True)
+        for dy in range(-2, 3)
+        for dx in range(-2, 3)
+        if torch.equal(_shifted(image, dy, dx), result)
+    ]
+    assert len(shifts) == len(x)
+    assert len(set(shifts)) > 5
+    assert torch.equal(apply(T.RandomShift(0), x), x)
+
+
+def _shifted(image: Tensor, dy: int, dx: int) -> Tensor:
+    padded = torch.nn.functional.pad(image, (2, 2, 2, 2), value=9.0)
+    return padded[:, 2 + dy : 2 + dy + 9, 2 + dx : 2 + dx + 11]
+
+
+def test_flip_share() -> None:
+    x = images(2000)
+    assert torch.equal(apply(T.RandomFlip(1.0), x), x.flip(-1))
+    assert torch.equal(apply(T.RandomFlip(0.0), x), x)
+    flipped = (apply(T.RandomFlip(0.3), x) != x).flatten(1).any(1).float().mean()
+    assert 0.25 < flipped < 0.35
+
+
+def test_affine_without_change_is_the_identity_and_a_turn_turns() -> None:
+    x = images()
+    assert torch.allclose(apply(T.RandomAffine(0, 0, 0, translate=0), x), x, atol=1e-5)
+    line = torch.zeros(1, 1, 32, 64)
+    line[:, :, 15:17] = 1.0
+    quarter = _Fixed([0.5, 0.0, 0.0, 0.0, 0.0])
+    turned = T.RandomAffine(180, 0, 0, translate=0)(line, quarter)  # type: ignore[arg-type]
+    assert turned[0, 0, :, 31:33].min() > 0.4
+    assert turned[0, 0, :, 40:].max() == 0.0
+
+
+class _Fixed:
+    def __init__(self, values: list[float]) -> None:
+        self.values = torch.tensor([values])
+
+    def uniform(self, count: int = 1, low: float = 0.0, high: float = 1.0) -> Tensor:
+        return self.values
+
+
+def test_erasing_overwrites_one_rectangle() -> None:
+    x = torch.ones(200, 2, 20, 20)
+    erased = apply(T.RandomErasing(0.5, 0.2, 0.5, fill=-1.0), x) == -1.0
+    assert torch.equal(erased[:, 0], erased[:, 1])
+    hit = erased[:, 0].flatten(1).any(1)
+    assert 70 < hit.sum() < 130
+    for mask in erased[hit][:, 0]:
+        rows, columns = mask.any(1), mask.any(0)
+        assert torch.equal(mask, rows[:, None] & columns)
+        assert 3 <= rows.sum() <= 10
+
+
+def test_noise_has_its_deviation() -> None:
+    noise = apply(T.GaussianNoise(0.5), torch.zeros(200, 50))
+    assert abs(noise.std() - 0.5) < 0.02
+    assert abs(noise.mean()) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: T.RandomShift(-1), "data.augment.pixels: out of range"),
+        (lambda: T.RandomFlip(1.5), "data.augment.probability: out of range"),
+        (lambda: T.RandomAffine(200), r"data.augment.degrees: out of range\n.*0 to 180"),
+        (lambda: T.RandomErasing(low=0.5, high=0.4), "data.augment.low: out of range"),
+        (lambda: T.GaussianNoise(-1), "data.augment.deviation: out of range"),
+        (lambda: T.FeatureDropout(2), "data.augment.probability: out of range"),
+        (lambda: T.Brightness(-1), "data.augment.strength: out of range"),
+        (lambda: T.Contrast(2), "data.augment.strength: out of range"),
+    ],
+)
+def test_bad_arguments(make: Any, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        make()
