@@ -1,0 +1,133 @@
+"""Losses that PyTorch lacks. Each returns the mean over the batch, so that weighting it by samples is exact.
+
+Shapes: B samples, C classes or labels, T positions, V vocabulary size, D features.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+
+
+class TokenCrossEntropy(nn.Module):
+    """Cross entropy of the next token, averaged over all positions of all samples.
+
+    Args:
+        label_smoothing: Share of the target spread over all tokens, 0 to 1.
+
+    Raises:
+        UserError: `label_smoothing` is out of its range.
+    """
+
+    def __init__(self, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.label_smoothing = _check_range(label_smoothing, "label_smoothing", high=1.0)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Mean loss of logits `(B, T, V)` and token numbers `(B, T)`.
+
+        Raises:
+            UserError: The shapes don't belong together.
+        """
+        if logits.ndim != 3 or logits.shape[:2] != target.shape:
+            raise _shapes("logits (B, T, V) and targets (B, T)", logits, target)
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=self.label_smoothing)
+
+
+class FocalLoss(nn.Module):
+    """Cross entropy that turns away from what is already right (https://arxiv.org/abs/1708.02002): for unequal classes.
+
+    Class numbers `(B,)` or class probabilities `(B, C)` make it the softmax form; floats `(B, C)` with `multilabel`
+    the form with one sigmoid per label.
+
+    Args:
+        gamma: Strength, 0 or above; 0 is plain cross entropy.
+        alpha: Weight of the positive targets, 0 to 1, the negative ones get `1 - alpha`; with `multilabel` only.
+        multilabel: Treat the outputs as independent labels.
+
+    Raises:
+        UserError: An argument is out of its range.
+    """
+
+    def __init__(self, gamma: float = 2.0, alpha: float | None = None, multilabel: bool = False) -> None:
+        super().__init__()
+        self.gamma, self.multilabel = _check_range(gamma, "gamma"), multilabel
+        self.alpha = None if alpha is None else _check_range(alpha, "alpha", high=1.0)
+        if alpha is not None and not multilabel:
+            raise UserError(
+                "alpha weighs positive against negative labels", key="loss.alpha", fix="set loss.multilabel=true"
+            )
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Mean loss of logits `(B, C)` and targets `(B,)` or `(B, C)`; with `multilabel` of any two equal shapes.
+
+        Raises:
+            UserError: The shapes don't belong together.
+        """
+        return self._labels(logits, target) if self.multilabel else self._classes(logits, target)
+
+    def _labels(self, logits: Tensor, target: Tensor) -> Tensor:
+        if logits.shape != target.shape:
+            raise _shapes("logits and targets of one shape", logits, target)
+        target = target.to(logits.dtype)
+        loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+        chance = torch.sigmoid(logits)
+        miss = chance * (1 - target) + (1 - chance) * target
+        if self.alpha is not None:
+            loss = loss * (self.alpha * target + (1 - self.alpha) * (1 - target))
+        return (miss**self.gamma * loss).mean()
+
+    def _classes(self, logits: Tensor, target: Tensor) -> Tensor:
+        if logits.ndim != 2 or target.shape not in (logits.shape[:1], logits.shape):
+            raise _shapes("logits (B, C) and targets (B,) or (B, C)", logits, target)
+        log_chance = F.log_softmax(logits, dim=1)
+        if target.ndim == 1:
+            target = F.one_hot(target, logits.shape[1])
+        loss = -target * (1 - log_chance.exp()) ** self.gamma * log_chance
+        return loss.sum(dim=1).mean()
+
+
+class SupervisedContrastive(nn.Module):
+    """Draws embeddings of a class together, pushes the others away (https://arxiv.org/abs/2004.11362).
+
+    A sample without another of its class in the batch adds 0, so batches should hold several samples per class.
+
+    Args:
+        temperature: Smaller values look at the nearest neighbours only; above 0.
+
+    Raises:
+        UserError: `temperature` is not above 0.
+    """
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = _check_range(temperature, "temperature", low=1e-6)
+
+    def forward(self, embeddings: Tensor, target: Tensor) -> Tensor:
+        """Mean loss of embeddings `(B, D)`, normalised here, and class numbers `(B,)`.
+
+        Raises:
+            UserError: The shapes don't belong together.
+        """
+        if embeddings.ndim != 2 or target.shape != embeddings.shape[:1]:
+            raise _shapes("embeddings (B, D) and class numbers (B,)", embeddings, target)
+        unit = F.normalize(embeddings.float(), dim=1)
+        itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+        likeness = (unit @ unit.T / self.temperature).masked_fill(itself, torch.finfo(torch.float32).min)
+        log_chance = F.log_softmax(likeness, dim=1).masked_fill(itself, 0.0)
+        partners = (target[:, None] == target[None, :]) & ~itself
+        return -((log_chance * partners).sum(dim=1) / partners.sum(dim=1).clamp(min=1)).mean()
+
+
+def _check_range(value: float, name: str, *, low: float = 0.0, high: float = float("inf")) -> float:
+    if not low <= value <= high:
+        raise UserError("out of range", key=f"loss.{name}", expected=f"{low:g} to {high:g}", received=value)
+    return value
+
+
+def _shapes(expected: str, output: Tensor, target: Tensor) -> UserError:
+    received = f"{tuple(output.shape)} and {tuple(target.shape)}"
+    return UserError("output and target don't belong together", key="loss", expected=expected, received=received)

@@ -1,0 +1,21 @@
+"""Networks by name; each takes the sizes of the data set as plain arguments and returns a `torch.nn.Module`."""
+
+from __future__ import annotations
+
+from lightkit.models.cnn import CNN
+from lightkit.models.mlp import MLP
+from lightkit.models.recurrent import RecurrentLM
+from lightkit.models.resnet import ResNet
+from lightkit.models.transformer import TransformerClassifier, TransformerLM
+from lightkit.models.zoo import timm_model, torchvision_model
+
+__all__ = [
+    "CNN",
+    "MLP",
+    "RecurrentLM",
+    "ResNet",
+    "TransformerClassifier",
+    "TransformerLM",
+    "timm_model",
+    "torchvision_model",
+]

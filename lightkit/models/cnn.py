@@ -1,0 +1,118 @@
+"""Small convolutional network for images of any size.
+
+Shapes: B samples, C channels, H rows, W columns.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+from lightkit.models.parts import activation as make_activation
+from lightkit.models.parts import check_choice, check_dropout, check_sizes, image_size
+
+
+class CNN(nn.Module):
+    """Stages of convolution, batch norm and activation, halved in size in between, then pooling and a linear head.
+
+    Parameters are named `stages.0.conv0.weight`, `stages.0.norm0.weight`, …, `head.weight`. Images that are
+    already down to one row or column are not halved further, so any size works.
+
+    Args:
+        input_shape: `(C, H, W)` of a sample.
+        num_classes: Size of the output.
+        channels: Channels of each stage, in order.
+        depth: Convolutions per stage.
+        kernel_size: Side of the kernels in pixels, odd.
+        activation: `relu`, `gelu`, `silu`, `leaky_relu`, `elu`, `selu`, `tanh`, `sigmoid` or `identity`.
+        pool: Halving between stages: `max`, `avg`, or `stride` in the first convolution of a stage.
+        head: Global pooling before the head, `avg` or `max`; `flatten` keeps every position in a larger head.
+        dropout: Probability of dropping a whole channel after each stage but the last, and a feature before the head.
+
+    Raises:
+        UserError: An argument is out of its range, or the samples are not images.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        *,
+        channels: Sequence[int] = (32, 64, 128),
+        depth: int = 1,
+        kernel_size: int = 3,
+        activation: str = "relu",
+        pool: Literal["max", "avg", "stride"] = "max",
+        head: Literal["avg", "max", "flatten"] = "avg",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        size_in, height, width = image_size(input_shape, model="the CNN")
+        check_sizes(num_classes=num_classes, channels=channels, depth=depth, kernel_size=kernel_size)
+        check_choice(pool, ("max", "avg", "stride"), key="model.pool")
+        check_choice(head, ("avg", "max", "flatten"), key="model.head")
+        check_dropout(dropout)
+        _check_convolutions(channels, kernel_size)
+        stage = functools.partial(_stage, depth=depth, kernel_size=kernel_size, activation=activation)
+        stages = []
+        for i, size_out in enumerate(channels):
+            halve = i > 0 and min(height, width) > 1
+            if halve:
+                height, width = (height + 1) // 2, (width + 1) // 2
+            stages.append(stage(size_in, size_out, pool=pool if halve else None, dropout=dropout if i else 0.0))
+            size_in = size_out
+        self.stages = nn.Sequential(*stages)
+        self.pool = _global_pool(head)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(size_in * (height * width if head == "flatten" else 1), num_classes)
+        self.apply(_init)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs `(B, num_classes)` of images `(B, C, H, W)`."""
+        return self.head(self.dropout(self.pool(self.stages(x)).flatten(1)))
+
+
+def _check_convolutions(channels: Sequence[int], kernel_size: int) -> None:
+    if not channels:
+        raise UserError("a CNN needs at least one stage", key="model.channels", received=list(channels))
+    if kernel_size % 2 == 0:
+        raise UserError("kernels need a middle pixel", key="model.kernel_size", expected="odd", received=kernel_size)
+
+
+def _stage(
+    size_in: int, size_out: int, *, depth: int, kernel_size: int, activation: str, pool: str | None, dropout: float
+) -> nn.Sequential:
+    """`depth` blocks of convolution, norm and activation; `pool` halves the image first, None keeps its size."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    if dropout:
+        layers["dropout"] = nn.Dropout2d(dropout)
+    if pool in ("max", "avg"):
+        layers["pool"] = (nn.MaxPool2d if pool == "max" else nn.AvgPool2d)(2, ceil_mode=True)
+    for i in range(depth):
+        stride = 2 if pool == "stride" and i == 0 else 1
+        conv = nn.Conv2d(size_in, size_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
+        layers |= {
+            f"conv{i}": conv,
+            f"norm{i}": nn.BatchNorm2d(size_out),
+            f"activation{i}": make_activation(activation),
+        }
+        size_in = size_out
+    return nn.Sequential(layers)
+
+
+def _global_pool(head: str) -> nn.Module:
+    """The layer between the last stage and the head."""
+    if head == "flatten":
+        return nn.Identity()
+    return nn.AdaptiveAvgPool2d(1) if head == "avg" else nn.AdaptiveMaxPool2d(1)
+
+
+def _init(module: nn.Module) -> None:
+    """He et al. 2015 (https://arxiv.org/abs/1502.01852) for convolutions; the rest keeps PyTorch's defaults."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,195 @@
+"""Models of torchvision and timm by name.
+
+Neither package is imported before one of these functions is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+from lightkit.models.parts import check_sizes
+
+_MOBILENET_OPTIONS = ("width_mult", "reduced_tail", "dilated")
+"""Options that torchvision's MobileNetV3 takes before its class is called."""
+
+
+def torchvision_model(
+    name: str,
+    num_classes: int,
+    *,
+    weights: str | None = None,
+    in_channels: int = 3,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """A classification model of torchvision (https://pytorch.org/vision/stable/models.html).
+
+    Pretrained weights are loaded into everything that fits; a head for another number of classes starts new, and the
+    first convolution is adapted to another number of channels.
+
+    Args:
+        name: Such as `resnet18` or `vit_b_16`.
+        num_classes: Size of the output.
+        weights: `DEFAULT` or the name of a set of weights such as `IMAGENET1K_V1`; None starts from random weights.
+        in_channels: Channels of the images.
+        options: Further arguments of the model's function.
+
+    Raises:
+        UserError: torchvision is missing, the name, the weights or an option are unknown, or the weights cannot be
+            fetched.
+    """
+    check_sizes(num_classes=num_classes, in_channels=in_channels)
+    models = _package("torchvision.models", "torchvision")
+    names = models.list_models(module=models)
+    if name not in names:
+        raise UserError("torchvision has no such model", key="model.name", received=name, choices=names)
+    chosen = None if weights is None else _weights(models, name, weights)
+    model = _call(models.get_model, name, _without_auxiliary(name, options, chosen), num_classes=num_classes)
+    _check_options(model, name, options or {})
+    if in_channels != 3:
+        _set_channels(model, in_channels)
+    if chosen is not None:
+        # torchvision renames keys of some old files while it loads them, so a model of its own does the loading.
+        source = _fetch(lambda: _call(models.get_model, name, options, weights=chosen, progress=False), name)
+        _load(model, source.state_dict())
+    return model
+
+
+def timm_model(
+    name: str,
+    num_classes: int,
+    *,
+    pretrained: bool = False,
+    in_channels: int = 3,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """A model of timm (https://huggingface.co/docs/timm).
+
+    Args:
+        name: Such as `resnet18` or, with the tag of a set of weights, `resnet18.a1_in1k`.
+        num_classes: Size of the output.
+        pretrained: Load pretrained weights; a head for another number of classes starts new.
+        in_channels: Channels of the images.
+        options: Further arguments of the model.
+
+    Raises:
+        UserError: timm is missing, the name or an option is unknown, or the weights cannot be fetched.
+    """
+    check_sizes(num_classes=num_classes, in_channels=in_channels)
+    timm = _package("timm", "timm")
+    names = timm.list_models()
+    if name.partition(".")[0] not in names:
+        raise UserError("timm has no such model", key="model.name", received=name, choices=names)
+    sizes = {"num_classes": num_classes, "in_chans": in_channels, "pretrained": pretrained}
+    if not pretrained:
+        return _call(timm.create_model, name, options, **sizes)
+    return _fetch(lambda: _call(timm.create_model, name, options, **sizes), name)
+
+
+def _check_options(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:
+    """Refuse what torchvision would swallow: some of its models take any keyword and ignore it."""
+    accepted = [*inspect.signature(type(model)).parameters, *_MOBILENET_OPTIONS]
+    for option in options:
+        if option not in accepted:
+            raise UserError(f"{name} has no such option", key="model.options", received=option, choices=accepted)
+
+
+def _without_auxiliary(name: str, options: Mapping[str, Any] | None, weights: Any) -> Mapping[str, Any] | None:
+    """Two models return tuples in training because of auxiliary heads, which no loss takes: leave those out."""
+    if name not in ("googlenet", "inception_v3"):
+        return options
+    return {"aux_logits": False, "init_weights": True, "transform_input": weights is not None, **(options or {})}
+
+
+def _package(module: str, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"{package} is not installed",
+            key="model._target_",
+            fix=f'pip install "lightkit[vision]" (or pip install {package})',
+        ) from error
+
+
+def _call(make: Any, name: str, options: Mapping[str, Any] | None, **sizes: Any) -> nn.Module:
+    try:
+        return make(name, **sizes, **(options or {}))
+    except (TypeError, ValueError) as error:
+        if not options:
+            raise
+        raise UserError(
+            f"{name} does not take these options: {error}", key="model.options", received=options
+        ) from error
+
+
+def _weights(models: ModuleType, name: str, weights: str) -> Any:
+    entries = models.get_model_weights(name)
+    valid = ["DEFAULT", *(entry.name for entry in entries)]
+    if weights not in valid:
+        raise UserError(f"{name} has no such weights", key="model.weights", received=weights, choices=valid)
+    return entries[weights]
+
+
+def _fetch(fetch: Any, name: str) -> Any:
+    try:
+        return fetch()
+    except UserError:
+        raise
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"the weights of {name} cannot be fetched: {error}",
+            key="model",
+            fix="check the network, put the file into the cache (TORCH_HOME, HF_HOME), or start from random weights",
+        ) from error
+
+
+def _set_channels(model: nn.Module, channels: int) -> None:
+    """Replace the first convolution by one for another number of input channels."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, _widened(module, channels))
+            return
+    raise UserError("the model has no convolution to adapt", key="model.in_channels", expected="3", received=channels)
+
+
+def _widened(conv: nn.Conv2d, channels: int) -> nn.Conv2d:
+    keys = ("out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+    return nn.Conv2d(channels, bias=conv.bias is not None, **{key: getattr(conv, key) for key in keys})
+
+
+def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load what fits, and check that only head, auxiliary heads and input channels did not."""
+    own, fitting = model.state_dict(), {}
+    for name, tensor in weights.items():
+        if name not in own:
+            continue
+        value = _adapted(tensor, own[name].shape)
+        if value is not None:
+            fitting[name] = value
+    missing = [name for name in own if name not in fitting]
+    heads = {name.rpartition(".")[0] for name in missing}
+    if len(heads) > 1:
+        raise UserError("the weights do not fit the model", key="model.weights", received=missing)
+    model.load_state_dict(fitting, strict=False)
+
+
+def _adapted(tensor: Tensor, shape: torch.Size) -> Tensor | None:
+    """`tensor` for `shape`: as it is, with its input channels repeated and scaled, or None when it does not fit."""
+    if tensor.shape == shape:
+        return tensor
+    same_but_channels = tensor.ndim == 4 and tensor.shape[:1] + tensor.shape[2:] == shape[:1] + shape[2:]
+    if not same_but_channels or tensor.shape[1] != 3:
+        return None
+    # Repeated channels keep the size of the output when their weights shrink with their number.
+    repeated = tensor.repeat(1, math.ceil(shape[1] / 3), 1, 1)[:, : shape[1]]
+    return repeated * (3 / shape[1])

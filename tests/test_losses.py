@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lightkit.common.errors import UserError
+from lightkit.losses import FocalLoss, SupervisedContrastive, TokenCrossEntropy
+
+
+def test_token_cross_entropy_is_the_mean_over_all_tokens():
+    logits, target = torch.randn(3, 4, 7), torch.randint(7, (3, 4))
+    expected = torch.stack([F.cross_entropy(logits[i], target[i]) for i in range(3)]).mean()
+    assert torch.allclose(TokenCrossEntropy()(logits, target), expected)
+    smooth = F.cross_entropy(logits.reshape(-1, 7), target.reshape(-1), label_smoothing=0.1)
+    assert torch.allclose(TokenCrossEntropy(label_smoothing=0.1)(logits, target), smooth)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_focal_loss_without_focus_is_cross_entropy(soft):
+    logits = torch.randn(6, 4)
+    target = torch.randn(6, 4).softmax(1) if soft else torch.randint(4, (6,))
+    assert torch.allclose(FocalLoss(gamma=0)(logits, target), F.cross_entropy(logits, target))
+
+
+def test_focal_loss_by_hand():
+    logits, target = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    chance = logits.softmax(1)[:, 0]
+    assert torch.allclose(FocalLoss(gamma=2)(logits, target), (-((1 - chance) ** 2) * chance.log()).mean())
+    target = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    right = torch.where(target == 1, logits.sigmoid(), 1 - logits.sigmoid())
+    weight = torch.where(target == 1, 0.25, 0.75)
+    expected = (-weight * (1 - right) ** 1.5 * right.log()).mean()
+    assert torch.allclose(FocalLoss(gamma=1.5, alpha=0.25, multilabel=True)(logits, target), expected)
+
+
+def test_focal_loss_agrees_with_torchvision():
+    ops = pytest.importorskip("torchvision.ops")
+    logits, target = torch.randn(5, 3), torch.randint(2, (5, 3)).float()
+    expected = ops.sigmoid_focal_loss(logits, target, alpha=0.25, gamma=2.0, reduction="mean")
+    assert torch.allclose(FocalLoss(alpha=0.25, multilabel=True)(logits, target), expected)
+
+
+def test_supervised_contrastive_by_hand():
+    embeddings, target = torch.randn(6, 5), torch.tensor([0, 0, 1, 1, 1, 2])
+    unit = embeddings / embeddings.norm(dim=1, keepdim=True)
+    terms = []
+    for i in range(6):
+        others = [j for j in range(6) if j != i]
+        partners = [j for j in others if target[j] == target[i]]
+        total = sum(torch.exp(unit[i] @ unit[j] / 0.2) for j in others)
+        logs = [torch.log(torch.exp(unit[i] @ unit[p] / 0.2) / total) for p in partners]
+        terms.append(-sum(logs) / max(len(partners), 1))
+    expected = sum(float(term) for term in terms) / 6
+    assert SupervisedContrastive(0.2)(embeddings, target).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_supervised_contrastive_without_partners_has_finite_gradients(count):
+    embeddings = torch.randn(count, 3, requires_grad=True)
+    SupervisedContrastive()(embeddings, torch.arange(count)).backward()
+    assert torch.isfinite(embeddings.grad).all()
+
+
+@pytest.mark.parametrize("loss", [TokenCrossEntropy(), FocalLoss(), FocalLoss(multilabel=True)])
+def test_the_loss_is_the_mean_over_samples(loss):
+    if isinstance(loss, TokenCrossEntropy):
+        output, target = torch.randn(8, 5, 3), torch.randint(3, (8, 5))
+    else:
+        output, target = torch.randn(8, 3), torch.randint(2, (8, 3)).float()
+    parts = (3 * loss(output[:3], target[:3]) + 5 * loss(output[3:], target[3:])) / 8
+    assert torch.allclose(loss(output, target), parts)
+
+
+@pytest.mark.parametrize(
+    ("loss", "output", "target"),
+    [
+        (TokenCrossEntropy(), (2, 3, 4), (2, 4)),
+        (TokenCrossEntropy(), (2, 3), (2,)),
+        (FocalLoss(), (4, 3), (3,)),
+        (FocalLoss(multilabel=True), (4, 1), (4,)),
+        (SupervisedContrastive(), (4, 3), (4, 1)),
+    ],
+)
+def test_shapes_that_would_broadcast_are_refused(loss, output, target):
+    with pytest.raises(UserError, match="output and target don't belong together"):
+        loss(torch.zeros(output), torch.zeros(target, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: TokenCrossEntropy(1.5), r"loss\.label_smoothing: out of range"),
+        (lambda: FocalLoss(gamma=-1), r"loss\.gamma: out of range"),
+        (lambda: FocalLoss(alpha=2.0, multilabel=True), r"loss\.alpha: out of range"),
+        (lambda: FocalLoss(alpha=0.3), "alpha weighs positive against negative labels"),
+        (lambda: SupervisedContrastive(0.0), r"loss\.temperature: out of range"),
+    ],
+)
+def test_bad_arguments(make, match):
+    with pytest.raises(UserError, match=match):
+        make()
