@@ -1,0 +1,23 @@
+"""Parameter groups and learning rates over time."""
+
+from __future__ import annotations
+
+from lightkit.optim.annealing import Cosine, Linear, OneCycle
+from lightkit.optim.groups import parameter_groups
+from lightkit.optim.layers import layer_depths
+from lightkit.optim.schedulers import Constant, Schedule
+from lightkit.optim.stepwise import Plateau, Step
+from lightkit.optim.wrapped import Torch
+
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Linear",
+    "OneCycle",
+    "Plateau",
+    "Schedule",
+    "Step",
+    "Torch",
+    "layer_depths",
+    "parameter_groups",
+]

@@ -1,0 +1,110 @@
+"""What counts as a layer, and which parameters take no weight decay."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORM_NAME = re.compile(r"norm(\d?d)?(act(\d?d)?)?$", re.IGNORECASE)
+
+
+def without_decay(model: nn.Module) -> set[str]:
+    """First names of the parameters that weight decay does not suit.
+
+    These are parameters with at most one dimension (biases, scales), everything in a norm layer (PyTorch's, or any
+    class whose name ends in Norm, Norm2d, NormAct and the like) and what the model lists in `no_weight_decay()`.
+    """
+    own_list: Any = getattr(model, "no_weight_decay", None)
+    listed = set(own_list()) if callable(own_list) else set()
+    spared = {name for name, parameter in model.named_parameters() if parameter.ndim <= 1 or name in listed}
+    for path, module in model.named_modules():
+        if isinstance(module, _NORMS) or _NORM_NAME.search(type(module).__name__):
+            spared |= {f"{path}.{name}".lstrip(".") for name, _ in module.named_parameters(recurse=False)}
+    return spared
+
+
+def layer_depths(model: nn.Module) -> dict[str, int]:
+    """Number of the layer each parameter belongs to, 0 at the input.
+
+    timm's models tell by themselves (`group_matcher`). For every other model the order in which modules were created
+    stands for the order in which they run, and a layer is
+
+    - a child of an `nn.Sequential`, `nn.ModuleList` or `nn.ModuleDict`, except that a stage which itself is, or holds,
+      a list of equal blocks counts block by block;
+    - outside of those, a child of the model, or of a module that mostly consists of such containers.
+
+    A layer with one-dimensional parameters only (a norm) belongs to the one before it. Parameters a module holds
+    directly (class token, positions) belong to its first layer. A shared parameter belongs to the layer in which it
+    occurs first.
+    """
+    if hasattr(model, "group_matcher"):
+        return _timm_depths(model)
+    depths: dict[str, int] = {}
+    depth, pending = -1, [name for name, _ in model.named_parameters(recurse=False)]
+    for path, module, extra in _layers(model, ""):
+        own = {f"{path}.{name}": parameter for name, parameter in module.named_parameters()}
+        pending += [*extra, *own]
+        if depth < 0 or any(parameter.ndim > 1 for parameter in own.values()):
+            depth += 1
+        for name in pending:
+            depths.setdefault(name, depth)
+        pending = []
+    depths |= dict.fromkeys(pending, 0)
+    return {name: depths[name] for name, _ in model.named_parameters()}
+
+
+def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[tuple[str, nn.Module, list[str]]]:
+    """Path, module and names of the parameters its parents hold directly, layer by layer."""
+    extra: list[str] = []
+    for name, child in module.named_children():
+        child_path = f"{path}.{name}".lstrip(".")
+        if not any(True for _ in child.parameters()):
+            continue
+        held = isinstance(module, _CONTAINERS)
+        if not _is_made_of_layers(child, inside=held or inside):
+            yield child_path, child, extra
+            extra = []
+            continue
+        extra += [f"{child_path}.{own}" for own, _ in child.named_parameters(recurse=False)]
+        for layer_path, layer, more in _layers(child, child_path, inside=held or inside):
+            yield layer_path, layer, [*extra, *more]
+            extra = []
+
+
+def _is_made_of_layers(module: nn.Module, *, inside: bool) -> bool:
+    if type(module) in _CONTAINERS:
+        return True
+    if inside:
+        return _is_repeated(module) or any(_is_repeated(child) for child in module.children())
+    total = sum(parameter.numel() for parameter in module.parameters())
+    return 2 * sum(_held(child) for child in module.children()) > total
+
+
+def _held(module: nn.Module) -> int:
+    """Number of parameter elements below containers."""
+    if isinstance(module, _CONTAINERS):
+        return sum(parameter.numel() for parameter in module.parameters())
+    return sum(_held(child) for child in module.children())
+
+
+def _is_repeated(module: nn.Module) -> bool:
+    """Whether a container holds equal blocks, each made of several layers."""
+    if not isinstance(module, _CONTAINERS):
+        return False
+    kinds = {type(child) for child in module.children()}
+    kind = next(iter(kinds), nn.Sequential)
+    return len(kinds) == 1 and not issubclass(kind, _CONTAINERS) and all(any(c.children()) for c in module.children())
+
+
+def _timm_depths(model: nn.Module) -> dict[str, int]:
+    helper = importlib.import_module("timm.models").group_parameters
+    groups: dict[int, list[str]] = helper(model, model.group_matcher(coarse=False))  # type: ignore[operator]
+    numbers = {layer: number for number, layer in enumerate(sorted(groups))}
+    return {name: numbers[layer] for layer, names in groups.items() for name in names}

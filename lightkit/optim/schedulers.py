@@ -1,0 +1,155 @@
+"""The learning rate over time.
+
+The rate of a parameter group is its own rate times a factor, and the factor is a function of the step alone. So the
+ratio of two groups never changes, a resumed run continues on the same curve, and a run may be made longer when it is
+resumed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch.optim import Optimizer
+
+from lightkit.common.errors import UserError
+
+Interval = Literal["step", "epoch"]
+
+
+class Schedule:
+    """Base of all schedules, and the plain case: a constant rate after an optional linear warm-up.
+
+    Step n of training (counted from 0) uses `initial_lr * factor(n)`. A subclass overrides `decay`, and sets what it
+    needs for it before it calls this constructor, which already sets the rates of step 0.
+
+    Args:
+        optimizer: Its groups' `lr` at this moment become their own rates, kept in each group as `initial_lr`.
+        total_steps: Optimizer steps of the whole run.
+        steps_per_epoch: Optimizer steps of an epoch.
+        warmup_steps: Optimizer steps of linear warm-up.
+        warmup_epochs: The same in epochs; give one of the two.
+
+    Raises:
+        UserError: A size is negative, both warm-ups are given, or the warm-up does not fit into the run.
+    """
+
+    monitored = False
+    """Whether `epoch_end` needs the validated value."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        total_steps: int,
+        steps_per_epoch: int,
+        warmup_steps: int = 0,
+        warmup_epochs: float = 0.0,
+    ) -> None:
+        if total_steps < 1 or steps_per_epoch < 1:
+            raise UserError(
+                "there is no step to train for",
+                key="trainer",
+                expected="at least one optimizer step and one step per epoch",
+                received={"total_steps": total_steps, "steps_per_epoch": steps_per_epoch},
+            )
+        self.optimizer, self.total_steps, self.steps_per_epoch = optimizer, total_steps, steps_per_epoch
+        self.warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+        self.count, self._applied = 0, math.nan
+        self.own_rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Write the rates of the current step into the optimizer."""
+        for group, rate in zip(self.optimizer.param_groups, self.own_rates):
+            group["initial_lr"] = rate
+        self._apply(self.factor(self.count))
+
+    def step(self) -> None:
+        """Move to the next step; call it after every optimizer step."""
+        self.count += 1
+        factor = self.factor(self.count)
+        if factor != self._applied:
+            self._apply(factor)
+
+    def epoch_end(self, value: float | None) -> None:
+        """Take the monitored value of a validation; only `Plateau` and some of PyTorch's schedules use it."""
+
+    def factor(self, step: int) -> float:
+        """What every group's own rate is multiplied with in this step."""
+        if step < self.warmup:
+            return (step + 1) / (self.warmup + 1)
+        return self.decay(step)
+
+    def decay(self, step: int) -> float:
+        """The factor after the warm-up."""
+        return 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the schedule stands, as plain types."""
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken, with the rates and lengths of this schedule, not with the stored ones.
+
+        Load the optimizer first: its saved groups bring their old rates along.
+        """
+        self.count = state["count"]
+        self.refresh()
+
+    def _apply(self, factor: float) -> None:
+        self._applied = factor
+        for group, rate in zip(self.optimizer.param_groups, self.own_rates):
+            if isinstance(
+                group["lr"], torch.Tensor
+            ):  # a tensor is part of a compiled step: it must stay the same object
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+
+
+class Constant(Schedule):
+    """The same rate to the last step, after an optional warm-up; the arguments are those of `Schedule`."""
+
+
+def check_share(value: float, name: str, *, low: float = 0.0) -> float:
+    """`value`, if it is a number from `low` to 1.
+
+    Raises:
+        UserError: It is not.
+    """
+    if not low <= value <= 1.0:
+        raise UserError("not a share", key=f"scheduler.{name}", expected="a number from 0 to 1", received=value)
+    return value
+
+
+def check_interval(value: str) -> str:
+    """`value`, if it is `step` or `epoch`.
+
+    Raises:
+        UserError: It is not.
+    """
+    if value not in ("step", "epoch"):
+        raise UserError("unknown interval", key="scheduler.interval", received=value, choices=("step", "epoch"))
+    return value
+
+
+def _warmup(steps: int, epochs: float, *, total_steps: int, steps_per_epoch: int) -> int:
+    """Steps of warm-up from the one of the two settings that is given."""
+    if steps < 0 or epochs < 0:
+        received = {"warmup_steps": steps, "warmup_epochs": epochs}
+        raise UserError("a warm-up cannot be negative", key="scheduler", received=received)
+    if steps and epochs:
+        fix = "set one of scheduler.warmup_steps and scheduler.warmup_epochs to 0"
+        raise UserError("the warm-up is given twice", key="scheduler", fix=fix)
+    warmup = steps or round(epochs * steps_per_epoch)
+    if warmup >= total_steps:
+        raise UserError(
+            "the warm-up is as long as the run or longer",
+            key="scheduler.warmup_steps" if steps else "scheduler.warmup_epochs",
+            expected=f"fewer than the {total_steps} steps of the run ({total_steps / steps_per_epoch:g} epochs)",
+            received=steps or epochs,
+            fix="shorten the warm-up or train longer",
+        )
+    return warmup

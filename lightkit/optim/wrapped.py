@@ -1,0 +1,97 @@
+"""PyTorch's own schedulers behind the interface of lightkit's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from lightkit.common.errors import UserError
+from lightkit.optim.schedulers import Interval, Schedule, check_interval
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class Torch(Schedule):
+    """Any `torch.optim.lr_scheduler` scheduler, stepped per optimizer step or per epoch.
+
+    These carry the rate itself as their state, so a changed `optim.lr` has no effect on a resumed run, and absolute
+    floors such as `eta_min` change the ratio of groups; lightkit's own schedules have neither trait.
+
+    Args:
+        optimizer: See `Schedule`.
+        total_steps: Optimizer steps of the whole run; handed on to schedulers that have an argument `total_steps`.
+        steps_per_epoch: Optimizer steps of an epoch.
+        scheduler: Makes the scheduler from the optimizer: in YAML a `_target_` with `_partial_: true`.
+        interval: What the scheduler counts, `step` or `epoch`.
+
+    Raises:
+        UserError: The scheduler cannot be made, or is none.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        total_steps: int,
+        steps_per_epoch: int,
+        scheduler: Callable[..., Any],
+        interval: Interval = "step",
+    ) -> None:
+        super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+        self.interval = check_interval(interval)
+        self.inner = _make(scheduler, optimizer, total_steps)
+        self.monitored = isinstance(self.inner, ReduceLROnPlateau)
+
+    def step(self) -> None:
+        """Move to the next step; call it after every optimizer step."""
+        self.count += 1
+        if not self.monitored and (self.interval == "step" or self.count % self.steps_per_epoch == 0):
+            self.inner.step()
+
+    def epoch_end(self, value: float | None) -> None:
+        """Hand a validated value to `ReduceLROnPlateau`; the others don't look at it.
+
+        Raises:
+            UserError: There is no value to watch.
+        """
+        if not isinstance(self.inner, ReduceLROnPlateau):
+            return
+        if value is None:
+            raise UserError("ReduceLROnPlateau needs a validated value", key="scheduler", fix="set metrics.monitor")
+        self.inner.step(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the scheduler stands; what is not of plain types comes from its constructor again."""
+        state = {key: value for key, value in self.inner.state_dict().items() if _is_plain(value)}
+        return {"count": self.count, "inner": state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken; load the optimizer, which holds the rates, as well."""
+        self.count = state["count"]
+        self.inner.load_state_dict(state["inner"])
+
+
+def _make(scheduler: Callable[..., Any], optimizer: Optimizer, total_steps: int) -> LRScheduler:
+    """Call `scheduler`, with the length of the run if it wants that and does not have it yet."""
+    try:
+        accepted = inspect.signature(scheduler).parameters
+        wants = "total_steps" in accepted and accepted["total_steps"].default in (None, inspect.Parameter.empty)
+        made = scheduler(optimizer, **({"total_steps": total_steps} if wants else {}))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the scheduler cannot be made: {error}", key="scheduler.scheduler") from error
+    if not isinstance(made, LRScheduler):
+        expected = "a torch.optim.lr_scheduler class with `_partial_: true`"
+        raise UserError("not a scheduler", key="scheduler.scheduler", expected=expected, received=type(made).__name__)
+    return made
+
+
+def _is_plain(value: object) -> bool:
+    if type(value) in (list, tuple):
+        return all(_is_plain(element) for element in value)  # type: ignore[attr-defined]
+    if type(value) is dict:
+        return all(_is_plain(element) for element in value.values())
+    return type(value) in _PLAIN

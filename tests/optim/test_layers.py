@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lightkit.models import CNN, MLP, ResNet, TransformerClassifier, TransformerLM
+from lightkit.optim import layer_depths
+
+
+def heads(model):
+    """First parameter of each layer."""
+    depths = layer_depths(model)
+    assert set(depths) == {name for name, _ in model.named_parameters()}
+    first = {}
+    for name, depth in depths.items():
+        first.setdefault(depth, name)
+    assert sorted(first) == list(range(len(first)))
+    return [first[depth] for depth in sorted(first)]
+
+
+def test_mlp():
+    assert heads(MLP(3, 2, hidden=(4, 4), norm="batch")) == [
+        "layers.linear0.weight",
+        "layers.linear1.weight",
+        "head.weight",
+    ]
+    assert layer_depths(MLP(3, 2, hidden=(4, 4), norm="batch"))["layers.norm0.weight"] == 0
+
+
+def test_cnn_counts_convolutions():
+    assert heads(CNN((1, 8, 8), 3, channels=(4, 4), depth=2)) == [
+        "stages.0.conv0.weight",
+        "stages.0.conv1.weight",
+        "stages.1.conv0.weight",
+        "stages.1.conv1.weight",
+        "head.weight",
+    ]
+
+
+def test_resnet_counts_blocks():
+    model = ResNet((3, 8, 8), 3, width=4)
+    blocks = [f"layer{stage}.{block}.conv1.weight" for stage in (1, 2, 3, 4) for block in (0, 1)]
+    assert heads(model) == ["conv1.weight", *blocks, "fc.weight"]
+    assert layer_depths(model)["bn1.weight"] == 0
+    assert layer_depths(model)["layer2.0.downsample.0.weight"] == 3
+
+
+def test_transformers_count_blocks():
+    model = TransformerClassifier((1, 8, 8), 3, dim=8, depth=2, heads=2, pool="cls")
+    assert heads(model) == ["embed.positions", "blocks.0.norm1.weight", "blocks.1.norm1.weight", "head.weight"]
+    assert layer_depths(model)["norm.weight"] == 2
+    tied = TransformerLM(9, 4, dim=8, depth=2, heads=2)
+    assert heads(tied) == ["embed.values.weight", "blocks.0.norm1.weight", "blocks.1.norm1.weight"]
+
+
+def test_a_model_inside_a_model_is_looked_into():
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(2, 2))
+            self.backbone, self.classifier = ResNet((3, 8, 8), 3, width=4), nn.Linear(3, 2)
+
+    names = heads(Wrapped())
+    assert names[0] == "token"
+    assert names[1:3] == ["backbone.layer1.0.conv1.weight", "backbone.layer1.1.conv1.weight"]
+    assert names[-2:] == ["backbone.fc.weight", "classifier.weight"]
+
+
+def test_models_without_layers():
+    assert layer_depths(nn.Linear(2, 2)) == {"weight": 0, "bias": 0}
+    assert heads(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == ["0.weight", "2.weight"]
+    assert set(layer_depths(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))).values()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "some"),
+    [
+        ("resnet50", 18, {"conv1.weight": 0, "layer1.0.conv1.weight": 1, "layer4.2.bn3.bias": 16, "fc.weight": 17}),
+        ("vit_b_32", 14, {"class_token": 0, "encoder.layers.encoder_layer_3.mlp.0.weight": 4, "encoder.ln.bias": 12}),
+        ("vgg11_bn", 11, {"features.0.weight": 0, "features.1.weight": 0, "classifier.6.weight": 10}),
+        ("mobilenet_v2", 20, {"features.0.0.weight": 0, "features.3.conv.1.0.weight": 3, "classifier.1.bias": 19}),
+        ("efficientnet_b0", 19, {"features.2.1.block.0.0.weight": 3, "classifier.1.weight": 18}),
+        ("convnext_tiny", 23, {"features.1.2.layer_scale": 3, "classifier.0.bias": 21, "classifier.2.bias": 22}),
+        ("swin_t", 17, {"features.5.3.attn.qkv.weight": 10, "norm.bias": 15, "head.weight": 16}),
+        ("densenet121", 63, {"features.conv0.weight": 0, "features.denseblock1.denselayer3.conv2.weight": 3}),
+    ],
+)
+def test_torchvision(name, count, some):
+    models = pytest.importorskip("torchvision.models")
+    with torch.device("meta"):
+        depths = layer_depths(models.get_model(name))
+    assert max(depths.values()) + 1 == count
+    assert {key: depths[key] for key in some} == some
+
+
+def test_timm_tells_by_itself():
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("vit_tiny_patch16_224", depth=3)
+    depths = layer_depths(model)
+    assert depths["patch_embed.proj.weight"] == depths["cls_token"] == 0
+    assert depths["blocks.1.attn.qkv.weight"] == 2
+    assert depths["head.weight"] == max(depths.values())

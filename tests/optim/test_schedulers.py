@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from lightkit.common.errors import UserError
+from lightkit.optim import Constant, Cosine, Linear, OneCycle, Plateau, Step, Torch
+
+
+def optimizer(*rates):
+    groups = [
+        {"params": [nn.Parameter(torch.zeros(2))], "lr": rate, "name": str(i)} for i, rate in enumerate(rates or (1.0,))
+    ]
+    return torch.optim.SGD(groups, lr=1.0)
+
+
+def curve(schedule, steps=None):
+    """Rates of the first group, step by step."""
+    rates = []
+    for _ in range(schedule.total_steps if steps is None else steps):
+        rates.append(schedule.optimizer.param_groups[0]["lr"])
+        schedule.optimizer.step()
+        schedule.step()
+    return rates
+
+
+def make(kind, *rates, total=10, epoch=5, **options):
+    return kind(optimizer(*rates), total_steps=total, steps_per_epoch=epoch, **options)
+
+
+def exponential(opt):
+    return torch.optim.lr_scheduler.ExponentialLR(opt, gamma=0.5)
+
+
+EVERY = [
+    (Constant, {}),
+    (Linear, {"floor": 0.1}),
+    (Cosine, {"floor": 0.01, "cycles": 2}),
+    (Step, {"every_epochs": 1, "gamma": 0.5}),
+    (Plateau, {"mode": "min", "patience": 0}),
+    (OneCycle, {}),
+    (Torch, {"scheduler": exponential}),
+]
+
+
+def test_constant():
+    assert curve(make(Constant)) == [1.0] * 10
+
+
+def test_warmup_rises_in_a_line_and_is_not_zero_at_the_start():
+    assert curve(make(Constant, warmup_steps=4)) == pytest.approx([0.2, 0.4, 0.6, 0.8] + [1.0] * 6)
+    assert curve(make(Constant, warmup_epochs=0.4)) == pytest.approx([1 / 3, 2 / 3] + [1.0] * 8)
+
+
+def test_linear():
+    assert curve(make(Linear, 2.0, floor=0.5)) == pytest.approx([2 - i / 10 for i in range(10)])
+    assert curve(make(Linear, warmup_steps=2)) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
+
+
+def test_linear_per_epoch():
+    assert curve(make(Linear, interval="epoch")) == pytest.approx([1.0] * 5 + [0.5] * 5)
+
+
+def test_cosine_is_torchs():
+    ours = curve(make(Cosine, 0.3, floor=0.1))
+    opt = optimizer(0.3)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=10, eta_min=0.03)
+    for rate in ours:
+        assert rate == pytest.approx(opt.param_groups[0]["lr"])
+        opt.step()
+        theirs.step()
+
+
+def test_cosine_restarts():
+    half = [0.5 * (1 + math.cos(math.pi * i / 5)) for i in range(5)]
+    assert curve(make(Cosine, cycles=2, cycle_scale=0.5)) == pytest.approx(half + [0.5 * h for h in half])
+
+
+def test_step_at_milestones():
+    schedule = make(Step, total=20, milestones=[1, 2.4], gamma=0.1, floor=0.05)
+    assert curve(schedule) == pytest.approx([1.0] * 5 + [0.1] * 7 + [0.05] * 8)
+
+
+def test_step_every_few_epochs():
+    assert curve(make(Step, total=20, every_epochs=1.4, gamma=0.5)) == pytest.approx(
+        [0.5 ** (i // 7) for i in range(20)]
+    )
+
+
+def test_one_cycle():
+    rates = curve(make(OneCycle, 0.5, total=100, peak=0.25, start=0.1, floor=0.0))
+    assert rates[0] == pytest.approx(0.05)
+    assert max(rates) == rates[25] == 0.5
+    assert rates[24] < rates[25] > rates[26]
+    assert rates[-1] < 0.001
+
+
+def test_plateau_waits_and_falls():
+    schedule = make(Plateau, 1.0, mode="max", factor=0.5, patience=1, cooldown=1, floor=0.2)
+    assert schedule.monitored
+    rates = []
+    for value in [0.5, 0.6, 0.6, math.nan, 0.6, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7]:
+        schedule.epoch_end(value)
+        rates.append(schedule.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.2, 0.2, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(("mode", "values"), [("min", [1.0, 0.95]), ("max", [1.0, 1.05])])
+def test_plateau_counts_changes_above_the_threshold_only(mode, values):
+    for threshold, expected in ((0.0, 1.0), (0.1, 0.1)):
+        schedule = make(Plateau, mode=mode, patience=0, threshold=threshold)
+        for value in values:
+            schedule.epoch_end(value)
+        assert schedule.optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+
+
+def test_plateau_falls_during_warmup_too():
+    schedule = make(Plateau, mode="min", patience=0, warmup_steps=1)
+    schedule.epoch_end(1.0)
+    schedule.epoch_end(1.0)
+    assert curve(schedule, 3) == pytest.approx([0.5, 0.1, 0.1])
+
+
+@pytest.mark.parametrize(("kind", "options"), [*EVERY[:-1], (Cosine, {"floor": 0.5, "warmup_steps": 3})])
+def test_the_ratio_of_groups_never_changes(kind, options):
+    schedule = make(kind, 0.1, 0.025, 1e-5, **options)
+    for step in range(15):
+        rates = [group["lr"] for group in schedule.optimizer.param_groups]
+        assert rates == [own * schedule.factor(step) for own in (0.1, 0.025, 1e-5)]
+        assert rates[0] / rates[1] == pytest.approx(4, rel=1e-12)
+        schedule.optimizer.step()
+        schedule.step()
+        schedule.epoch_end(1.0)
+
+
+@pytest.mark.parametrize(("kind", "options"), EVERY)
+@pytest.mark.parametrize("stop", [0, 1, 4, 7])
+def test_resuming_goes_on_with_the_same_rates(kind, options, stop):
+    def go(schedule, steps):
+        rates = []
+        for _ in range(steps):
+            rates.append([group["lr"] for group in schedule.optimizer.param_groups])
+            schedule.optimizer.step()
+            schedule.step()
+            schedule.epoch_end(1.0)
+        return rates
+
+    whole = go(make(kind, 0.3, 0.1, **options), 10)
+    first = make(kind, 0.3, 0.1, **options)
+    before = go(first, stop)
+    saved = pickle.dumps({"optimizer": first.optimizer.state_dict(), "schedule": first.state_dict()})
+    second = make(kind, 0.3, 0.1, **options)
+    state = pickle.loads(saved)
+    second.optimizer.load_state_dict(state["optimizer"])
+    second.load_state_dict(state["schedule"])
+    assert before + go(second, 10 - stop) == whole
+    assert second.state_dict() == make_state(kind, options, 10)
+
+
+def make_state(kind, options, steps):
+    schedule = make(kind, 0.3, 0.1, **options)
+    for _ in range(steps):
+        schedule.optimizer.step()
+        schedule.step()
+        schedule.epoch_end(1.0)
+    return schedule.state_dict()
+
+
+@pytest.mark.parametrize(("kind", "options"), EVERY)
+def test_state_opens_with_weights_only(kind, options, tmp_path):
+    schedule = make(kind, **options)
+    schedule.optimizer.step()
+    schedule.step()
+    torch.save(schedule.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == schedule.state_dict()
+
+
+def test_a_changed_rate_counts_on_resume_and_no_step_is_replayed():
+    first = make(Cosine, 0.3, total=10)
+    curve(first, 6)
+    second = make(Cosine, 0.6, total=20)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.load_state_dict(first.state_dict())
+    expected = curve(make(Cosine, 0.6, total=20))
+    assert curve(second, 14) == expected[6:]
+    assert second.optimizer.param_groups[0]["initial_lr"] == 0.6
+
+
+@pytest.mark.parametrize(("kind", "options"), EVERY[:-1])
+def test_steps_beyond_the_end_stay_at_the_last_rate(kind, options):
+    schedule = make(kind, **options)
+    rates = curve(schedule, 30)
+    assert all(math.isfinite(rate) and rate >= 0 for rate in rates)
+    if kind is not Step:
+        assert rates[12] == rates[-1]
+
+
+@pytest.mark.parametrize(("kind", "options"), EVERY)
+def test_a_run_of_one_step(kind, options):
+    assert curve(make(kind, total=1, epoch=1, **options))[0] > 0
+
+
+def test_a_rate_that_is_a_tensor_stays_the_same_tensor():
+    rate = torch.tensor(1.0)
+    opt = torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=rate, capturable=False)
+    schedule = Linear(opt, total_steps=2, steps_per_epoch=1)
+    tensor = opt.param_groups[0]["lr"]
+    opt.step()
+    schedule.step()
+    assert opt.param_groups[0]["lr"] is tensor
+    assert tensor.item() == pytest.approx(0.5)
+
+
+def test_groups_are_not_touched_while_the_rate_stands_still():
+    schedule = make(Step, every_epochs=1)
+    schedule.optimizer.param_groups[0]["lr"] = "untouched"
+    for _ in range(4):
+        schedule.step()
+    assert schedule.optimizer.param_groups[0]["lr"] == "untouched"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "options"), EVERY[:-2])
+def test_a_step_costs_microseconds(kind, options):
+    schedule = make(kind, total=100_000, **options)
+    start = time.perf_counter()
+    for _ in range(10_000):
+        schedule.step()
+    assert (time.perf_counter() - start) / 10_000 < 20e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "interval"), [("MultiStepLR", "epoch"), ("OneCycleLR", "step"), ("CosineAnnealingWarmRestarts", "step")]
+)
+def test_torch_schedulers_follow_torch(name, interval):
+    kind = getattr(torch.optim.lr_scheduler, name)
+    options = {
+        "MultiStepLR": {"milestones": [1]},
+        "OneCycleLR": {"max_lr": 1.0},
+        "CosineAnnealingWarmRestarts": {"T_0": 4},
+    }
+    given = options[name]
+    ours = make(Torch, scheduler=functools.partial(kind, **given), interval=interval)
+    opt = optimizer()
+    theirs = kind(opt, **given, **({"total_steps": 10} if name == "OneCycleLR" else {}))
+    for step, rate in enumerate(curve(ours, 9)):
+        assert rate == opt.param_groups[0]["lr"]
+        opt.step()
+        if interval == "step" or (step + 1) % 5 == 0:
+            theirs.step()
+
+
+def test_torchs_plateau_gets_the_value():
+    schedule = make(Torch, scheduler=functools.partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0))
+    assert schedule.monitored
+    schedule.epoch_end(1.0)
+    schedule.step()
+    schedule.epoch_end(1.0)
+    assert schedule.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+    with pytest.raises(UserError, match="ReduceLROnPlateau needs a validated value"):
+        schedule.epoch_end(None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "match"),
+    [
+        (Constant, {"total": 0}, "there is no step to train for"),
+        (Constant, {"epoch": 0}, "there is no step to train for"),
+        (
+            Constant,
+            {"warmup_steps": 10},
+            r"(?s)scheduler\.warmup_steps: the warm-up is as long.*fewer than the 10 steps",
+        ),
+        (Constant, {"warmup_epochs": 3}, r"scheduler\.warmup_epochs: the warm-up is as long as the run or longer"),
+        (Constant, {"warmup_steps": -1}, "a warm-up cannot be negative"),
+        (Constant, {"warmup_steps": 1, "warmup_epochs": 1}, "the warm-up is given twice"),
+        (Linear, {"floor": 1.5}, r"scheduler\.floor: not a share"),
+        (Linear, {"interval": "batch"}, r"scheduler\.interval: unknown interval"),
+        (Cosine, {"cycles": 0}, r"scheduler\.cycles: there is at least one cycle"),
+        (Cosine, {"cycle_scale": 0.0}, r"scheduler\.cycle_scale: not a share"),
+        (Step, {}, "when the rate falls is not clear"),
+        (Step, {"milestones": [1], "every_epochs": 1}, "when the rate falls is not clear"),
+        (Step, {"milestones": [2, 1]}, "milestones out of order"),
+        (Step, {"every_epochs": -1}, r"scheduler\.every_epochs: not a number of epochs"),
+        (Step, {"every_epochs": 1, "gamma": 0.0}, r"scheduler\.gamma: not a share"),
+        (Plateau, {"mode": "up"}, r"scheduler\.mode: unknown mode"),
+        (Plateau, {"mode": "min", "factor": 1.0}, r"scheduler\.factor: not a factor that lowers"),
+        (Plateau, {"mode": "min", "patience": -1}, r"scheduler\.patience: cannot be negative"),
+        (OneCycle, {"peak": 1.0}, r"scheduler\.peak: the peak lies inside the run"),
+        (OneCycle, {"start": 0.0}, r"scheduler\.start: not a share"),
+        (Torch, {"scheduler": functools.partial(torch.optim.lr_scheduler.StepLR)}, "the scheduler cannot be made"),
+        (Torch, {"scheduler": lambda opt: opt}, r"scheduler\.scheduler: not a scheduler"),
+    ],
+)
+def test_bad_settings(kind, options, match):
+    with pytest.raises(UserError, match=match):
+        make(kind, **options)
+
+
+def test_plateau_without_a_value():
+    with pytest.raises(UserError, match="plateau needs a validated value"):
+        make(Plateau, mode="min").epoch_end(None)
