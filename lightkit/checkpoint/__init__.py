@@ -1,0 +1,1 @@
+"""Checkpoints: what is saved (`content`), and files that survive crashes (`store`)."""

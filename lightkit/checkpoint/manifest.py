@@ -1,0 +1,94 @@
+"""The list of checkpoints in a folder: what a file holds, how to tell that it is whole, which to keep."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lightkit.checkpoint.files import write_atomically
+
+NAME = "manifest.json"
+VERSION = 1
+_FILE = re.compile(r"step-\d+(-\d+)?\.pt")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint file."""
+
+    file: str
+    """Name in the folder, such as `step-00000120.pt`."""
+    step: int
+    """Optimizer steps done."""
+    epoch: int | None
+    """Epochs done, where known."""
+    value: float | None
+    """The monitored metric; null where none was measured or it was not a number."""
+    sha256: str
+    """Checksum of the file in hex; empty where the manifest was lost and rebuilt from the files."""
+    bytes: int
+    """Size of the file."""
+
+
+class ManifestError(ValueError):
+    """The manifest cannot be read; the message says why."""
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a file of this name can be one of the store's: never a path, never a foreign file."""
+    return _FILE.fullmatch(name) is not None
+
+
+def read(folder: Path) -> list[Entry]:
+    """The entries of a folder's manifest, oldest first.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ManifestError: It is damaged, or of a later version.
+    """
+    raw = (folder / NAME).read_bytes()
+    try:
+        content = json.loads(raw)
+        version, rows = content["version"], content["entries"]
+        if version > VERSION:
+            raise ManifestError(f"{NAME} has version {version}; this lightkit reads up to {VERSION}")
+        return [_entry(row) for row in rows]
+    except ManifestError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"{NAME} is damaged ({type(error).__name__}: {error})") from error
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    entry = Entry(**row)
+    kinds = (("file", str), ("step", int), ("sha256", str), ("bytes", int))
+    if not all(isinstance(getattr(entry, name), kind) for name, kind in kinds):
+        raise TypeError(f"entry {row!r}")
+    if not is_checkpoint_name(entry.file):
+        raise ValueError(f"file name {entry.file!r}")
+    return entry
+
+
+def write(folder: Path, entries: Iterable[Entry]) -> None:
+    """Replace the manifest atomically."""
+    text = json.dumps({"version": VERSION, "entries": [asdict(entry) for entry in entries]}, indent=1) + "\n"
+    write_atomically(folder / NAME, lambda file: file.write(text.encode()), scratch=f"{NAME}.unfinished")
+
+
+def ranked(entries: Iterable[Entry], mode: str) -> list[Entry]:
+    """The entries that have a value, best first; of equal values the earlier step is the better."""
+    sign = -1.0 if mode == "max" else 1.0
+    rated = [(entry.value, entry) for entry in entries if entry.value is not None and not math.isnan(entry.value)]
+    return [entry for _, entry in sorted(rated, key=lambda pair: (sign * pair[0], pair[1].step))]
+
+
+def kept(entries: Iterable[Entry], *, keep_last: int, keep_best: int, mode: str) -> list[Entry]:
+    """The entries to keep, oldest first: the newest by step and the best by value."""
+    ordered = sorted(entries, key=lambda entry: entry.step)
+    wanted = {entry.file for entry in [*ordered[-keep_last:], *ranked(ordered, mode)[:keep_best]]}
+    return [entry for entry in ordered if entry.file in wanted]

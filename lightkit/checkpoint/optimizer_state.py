@@ -1,0 +1,128 @@
+"""Optimizer state by parameter name.
+
+PyTorch numbers the parameters and matches state by position: a changed order or a changed group silently gives a
+parameter the state of another one. Names cannot be mixed up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from lightkit.common.errors import UserError
+
+
+def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    """The state of an optimizer with parameter names in place of numbers.
+
+    Returns:
+        `kind` (class of the optimizer), `state` (by parameter name) and `groups` (settings, name and parameter names of
+        each group). The tensors are the live ones.
+
+    Raises:
+        ValueError: The optimizer holds a parameter that is not the model's.
+    """
+    state = optimizer.state_dict()
+    names = dict(enumerate(name for group in group_names(optimizer, model) for name in group))
+    return {
+        "kind": kind(optimizer),
+        "state": {names[index]: values for index, values in state["state"].items()},
+        "groups": [
+            {key: value for key, value in group.items() if key != "param_names"}
+            | {"params": [names[index] for index in group["params"]]}
+            for group in state["param_groups"]
+        ],
+    }
+
+
+def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    """The other way round: what `optimizer.load_state_dict` wants, in the optimizer's own order.
+
+    The tensors are copies, so that `saved` stays what it is while training goes on. Call `problems` first.
+    """
+    numbers: dict[str, int] = {}
+    groups = []
+    for names, source in zip(group_names(optimizer, model), _sources(saved, optimizer)):
+        first = len(numbers)
+        numbers |= {name: first + offset for offset, name in enumerate(names)}
+        groups.append(source | {"params": [numbers[name] for name in names]})
+    return {
+        "state": {numbers[name]: _copied(values) for name, values in saved["state"].items()},
+        "param_groups": groups,
+    }
+
+
+def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> list[UserError]:
+    """Why the saved state does not fit this optimizer; empty when it fits. Changes nothing."""
+    if saved["kind"] != kind(optimizer):
+        return [UserError("the checkpoint was written with another optimizer", key="optim._target_",
+                          expected=saved["kind"], received=kind(optimizer))]  # fmt: skip
+    here = [name for group in group_names(optimizer, model) for name in group]
+    there = [name for group in saved["groups"] for name in group["params"]]
+    found = name_problems(there, here, what="optimizer state", key="optim")
+    labels, wanted = [group.get("name") for group in saved["groups"]], [g.get("name") for g in optimizer.param_groups]
+    if not found and (len(labels) != len(wanted) or (_named(labels) and set(labels) != set(wanted))):
+        found.append(UserError("the parameter groups are not those of the checkpoint", key="optim.rules",
+                               expected=_listed(labels), received=_listed(wanted)))  # fmt: skip
+    return found
+
+
+def name_problems(saved: list[str], here: list[str], *, what: str, key: str) -> list[UserError]:
+    """One error for names that are here but not in the checkpoint, one for the reverse."""
+    known, wanted = set(saved), set(here)
+    missing, unexpected = [name for name in here if name not in known], [name for name in saved if name not in wanted]
+    errors = []
+    if missing:
+        errors.append(UserError(f"the checkpoint has no {what} for {_listed(missing)}", key=key))
+    if unexpected:
+        errors.append(
+            UserError(f"the checkpoint has {what} for {_listed(unexpected)}, which this run does not have", key=key)
+        )
+    return errors
+
+
+def group_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str]]:
+    """The parameter names of each group, in the optimizer's order.
+
+    Raises:
+        ValueError: The optimizer holds a parameter that is not the model's.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    try:
+        return [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
+    except KeyError as error:
+        raise ValueError("the optimizer holds a parameter that the model has no name for") from error
+
+
+def kind(optimizer: torch.optim.Optimizer) -> str:
+    """The dotted path of the optimizer's class."""
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def _sources(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The saved settings for each of the optimizer's groups: by group name, else by position."""
+    named = {group.get("name"): group for group in saved["groups"]}
+    if len(named) < len(saved["groups"]) or None in named:
+        return list(saved["groups"])
+    return [named[group["name"]] for group in optimizer.param_groups]
+
+
+def _named(labels: list[Any]) -> bool:
+    return None not in labels and len(set(labels)) == len(labels)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(item) for item in value)
+    return value
+
+
+def _listed(names: list[Any], limit: int = 8) -> str:
+    shown = ", ".join(map(str, names[:limit]))
+    return f"{shown}, … ({len(names)} in all)" if len(names) > limit else shown

@@ -1,0 +1,55 @@
+"""The types a checkpoint may hold: tensors, and what plain JSON could hold too.
+
+Anything else would need its own code to be loaded again, which `torch.load(weights_only=True)` rightly refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+_KEYS = frozenset({str, int})
+
+
+def to_plain(value: Any, *, where: str = "checkpoint") -> Any:
+    """A copy of the nesting with bare tensors: detached, and without the unused rest of a larger storage.
+
+    The tensors share memory with the originals where they can.
+
+    Args:
+        value: Nested dicts, lists and tuples of tensors and plain values.
+        where: Name of `value` in error messages.
+
+    Raises:
+        TypeError: Something of another type is in it; the message names its key path.
+    """
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if isinstance(value, torch.Tensor):
+        return _bare(value, where)
+    if isinstance(value, dict) and kind.__name__ in ("dict", "OrderedDict"):
+        return {_key(key, where): to_plain(item, where=f"{where}.{key}") for key, item in value.items()}
+    if kind in (list, tuple):
+        return kind(to_plain(item, where=f"{where}[{index}]") for index, item in enumerate(value))
+    raise TypeError(
+        f"{where} is a {kind.__module__}.{kind.__qualname__}; a checkpoint holds tensors, numbers, text, lists, tuples "
+        "and dicts only: convert it in `state_dict()`"
+    )
+
+
+def _key(key: Any, where: str) -> Any:
+    if type(key) in _KEYS:
+        return key
+    raise TypeError(f"{where} has the key {key!r} of type {type(key).__qualname__}; keys are text or whole numbers")
+
+
+def _bare(tensor: torch.Tensor, where: str) -> torch.Tensor:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise TypeError(f"{where} is a {type(tensor).__name__}; convert it to a plain tensor in `state_dict()`")
+    bare = tensor.detach()
+    if bare.layout is torch.strided and bare.untyped_storage().nbytes() > bare.numel() * bare.element_size():
+        return bare.clone()  # torch.save writes the whole storage, also for a view of ten rows
+    return bare

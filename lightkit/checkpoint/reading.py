@@ -1,0 +1,109 @@
+"""Opening a checkpoint file: is it whole, is it ours, does it hold nothing but tensors and plain types?"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightkit.checkpoint import manifest
+from lightkit.checkpoint.files import sha256
+from lightkit.checkpoint.manifest import Entry, ManifestError
+from lightkit.common.errors import UserError
+
+_LOG = logging.getLogger(__name__)
+LABEL = "saved"
+"""Key under which a file carries its own step, epoch and value, for when the manifest is lost."""
+UNREADABLE = 5
+"""Exit code when a checkpoint cannot be read."""
+
+
+class DamagedError(Exception):
+    """A checkpoint file is not what was saved; the message says how."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint file anywhere, checked against the manifest beside it if there is one.
+
+    Raises:
+        UserError: It is missing, damaged or not a checkpoint (exit code 5).
+    """
+    path = Path(path)
+    entry = None
+    with contextlib.suppress(OSError, ManifestError):
+        entry = next((entry for entry in manifest.read(path.parent) if entry.file == path.name), None)
+    try:
+        return open_checked(path, entry)
+    except DamagedError as error:
+        raise UserError(f"this checkpoint cannot be read: {error}", key=str(path), exit_code=UNREADABLE) from error
+
+
+def open_checked(path: Path, entry: Entry | None) -> dict[str, Any]:
+    """The content of a file, compared with its entry where there is one.
+
+    Raises:
+        DamagedError: The file is not what was saved.
+    """
+    _check_bytes(path, entry)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise DamagedError(f"not a file of tensors and plain types ({reason(error)})") from error
+    if not isinstance(content, dict) or LABEL not in content:
+        raise DamagedError("not a lightkit checkpoint")
+    del content[LABEL]
+    return content
+
+
+def _check_bytes(path: Path, entry: Entry | None) -> None:
+    """Compare size and checksum; torch.load itself takes flipped bits for good."""
+    try:
+        size = path.stat().st_size
+        if entry is not None and size != entry.bytes:
+            raise DamagedError(f"{size} bytes instead of {entry.bytes}")
+        if entry is not None and entry.sha256:
+            if sha256(path) != entry.sha256:
+                raise DamagedError("the checksum differs")
+            return
+        _check_archive(path)
+    except FileNotFoundError as error:
+        raise DamagedError("the file is gone") from error
+    except OSError as error:
+        raise DamagedError(reason(error)) from error
+
+
+def _check_archive(path: Path) -> None:
+    """Check the file's own CRCs, where no manifest knows its checksum."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise DamagedError(f"not a whole archive ({error})") from error
+    if broken is not None:
+        raise DamagedError(f"the checksum of its part {broken} differs")
+
+
+def rebuild(folder: Path) -> list[Entry]:
+    """Entries made from the whole files in a folder, oldest first; damaged ones are named and left out."""
+    found = []
+    for path in sorted(folder.glob("step-*.pt")) if folder.is_dir() else []:
+        if not manifest.is_checkpoint_name(path.name):
+            continue
+        try:
+            _check_archive(path)
+            label = torch.load(path, map_location="cpu", weights_only=True, mmap=True)[LABEL]
+            found.append(Entry(path.name, sha256="", bytes=path.stat().st_size, **label))
+        except (DamagedError, OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+            _LOG.warning("%s is damaged (%s); left out", path, reason(error))
+    return sorted(found, key=lambda entry: entry.step)
+
+
+def reason(error: Exception) -> str:
+    """The first line of what an error says, without its number."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text.strip().splitlines()[0]

@@ -1,0 +1,85 @@
+"""Limits on the gradients before an optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightkit.common.errors import UserError
+
+
+class Clip:
+    """The plain case: gradients are left alone, and only measured when asked."""
+
+    def __call__(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
+        """Limit the gradients of all parameters of an optimizer, in place.
+
+        Args:
+            optimizer: Its gradients are complete and unscaled.
+            want_norm: Whether the caller wants the norm; measuring costs a pass over the gradients.
+
+        Returns:
+            Norm of all gradients together before the limit, a 0-d tensor on the device; None where it was not measured.
+        """
+        return total_norm(optimizer) if want_norm else None
+
+
+class ClipNorm(Clip):
+    """Scales all gradients down together when their norm is larger (Pascanu et al. 2013, https://arxiv.org/abs/1211.5063).
+
+    Args:
+        limit: Largest norm.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+
+    def __call__(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
+        """See `Clip`; the norm is a by-product here and always returned."""
+        return nn.utils.clip_grad_norm_(_parameters(optimizer), self.limit)
+
+
+class ClipValue(Clip):
+    """Cuts every gradient element to `[-limit, limit]`.
+
+    Args:
+        limit: Largest absolute value.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+
+    def __call__(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
+        """See `Clip`."""
+        norm = super().__call__(optimizer, want_norm=want_norm)
+        if with_gradient := [p for p in _parameters(optimizer) if p.grad is not None]:  # torch refuses an empty list
+            nn.utils.clip_grad_value_(with_gradient, self.limit)
+        return norm
+
+
+def make_clip(*, norm: float | None = None, value: float | None = None) -> Clip:
+    """The limit that is set; at most one may be.
+
+    Raises:
+        UserError: Both are set, or one is not above 0.
+    """
+    if norm is not None and value is not None:
+        raise UserError("set either this or trainer.clip_value", key="trainer.clip_norm", received=norm)
+    for key, limit in (("trainer.clip_norm", norm), ("trainer.clip_value", value)):
+        if limit is not None and not limit > 0:
+            raise UserError("no such limit", key=key, expected="a number above 0, or null", received=limit)
+    if norm is not None:
+        return ClipNorm(norm)
+    return Clip() if value is None else ClipValue(value)
+
+
+def total_norm(optimizer: Optimizer) -> Tensor:
+    """Euclidean norm of all gradients of an optimizer together, a 0-d tensor on the device."""
+    return nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None])
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

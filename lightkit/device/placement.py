@@ -1,0 +1,144 @@
+"""Which device computes, and moving batches there."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import platform
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch
+
+from lightkit.common.errors import UserError
+
+_KEY = "device.name"
+
+
+class Placement:
+    """A device, and the way of a batch to it.
+
+    Args:
+        device: A device as `choose` returns it, with its number.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        # From page-locked memory the copy then runs beside the computation; from other memory it makes no difference.
+        self._non_blocking = device.type == "cuda"
+
+    @property
+    def pins_memory(self) -> bool:
+        """Whether page-locked host memory makes copies faster here."""
+        return self.device.type == "cuda"
+
+    def move(self, batch: Any) -> Any:
+        """The batch on this device: tensors, and anything nested or with a `to` method that holds some.
+
+        Tuples, named tuples, lists, dicts, dataclasses and their subclasses keep their type and are copied,
+        not changed. What holds no tensors is passed on as it is.
+        """
+        if type(batch) is tuple:  # the usual batch, already in place: nothing to build
+            device = self.device
+            for item in batch:
+                if type(item) is not torch.Tensor or item.device != device:
+                    break
+            else:
+                return batch
+        return self._moved(batch)
+
+    def describe(self) -> str:
+        """One line for logs: the device, its model and its memory or threads."""
+        if self.device.type == "cuda":
+            facts = torch.cuda.get_device_properties(self.device)
+            return f"{self.device}: {facts.name}, {facts.total_memory / 2**30:.0f} GiB"
+        if self.device.type == "cpu":
+            threads = torch.get_num_threads()
+            return f"cpu: {platform.processor() or platform.machine()}, {threads} thread{'s' if threads > 1 else ''}"
+        return str(self.device)
+
+    def _moved(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return item.to(self.device, non_blocking=self._non_blocking)
+        if callable(getattr(item, "to", None)):
+            return self._moved_by_itself(item)
+        if isinstance(item, (tuple, list)):
+            return _rebuilt(item, [self._moved(part) for part in item])
+        if isinstance(item, MutableMapping):
+            return _updated(item, {key: self._moved(part) for key, part in item.items()})
+        if dataclasses.is_dataclass(item) and not isinstance(item, type):
+            return self._moved_fields(item)
+        return item
+
+    def _moved_by_itself(self, item: Any) -> Any:
+        """Objects that know how to move; those that know pinning (PackedSequence) also know `non_blocking`."""
+        if self._non_blocking and hasattr(item, "is_pinned"):
+            return item.to(self.device, non_blocking=True)
+        return item.to(self.device)
+
+    def _moved_fields(self, item: Any) -> Any:
+        clone = copy.copy(item)
+        for field in dataclasses.fields(item):
+            # Past `frozen`, and without `replace`, which refuses fields that are not arguments.
+            object.__setattr__(clone, field.name, self._moved(getattr(item, field.name)))
+        return clone
+
+
+def _rebuilt(original: Any, parts: list[Any]) -> Any:
+    kind = type(original)
+    if kind is list:
+        return parts
+    return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
+
+
+def _updated(original: Any, parts: dict[Any, Any]) -> Any:
+    if type(original) is dict:
+        return parts
+    clone = copy.copy(original)  # a defaultdict, an OrderedDict, a mapping of the user's own
+    clone.update(parts)
+    return clone
+
+
+def choose(name: str) -> torch.device:
+    """The device of a name: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
+
+    `auto` takes a CUDA GPU, else Apple's, else the CPU. Nothing is ever replaced silently by the CPU.
+
+    Raises:
+        UserError: There is no such device here, or no such name.
+    """
+    kind, _, number = name.partition(":")
+    if name == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if kind == "cuda" and (not number or number.isdecimal()):
+        return _cuda(name, int(number or 0))
+    if kind == "mps" and not number:
+        return _mps()
+    if kind == "cpu" and not number:
+        return torch.device("cpu")
+    raise UserError("no such device", key=_KEY, received=name, choices=["auto", *_present(), "cuda", "mps"])
+
+
+def _cuda(name: str, number: int) -> torch.device:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if number < count:
+        return torch.device("cuda", number)
+    what = f"there is no GPU number {number} here" if count else "there is no CUDA GPU here"
+    if not torch.backends.cuda.is_built():
+        what = "this PyTorch was built without CUDA"
+    raise UserError(what, key=_KEY, received=name, choices=_present(), fix=_to_cpu())
+
+
+def _mps() -> torch.device:
+    if torch.backends.mps.is_available():
+        return torch.device("mps", 0)
+    raise UserError("there is no Apple GPU here", key=_KEY, received="mps", choices=_present(), fix=_to_cpu())
+
+
+def _present() -> list[str]:
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
+def _to_cpu() -> str:
+    return "device=cpu runs on the CPU; device=auto takes a GPU only where there is one"

@@ -1,0 +1,66 @@
+"""Optimizers without PyTorch's compiler.
+
+What PyTorch wraps around the methods of an optimizer imports `torch._dynamo`, so that they behave inside of
+`torch.compile`. That import takes longer than importing torch itself, in a program that compiles nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim import optimizer as hooks
+
+_WRAPPED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+
+
+def leave_compiler_out() -> None:
+    """Let optimizers be built and saved from now on without importing the compiler; nothing where it is loaded already.
+
+    PyTorch looks for the attribute set here before it imports the compiler to get the function to call. A version
+    that does not look imports it as before.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    for name in _WRAPPED:
+        code = getattr(getattr(Optimizer, name), "__wrapped__", None)
+        if code is not None and not hasattr(code, "__dynamo_disable"):
+            setattr(code, "__dynamo_disable", code)  # noqa: B010 - written out it would look like a private attribute
+
+
+def take_step(optimizer: Optimizer) -> None:
+    """`optimizer.step()`, straight to the optimizer's own code where nothing listens to the step.
+
+    With hooks, a profiler, a step replaced by a scheduler of PyTorch's, or a step written in another way than PyTorch's
+    own optimizers, it is the usual call. The numbers are the same.
+    """
+    code = _own_code(type(optimizer).step)
+    if code is None or _observed(optimizer):
+        optimizer.step()
+        return
+    with torch.no_grad():
+        code(optimizer)
+
+
+@functools.lru_cache(maxsize=16)
+def _own_code(step: Callable[..., Any]) -> Callable[[Optimizer], Any] | None:
+    """What is inside the two wrappers of PyTorch's own optimizers (profiler and hooks; gradients off); None for others."""
+    inner = getattr(step, "__wrapped__", None) if getattr(step, "hooked", False) else None
+    code = getattr(inner, "__code__", None)
+    return inner.__wrapped__ if code is not None and code.co_name == "_use_grad" else None  # type: ignore[union-attr]
+
+
+def _observed(optimizer: Optimizer) -> bool:
+    return bool(
+        "step" in vars(optimizer)
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or hooks._global_optimizer_pre_hooks
+        or hooks._global_optimizer_post_hooks
+        or optimizer.defaults.get("differentiable")
+        or torch.autograd._profiler_enabled()
+    )
