@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from lightkit.checkpoint import optimizer_state
+import lightkit.checkpoint.optimizer_state as optimizer_state
 from lightkit.checkpoint.reading import UNREADABLE, read
 from lightkit.common.errors import UserError, UserErrors
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lightkit.checkpoint import manifest
+import lightkit.checkpoint.manifest as manifest
 from lightkit.checkpoint.files import sha256
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.common.errors import UserError

@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from lightkit.checkpoint import manifest
+import lightkit.checkpoint.manifest as manifest
 from lightkit.checkpoint.files import HashingFile, write_atomically
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.plain import to_plain

@@ -12,7 +12,8 @@ from lightkit.common.errors import UserError
 def matcher(pattern: str) -> re.Pattern[str]:
     """Compile a pattern over dotted names.
 
-    `layer4.*` is a glob over the whole name (`*` also crosses dots); `re:^layer[34]` is a regular expression searched in it.
+    `layer4.*` is a glob over the whole name (`*` also crosses dots); `re:^layer[34]` is a regular expression that is
+    searched in it.
 
     Raises:
         UserError: The regular expression does not compile.

@@ -29,8 +29,8 @@ def mix(*parts: int | str) -> int:
 class SampleRandom:
     """Random numbers for a batch, one independent stream per sample.
 
-    A counter-based generator (SplitMix64, Steele et al. 2014, https://doi.org/10.1145/2714064.2660195): the numbers of a
-    sample depend on (key, position of the sample, how many were drawn before), never on its neighbours in the batch.
+    A counter-based generator (SplitMix64, Steele et al. 2014, https://doi.org/10.1145/2714064.2660195): its numbers
+    depend on (key, position of the sample, how many were drawn before), never on its neighbours in the batch.
 
     Args:
         key: Seed of the occasion, such as `mix(seed, "sample", epoch)`.

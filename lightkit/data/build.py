@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
-from lightkit.data import normalize as scaling
 from lightkit.data.info import DataInfo
 from lightkit.data.loaders import Loader, LoaderOptions
 from lightkit.data.normalize import Normalizer

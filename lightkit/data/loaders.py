@@ -138,7 +138,10 @@ class Loader:
             return
         for block in rows.split(self._block_rows(rows)):
             x, y = self._pinned(self.prepare(self.source.take(block), epoch=epoch, first=0))
-            yield from zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
+            if len(block) <= self.batch_size:
+                yield x, y
+            else:
+                yield from zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
 
     def _block_rows(self, rows: Tensor) -> int:
         x, y = self.source.take(rows[:1])

@@ -29,7 +29,7 @@ def leave_compiler_out() -> None:
     for name in _WRAPPED:
         code = getattr(getattr(Optimizer, name), "__wrapped__", None)
         if code is not None and not hasattr(code, "__dynamo_disable"):
-            setattr(code, "__dynamo_disable", code)  # noqa: B010 - written out it would look like a private attribute
+            setattr(code, "__dynamo_disable", code)
 
 
 def take_step(optimizer: Optimizer) -> None:
@@ -48,7 +48,7 @@ def take_step(optimizer: Optimizer) -> None:
 
 @functools.lru_cache(maxsize=16)
 def _own_code(step: Callable[..., Any]) -> Callable[[Optimizer], Any] | None:
-    """What is inside the two wrappers of PyTorch's own optimizers (profiler and hooks; gradients off); None for others."""
+    """What PyTorch's own optimizers have inside their wrappers for hooks and for the compiler; None for others."""
     inner = getattr(step, "__wrapped__", None) if getattr(step, "hooked", False) else None
     code = getattr(inner, "__code__", None)
     return inner.__wrapped__ if code is not None and code.co_name == "_use_grad" else None  # type: ignore[union-attr]

@@ -1,0 +1,50 @@
+# `make` lists the targets. Everything happens in .venv, which the first target that needs it creates.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.lightkit-installed
+EXTRAS ?= dev,vision
+# Arguments for the command behind a target: make train ARGS="data=wine", make test ARGS="-k loader"
+ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_ROOT_USER_ACTION = ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test check format board clean
+
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install: $(STAMP) ## create .venv with everything in it
+
+train: $(STAMP) ## train the default run on data that comes with scikit-learn
+	@$(BIN)/lightkit train $(ARGS)
+
+test: $(STAMP) ## run all tests
+	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+check: $(STAMP) ## format, lint and types, without changing anything
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run \`make format\`"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+
+format: $(STAMP) ## format and sort imports in place
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+board: $(STAMP) ## TensorBoard over outputs/
+	@$(BIN)/lightkit board $(ARGS)
+
+clean: ## remove .venv, caches and builds; outputs/ stays
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "lightkit needs Python 3.10 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1)"; \
+	  echo "name another one: make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "could not create $(VENV); on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@echo "installing lightkit and what it needs into $(VENV) (the first time takes some minutes: PyTorch is large)"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@

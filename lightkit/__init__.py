@@ -1,0 +1,39 @@
+"""lightkit: PyTorch training from a checked configuration.
+
+The public names are imported when they are first used, so that `import lightkit` costs nothing and the command line
+answers before torch is there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightkit.common.errors import UserError as UserError
+    from lightkit.config.compose import compose as compose
+    from lightkit.runner import Runner as Runner
+    from lightkit.trainer import Trainer as Trainer
+
+__version__ = "0.1.0"
+__all__ = ["Runner", "Trainer", "UserError", "__version__", "compose"]
+
+_HOME = {
+    "Runner": "lightkit.runner",
+    "Trainer": "lightkit.trainer",
+    "UserError": "lightkit.common.errors",
+    "compose": "lightkit.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'lightkit' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

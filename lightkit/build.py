@@ -1,0 +1,290 @@
+"""From a checked configuration to the parts of a run, one function a group, in the order of their needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from torch import nn
+from torch.optim import Optimizer
+
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
+from lightkit.config import instantiate, to_plain
+from lightkit.data import Data, DataInfo, build_data
+from lightkit.device import Engine
+from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, TensorBoardLogger
+from lightkit.metrics import SplitMetrics
+from lightkit.optim.groups import parameter_groups
+from lightkit.optim.schedulers import Schedule
+from lightkit.trainer.average import Ema, NoAverage
+from lightkit.trainer.callbacks import Callback, EarlyStopping
+from lightkit.trainer.tasks import Criterion, Supervised, Task
+from lightkit.trainer.timetable import Timetable
+
+
+@dataclass(frozen=True)
+class Components:
+    """Everything a run is made of."""
+
+    data: Data
+    """Splits and facts about them."""
+    model: nn.Module
+    """The network without any wrapper: its parameter names are the saved ones."""
+    network: nn.Module
+    """What is called in training: the model, wrapped for several GPUs where asked for."""
+    task: Task
+    """How a batch becomes a loss."""
+    criterion: Criterion
+    """The loss."""
+    optimizer: Optimizer
+    """Steps over named parameter groups."""
+    scheduler: Schedule
+    """Learning rates over time."""
+    timetable: Timetable
+    """Lengths and intervals."""
+    engine: Engine
+    """Device, precision and seeds."""
+    metrics: dict[str, SplitMetrics]
+    """Metrics of each split."""
+    average: NoAverage
+    """Average of the weights to evaluate with."""
+    callbacks: dict[str, Callback]
+    """Hooks by name."""
+    store: CheckpointStore | None
+    """The checkpoints; None when none are written."""
+
+
+def build(cfg: DictConfig, folder: Path) -> Components:
+    """Build the parts of a run; nothing is written and nothing trains yet.
+
+    Args:
+        cfg: A composed and checked configuration.
+        folder: The run's folder, for the parts that will write to it.
+
+    Raises:
+        UserError: A part cannot be built, or two of them do not fit together.
+    """
+    engine = build_engine(cfg)
+    data = build_splits(cfg, engine)
+    check_fit(cfg, data)
+    model = build_model(cfg, data.info, engine)
+    timetable = build_timetable(cfg, data)
+    optimizer = build_optimizer(cfg, model)
+    scheduler = instantiate(
+        cfg.scheduler,
+        key="scheduler",
+        optimizer=optimizer,
+        total_steps=timetable.total_steps,
+        steps_per_epoch=timetable.steps_per_epoch,
+        mode=cfg.metrics.mode,
+    )
+    return Components(
+        data=data,
+        model=model,
+        network=engine.wrap(model),
+        task=instantiate(cfg.trainer.task, key="trainer.task"),
+        criterion=build_loss(cfg, data.info, engine),
+        optimizer=optimizer,
+        scheduler=scheduler,
+        timetable=timetable,
+        engine=engine,
+        metrics={split: build_metrics(cfg, split, data.info, engine) for split in ("train", "val", "test")},
+        average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
+        callbacks=build_callbacks(cfg),
+        store=build_store(cfg, folder),
+    )
+
+
+def build_engine(cfg: DictConfig) -> Engine:
+    """Choose the device and make everything random a function of the seed from here on."""
+    return Engine(
+        cfg.device.name,
+        precision=cfg.device.precision,
+        parallel=cfg.device.parallel,
+        deterministic=cfg.device.deterministic,
+        threads=cfg.device.threads,
+        seed=cfg.seed,
+        clip_norm=cfg.trainer.clip_norm,
+        clip_value=cfg.trainer.clip_value,
+    )
+
+
+def build_splits(cfg: DictConfig, engine: Engine) -> Data:
+    """Load the data set, split it and make the loaders."""
+    options = to_plain(cfg.data)
+    dataset = instantiate(cfg.data.dataset, key="data.dataset")
+    del options["dataset"]
+    sizes = dataset.info.sizes() if hasattr(dataset, "info") else {}
+    options["augment"] = [
+        instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
+    ]
+    return build_data(dataset=dataset, seed=cfg.seed, pin_default=engine.pins_memory, **options)
+
+
+def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
+    """Build the network with the sizes of the data and put it on the device."""
+    engine.seed_init()
+    model = instantiate(cfg.model, key="model", **info.sizes())
+    if not isinstance(model, nn.Module):
+        raise UserError("not a network", key="model", expected="a torch.nn.Module", received=type(model).__name__)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("the model has no trainable parameter", key="model", received=cfg.model["_target_"])
+    return engine.place(model)
+
+
+def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
+    """Lengths and intervals, in optimizer steps of this data set."""
+    trainer, checkpoint = cfg.trainer, cfg.checkpoint
+    return Timetable(
+        epoch_samples=data.train.epoch_samples,
+        batch_size=data.train.batch_size,
+        epochs=trainer.epochs,
+        steps=trainer.steps,
+        accumulate=trainer.accumulate,
+        validate_every=trainer.validate_every,
+        validate_unit=trainer.validate_unit,
+        save_epochs=checkpoint.every_epochs,
+        save_steps=checkpoint.every_steps,
+        log_steps=cfg.logger.every_steps,
+    )
+
+
+def build_optimizer(cfg: DictConfig, model: nn.Module) -> Optimizer:
+    """The optimizer over named groups that hold every trainable parameter once."""
+    groups = parameter_groups(
+        model,
+        lr=cfg.optim.get("lr"),
+        weight_decay=cfg.optim.get("weight_decay"),
+        rules=to_plain(cfg.optim.get("rules") or []),
+        no_decay=cfg.optim.get("no_decay", False),
+        layer_decay=cfg.optim.get("layer_decay"),
+    )
+    return instantiate(cfg.optim, key="optim", params=groups)
+
+
+def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
+    """The loss; one with tensors of its own (class weights) goes to the device."""
+    loss = instantiate(cfg.loss, key="loss", **info.sizes())
+    return engine.place(loss) if isinstance(loss, nn.Module) else loss
+
+
+def build_metrics(cfg: DictConfig, split: str, info: DataInfo, engine: Engine) -> SplitMetrics:
+    """Metrics of a split; torchmetrics is imported when the first results come in."""
+    make = partial(_make_metrics, cfg.metrics[split], f"metrics.{split}", info.sizes())
+    return SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
+
+
+def _make_metrics(nodes: DictConfig, key: str, sizes: dict[str, Any]) -> dict[str, Any]:
+    named = ((str(name), node) for name, node in nodes.items() if node is not None)
+    return {name: instantiate(node, key=f"{key}.{name}", **sizes) for name, node in named}
+
+
+def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
+    """Early stopping where asked for, then the user's own callbacks in their order."""
+    stopping, callbacks = cfg.trainer.early_stopping, dict[str, Callback]()
+    if stopping.patience is not None:
+        callbacks["early_stopping"] = EarlyStopping(
+            cfg.metrics.monitor, cfg.metrics.mode, patience=stopping.patience, min_delta=stopping.min_delta
+        )
+    for name, node in cfg.trainer.callbacks.items():
+        callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}")
+    return callbacks
+
+
+def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
+    """The folder of checkpoints."""
+    options = cfg.checkpoint
+    if not options.enabled:
+        return None
+    return CheckpointStore(
+        folder / "checkpoints", keep_last=options.keep_last, keep_best=options.keep_best, mode=cfg.metrics.mode
+    )
+
+
+def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
+    """Console, run.log, metrics.jsonl and TensorBoard of a run folder."""
+    console = cfg.logger.console
+    loggers: list[Logger] = [
+        ConsoleLogger(console.style, console.every_seconds),
+        LogLogger(),
+        JsonlLogger(folder / "metrics.jsonl"),
+    ]
+    if cfg.logger.tensorboard.enabled:
+        loggers.append(TensorBoardLogger(folder / "tensorboard"))
+    return Loggers(loggers)
+
+
+_LOSS_TASKS = {
+    "torch.nn.CrossEntropyLoss": ("multiclass",),
+    "lightkit.losses.SupervisedContrastive": ("multiclass",),
+    "lightkit.losses.FocalLoss": ("multiclass", "multilabel"),
+    "lightkit.losses.TokenCrossEntropy": ("language_modeling",),
+    "torch.nn.BCEWithLogitsLoss": ("multilabel", "binary"),
+    "torch.nn.MSELoss": ("regression",),
+    "torch.nn.L1Loss": ("regression",),
+    "torch.nn.HuberLoss": ("regression",),
+}
+_METRIC_TASKS = {
+    "torchmetrics.classification.Multiclass": "multiclass",
+    "torchmetrics.classification.Multilabel": "multilabel",
+    "torchmetrics.classification.Binary": "binary",
+    "torchmetrics.regression.": "regression",
+    "torchmetrics.text.": "language_modeling",
+    "lightkit.metrics.language.": "language_modeling",
+}
+
+
+def check_fit(cfg: DictConfig, data: Data) -> None:
+    """Refuse losses and metrics for another kind of target, which would fail late or, worse, give numbers.
+
+    A task class of one's own may make any targets, so nothing is said of it.
+
+    Raises:
+        UserError: The loss, a metric or the monitored value does not suit the data.
+    """
+    _check_monitor(cfg, data)
+    if cfg.trainer.task["_target_"] != f"{Supervised.__module__}.{Supervised.__qualname__}":
+        return
+    task, loss = data.info.task, cfg.loss["_target_"]
+    if task not in _LOSS_TASKS.get(loss, (task,)):
+        suits = " or ".join(_LOSS_TASKS[loss])
+        raise UserError(
+            f"this loss is for {suits} targets; the data set has {task} targets",
+            key="loss",
+            received=loss,
+            choices=[name for name, tasks in _LOSS_TASKS.items() if task in tasks],
+            fix="leave `loss` out: the data set picks one that suits it",
+        )
+    for split in ("train", "val", "test"):
+        for name, node in cfg.metrics[split].items():
+            _check_metric(f"metrics.{split}.{name}", node["_target_"] if node else "", task)
+
+
+def _check_metric(key: str, target: str, task: str) -> None:
+    needs = next((wanted for start, wanted in _METRIC_TASKS.items() if target.startswith(start)), task)
+    if needs != task:
+        raise UserError(
+            f"this metric is for {needs} targets; the data set has {task} targets",
+            key=key,
+            received=target,
+            fix=f"metrics={task}, or leave `metrics` out: the data set picks those that suit it",
+        )
+
+
+def _check_monitor(cfg: DictConfig, data: Data) -> None:
+    """The monitored value must exist: `<split>/loss` or a metric of that split, and the split must have rows."""
+    monitor = cfg.metrics.monitor
+    names = [f"{split}/{name}" for split in ("train", "val") for name in ("loss", *cfg.metrics[split])]
+    if not any(monitor == name or monitor.startswith(f"{name}/") for name in names):
+        raise UserError("no such value", key="metrics.monitor", received=monitor, choices=names)
+    if monitor.startswith("val/") and data.val is None:
+        raise UserError(
+            "there is no validation split to take it from",
+            key="metrics.monitor",
+            received=monitor,
+            fix="data.split.val=0.1, or metrics.monitor=train/loss metrics.mode=min",
+        )

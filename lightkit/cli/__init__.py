@@ -1,0 +1,17 @@
+"""The command line: one file per command family, each with its own help; nothing heavy is imported to show one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status of the process.
+
+    Args:
+        argv: Arguments after the program's name; None takes those of the process.
+    """
+    from lightkit.cli.entry import run
+
+    return run(list(sys.argv[1:] if argv is None else argv))

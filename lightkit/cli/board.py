@@ -1,0 +1,121 @@
+"""`lightkit board`: TensorBoard over the runs, on this machine only, with the way to see it from another."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.folders import project
+from lightkit.cli.terminal import say
+from lightkit.common.errors import UserError
+
+HELP = {
+    "board": """\
+usage: lightkit board [FOLDER] [--port N] [--host ADDRESS]
+
+Show the curves of all runs below FOLDER (default: outputs/) in a browser. Prints the address, and the `ssh` line to
+type on a laptop when the runs are on a server. Ctrl-C ends it.
+
+options:
+  --port N        port to listen on (default: 6006, or a free one when that is taken)
+  --host ADDRESS  address to listen on (default: 127.0.0.1, which only this machine reaches)
+
+examples:
+  lightkit board
+  lightkit board outputs/sweeps --port 7007""",
+}
+
+USUAL_PORT = 6006
+
+
+def board(args: list[str]) -> int:
+    """Run TensorBoard until it is interrupted."""
+    parser = Parser("board")
+    parser.add_argument("folder", nargs="?")
+    parser.add_argument("--port")
+    parser.add_argument("--host", default="127.0.0.1")
+    options = parser.read(args)
+    folder = Path(options.folder) if options.folder else project() / "outputs"
+    if not folder.is_dir():
+        raise UserError("no such folder", key=str(folder), fix="`lightkit train` makes the first run")
+    port = free_port(options.host, wanted=_port(options.port))
+    say(f"TensorBoard over {folder.resolve()}\n\n  here:            http://{options.host}:{port}/")
+    say(f"  from a laptop:   {forwarding(port)}")
+    say(f"                   then open http://127.0.0.1:{port}/\n\nCtrl-C ends it.")
+    sys.stdout.flush()
+    return _serve(folder, host=options.host, port=port)
+
+
+def _serve(folder: Path, *, host: str, port: int) -> int:
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder.resolve()), "--host", host]
+    signal.signal(signal.SIGTERM, _terminated)
+    process = subprocess.Popen([*command, "--port", str(port), "--reload_interval", "5"])
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        return 0
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    # An exception, so that TensorBoard is ended with us.
+    raise SystemExit(143)
+
+
+def _port(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise UserError("not a port", key="--port", received=text, expected="a number from 1 to 65535")
+    return int(text)
+
+
+def free_port(host: str, *, wanted: int | None = None) -> int:
+    """A port nobody listens on: the wanted one, else TensorBoard's usual one, else any.
+
+    Raises:
+        UserError: The wanted port is taken, or the address is not one of this machine.
+    """
+    for port in [wanted] if wanted is not None else [USUAL_PORT, 0]:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            # As servers do: a port whose last connection is only winding down counts as free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                reason = error.strerror or str(error)
+                continue
+            return int(probe.getsockname()[1])
+    raise UserError(
+        f"cannot listen there: {reason}",
+        key=f"{host}:{wanted or USUAL_PORT}",
+        fix="another --port, or none for a free one",
+    )
+
+
+def forwarding(port: int) -> str:
+    """The `ssh` line that makes a port of this machine one of the laptop it is typed on.
+
+    Args:
+        port: Port on 127.0.0.1, here and there.
+    """
+    # SSH_CONNECTION is "client port server port": the server's address is one that the laptop has reached already.
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    host = connection[2] if len(connection) == 4 else socket.gethostname()
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "USER"
+    return f"ssh -L {port}:127.0.0.1:{port} {user}@{host}"

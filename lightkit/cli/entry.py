@@ -1,0 +1,126 @@
+"""From the arguments to a command, and from whatever went wrong to an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+
+from lightkit import __version__
+from lightkit.cli.terminal import complain, say
+from lightkit.common.errors import UserError
+
+COMMANDS = {
+    "train": ("lightkit.cli.train", "train", "train a model, or sweep over several with -m"),
+    "resume": ("lightkit.cli.train", "resume", "go on with a run that was stopped, in its own folder"),
+    "eval": ("lightkit.cli.evaluate", "evaluate", "metrics of a finished run on a split"),
+    "predict": ("lightkit.cli.evaluate", "predict", "predictions of a finished run as a CSV file"),
+    "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
+    "runs": ("lightkit.cli.runs", "runs", "list the runs in outputs/"),
+    "board": ("lightkit.cli.board", "board", "TensorBoard over outputs/, with the line that forwards it to a laptop"),
+}
+"""Command: module, function in it, one line of help. The module's `HELP` holds the command's own help."""
+
+CTRL_C, BROKEN_PIPE, OUT_OF_MEMORY, UNEXPECTED = 130, 141, 4, 1
+
+
+def run(args: list[str]) -> int:
+    """Run the command in `args`; every error becomes an exit status and a message on standard error."""
+    try:
+        status = dispatch(args)
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        return _user_error(error)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return CTRL_C
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BrokenPipeError:
+        return _broken_pipe()
+    except Exception as error:
+        return _unexpected(error)
+
+
+def dispatch(args: list[str]) -> int:
+    """Find the command and call it.
+
+    Raises:
+        UserError: There is no such command.
+    """
+    name, rest = (args[0], args[1:]) if args else ("--help", [])
+    if name in ("-h", "--help", "help"):
+        return _help(rest)
+    if name == "--version":
+        say(f"lightkit {__version__}")
+        return 0
+    if name in ("-sc", "--shell-completion", "--shell_completion"):
+        return int(_module("train").train(args))
+    if name not in COMMANDS:
+        raise UserError("no such command", received=name, choices=COMMANDS, fix="lightkit --help")
+    module = _module(name)
+    if "-h" in rest or "--help" in rest:
+        say(module.HELP[name])
+        return 0
+    return int(getattr(module, COMMANDS[name][1])(rest))
+
+
+def _help(rest: list[str]) -> int:
+    if rest and rest[0] in COMMANDS:
+        say(_module(rest[0]).HELP[rest[0]])
+        return 0
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, _, summary) in COMMANDS.items())
+    say(_HELP.format(version=__version__, commands=rows))
+    return 0
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(COMMANDS[command][0])
+
+
+def _user_error(error: UserError) -> int:
+    if os.environ.get("LIGHTKIT_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        complain(f"error: {error}")
+    return error.exit_code
+
+
+def _broken_pipe() -> int:
+    # What reads our output has gone (`| head`); the interpreter would complain once more when it flushes at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return BROKEN_PIPE
+
+
+def _unexpected(error: Exception) -> int:
+    import traceback
+
+    traceback.print_exception(error)
+    # By name, because torch must not be imported only to ask.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        fix = "a smaller data.batch_size, with trainer.accumulate to make up for it"
+        complain(str(UserError("error: out of memory", fix=fix)))
+        return OUT_OF_MEMORY
+    return UNEXPECTED
+
+
+_HELP = """\
+lightkit {version}: PyTorch training from a checked configuration
+
+usage: lightkit COMMAND [ARGUMENTS]
+
+{commands}
+
+examples:
+  lightkit train                                     the default run: handwritten digits on a small network
+  lightkit train data=wine trainer.epochs=30         another data set, a longer run
+  lightkit train experiment=digits_cnn               a shipped experiment
+  lightkit train -m optim.lr=0.001,0.01 seed=0,1,2   a sweep of six runs
+  lightkit board                                     watch the curves
+
+`lightkit COMMAND --help` says more."""

@@ -1,0 +1,139 @@
+"""`lightkit eval` and `lightkit predict`: what a finished run is worth, and what it says."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.folders import find_run, project
+from lightkit.cli.terminal import number, say, table
+from lightkit.common.errors import UserError
+
+if TYPE_CHECKING:
+    from lightkit.runner import Runner
+
+HELP = {
+    "eval": """\
+usage: lightkit eval RUN [--split val|test|train] [--checkpoint best|last|FILE] [OVERRIDES]
+
+Metrics of a run's model on one split, as a table and in RUN/eval-<split>.json.
+RUN is the folder of a run, its name, or `last` for the newest one.
+
+options:
+  --split NAME          split to measure on (default: test)
+  --checkpoint WHICH    weights of the best validation, of the last step, or of a checkpoint file (default: best)
+
+examples:
+  lightkit eval last
+  lightkit eval last --split val --checkpoint last data.eval_batch_size=256""",
+    "predict": """\
+usage: lightkit predict RUN [--split val|test|train] [--checkpoint best|last|FILE] [--output FILE.csv] [OVERRIDES]
+
+Predictions of a run's model on one split as CSV: row in the data set, target, prediction and, for
+classes, the probability of each.
+RUN is the folder of a run, its name, or `last` for the newest one.
+
+options:
+  --split NAME          split to predict (default: test)
+  --checkpoint WHICH    weights of the best validation, of the last step, or of a checkpoint file (default: best)
+  --output FILE         file to write, `-` for standard output (default: RUN/predictions-<split>.csv)
+
+examples:
+  lightkit predict last
+  lightkit predict last --split val --output predictions.csv""",
+}
+
+
+def evaluate(args: list[str]) -> int:
+    """Measure a run on a split."""
+    parser = _parser("eval")
+    runner, folder, options = _runner(parser, args)
+    values = dict(runner.evaluate(options.split, options.checkpoint))
+    target = folder / f"eval-{options.split}.json"
+    content = {"split": options.split, "checkpoint": options.checkpoint, "metrics": values}
+    with _opened(target) as file:
+        file.write(json.dumps(content, indent=2) + "\n")
+    say(table(["metric", "value"], [(name, number(value)) for name, value in values.items()], right=[1]))
+    say(f"\nwritten to {target}")
+    return 0
+
+
+def predict(args: list[str]) -> int:
+    """Write the predictions of a run on a split."""
+    parser = _parser("predict")
+    parser.add_argument("--output")
+    runner, folder, options = _runner(parser, args)
+    rows = runner.predict(options.split, options.checkpoint)
+    if options.output == "-":
+        import sys
+
+        _write_rows(sys.stdout, rows)
+        return 0
+    target = Path(options.output) if options.output else folder / f"predictions-{options.split}.csv"
+    with _opened(target) as file:
+        count = _write_rows(file, rows)
+    say(f"{count} rows written to {target}")
+    return 0
+
+
+def _parser(command: str) -> Parser:
+    parser = Parser(command)
+    parser.add_argument("run")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--split", choices=["train", "val", "test"], default="test")
+    parser.add_argument("--checkpoint", default="best")
+    return parser
+
+
+def _runner(parser: Parser, args: list[str]) -> tuple[Runner, Path, Any]:
+    options = parser.read(args)
+    _check_checkpoint(options.checkpoint)
+    from lightkit.config import load_run
+
+    folder = find_run(options.run, project())
+    composed = load_run(folder, options.overrides)
+    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
+    from lightkit.runner import Runner
+
+    return Runner(composed.cfg, folder, overrides=options.overrides), folder, options
+
+
+def _check_checkpoint(which: str) -> None:
+    if which not in ("best", "last") and not Path(which).is_file():
+        raise UserError("no such checkpoint", key="--checkpoint", received=which, expected="best, last or a file")
+
+
+@contextmanager
+def _opened(target: Path) -> Iterator[TextIO]:
+    """A text file that takes its final name when it is complete."""
+    partial = target.with_name(target.name + ".part")
+    try:
+        file = partial.open("w", newline="", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write the file: {error.strerror}", key=str(target)) from error
+    try:
+        with file:
+            yield file
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:
+    source = iter(rows)
+    first = next(source, None)
+    if first is None:
+        raise UserError("there is nothing to predict in this split")
+    writer = csv.DictWriter(file, fieldnames=list(first))
+    writer.writeheader()
+    count = 0
+    for row in chain([first], source):
+        writer.writerow(row)
+        count += 1
+    return count

@@ -1,0 +1,24 @@
+"""Composing, checking and building from YAML; imports nothing of what the configuration names."""
+
+from __future__ import annotations
+
+from lightkit.config.check import check
+from lightkit.config.compose import Composed, compose
+from lightkit.config.instantiate import instantiate
+from lightkit.config.native import compose_jobs, hydra_command, run_hydra
+from lightkit.config.saved import load_run, save, to_yaml
+from lightkit.config.tree import to_plain
+
+__all__ = [
+    "Composed",
+    "check",
+    "compose",
+    "compose_jobs",
+    "hydra_command",
+    "instantiate",
+    "load_run",
+    "run_hydra",
+    "save",
+    "to_plain",
+    "to_yaml",
+]

@@ -1,0 +1,174 @@
+"""Types a value may have: read from annotations, compared with values, and put into words."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import types
+import typing
+from typing import Any, Literal, Optional, Union
+
+
+class Built:
+    """Stands for a type that YAML cannot write, such as a tensor: only a nested `_target_` makes one."""
+
+
+_PLAIN = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "None": None,
+    "Tensor": Built,
+    "Any": Any,
+    "object": Any,
+}
+_LISTS = {"list", "List", "tuple", "Tuple", "Sequence", "MutableSequence"}
+_DICTS = {"dict", "Dict", "Mapping", "MutableMapping"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+    Built: "a `_target_`",
+}
+
+
+def read_annotation(node: ast.expr | None) -> Any:
+    """A type as `typing` knows it, from an annotation in source; `Any` for all but plain types.
+
+    Names are taken at face value: `int` is an int and `Tensor` a tensor in whatever module it stands.
+    """
+    if isinstance(node, ast.Constant):
+        return _from_constant(node.value)
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        return list if name in _LISTS else dict if name in _DICTS else _PLAIN.get(name, Any)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return Union[read_annotation(node.left), read_annotation(node.right)]
+    if isinstance(node, ast.Subscript):
+        return _from_subscript(node)
+    return Any
+
+
+def _from_constant(value: object) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            return read_annotation(ast.parse(value, mode="eval").body)
+        except SyntaxError:
+            return Any
+    return Any
+
+
+def _from_subscript(node: ast.Subscript) -> Any:
+    name = node.value.id if isinstance(node.value, ast.Name) else getattr(node.value, "attr", "")
+    inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if name == "Literal":
+        values = [item.value for item in inner if isinstance(item, ast.Constant)]
+        return Literal[tuple(values)] if len(values) == len(inner) and values else Any
+    if name == "Optional":
+        return Optional[read_annotation(inner[0])]
+    if name == "Union":
+        return Union[tuple(map(read_annotation, inner))]
+    if name == "Annotated":
+        return read_annotation(inner[0])
+    if name in _LISTS:
+        kinds = {read_annotation(item) for item in inner if not _is_ellipsis(item)}
+        return list[kinds.pop()] if len(kinds) == 1 else list  # type: ignore[misc]
+    return dict if name in _DICTS else Any
+
+
+def _is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
+
+
+def or_none(kind: Any) -> Any:
+    """The same type, or null."""
+    return kind if kind is Any else Optional[kind]
+
+
+def fits(value: object, kind: Any) -> bool:
+    """Whether a plain value (from YAML) has the type. A whole number is a number; true and false are not numbers."""
+    if kind is Any:
+        return True
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in inner)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, part) for part in inner)
+    if kind is list or origin is list:
+        return isinstance(value, list) and all(fits(item, inner[0]) for item in value if inner)
+    if kind is dict or origin is dict:
+        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values() if inner)
+    if dataclasses.is_dataclass(kind):
+        return isinstance(value, dict)
+    return _fits_scalar(value, kind)
+
+
+def _fits_scalar(value: object, kind: Any) -> bool:
+    if kind is None or kind is type(None):
+        return value is None
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    if kind is float:
+        return isinstance(value, (int, float))
+    if kind in (int, str):
+        return isinstance(value, kind)
+    return kind is not Built
+
+
+def in_words(kind: Any) -> str:
+    """The type as an error message says it."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return "one of " + ", ".join("null" if choice is None else str(choice) for choice in inner)
+    if origin in (Union, types.UnionType):
+        # Without the unreadable part, of which nothing can be said.
+        return " or ".join(in_words(part) for part in inner if part is not Any)
+    if kind is list or origin is list:
+        return f"a list ({in_words(inner[0])} each)" if inner and inner[0] is not Any else "a list"
+    if kind is dict or origin is dict:
+        return "a mapping of names to values"
+    if dataclasses.is_dataclass(kind):
+        return "a mapping with `_target_`" if "_target_" in {f.name for f in dataclasses.fields(kind)} else "a mapping"
+    return _WORDS.get(type(None) if kind is None else kind, "anything")
+
+
+def choices_of(kind: Any) -> list[str]:
+    """The values of a `Literal`, also inside a union; empty for other types."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return ["null" if choice is None else str(choice) for choice in inner]
+    if origin in (Union, types.UnionType):
+        return [choice for part in inner for choice in choices_of(part)]
+    return []
+
+
+def shown_value(value: Any) -> Any:
+    """A value short enough for a message."""
+    text = repr(value)
+    return value if value is not None and len(text) <= 80 else "null" if value is None else f"{text[:77]}..."
+
+
+def type_hint(value: Any, kind: Any) -> str | None:
+    """What probably went wrong with a type."""
+    if isinstance(value, str) and fits(0.5, kind) and _is_number(value):
+        return f"write {value} without quotes"
+    if isinstance(value, str) and fits(True, kind) and value.lower() in ("true", "false", "yes", "no", "on", "off"):
+        return "write true or false without quotes"
+    if isinstance(value, float) and value.is_integer() and fits(1, kind):
+        return f"write {int(value)}"
+    if not isinstance(value, list) and fits([value], kind):
+        return f"write [{value}]"
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""Checks of `_target_` nodes: whether the target exists and takes the arguments that are given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightkit.common.suggest import nearest
+from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
+from lightkit.config.limits import out_of_range
+from lightkit.config.origins import Key, dotted
+from lightkit.config.schema import SIZES
+from lightkit.config.signatures import Signature, TargetError, read
+from lightkit.config.tree import UNKNOWN
+
+if TYPE_CHECKING:
+    from lightkit.config.check import Report
+
+HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
+PROVIDED: dict[Key, tuple[str, ...]] = {
+    ("model",): SIZES,
+    ("loss",): SIZES,
+    ("metrics",): SIZES,
+    ("data", "augment"): SIZES,
+    ("optim",): ("params",),
+    ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
+}
+"""Arguments that the build fills in, by the node they are below."""
+
+
+def provided(key: Key) -> tuple[str, ...]:
+    """Arguments that need not be given at a place in the configuration."""
+    return next((names for place, names in PROVIDED.items() if key[: len(place)] == place), ())
+
+
+def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Report) -> None:
+    """Check one `_target_` node and those inside it.
+
+    Args:
+        node: The node as plain values.
+        key: Where it is.
+        own: Keys that lightkit reads itself and that are no arguments.
+        report: Gets the problems.
+    """
+    arguments = {name: value for name, value in node.items() if name not in own and name not in HYDRA_KEYS}
+    signature = _signature(node, key, report)
+    if signature is not None:
+        _check_names(node, arguments, signature, key, report)
+        for name, value in arguments.items():
+            _check_type(value, name, signature, key, report)
+    for name, value in arguments.items():
+        _nested(value, (*key, name), report)
+    _nested(node.get("_args_"), (*key, "_args_"), report)
+
+
+def _nested(value: Any, key: Key, report: Report) -> None:
+    if isinstance(value, dict):
+        if "_target_" in value:
+            check_arguments(value, key, own=set(), report=report)
+            return
+        for name, item in value.items():
+            _nested(item, (*key, name), report)
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        _nested(item, (*key, index), report)
+
+
+def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | None:
+    place, target = (*key, "_target_"), node.get("_target_")
+    if "_target_" not in node:
+        report.add(
+            place, "missing", expected="the dotted path of a class or function", fix=f"{dotted(place)}=package.Name"
+        )
+        return None
+    if target is UNKNOWN:
+        return None
+    if not isinstance(target, str) or not target.strip():
+        report.add(place, "wrong type", expected="the dotted path of a class or function", received=target)
+        return None
+    try:
+        return read(target)
+    except TargetError as error:
+        close = nearest(error.received, error.choices)
+        full = target.replace(error.received, close[0], 1) if close else None
+        fix = f"did you mean {full}?" if full else "write the full path: package.module.Name"
+        what = f"{target} does not exist: {error.what}"
+        report.add(place, what, received=error.received, choices=close or error.choices[:20], fix=fix)
+        return None
+
+
+def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signature, key: Key, report: Report) -> None:
+    names, target = signature.names(), node["_target_"]
+    meant = set()
+    for name in given if not signature.open else ():
+        if name not in names:
+            meant.add(_unknown_argument(name, names, target, key, report))
+    if node.get("_partial_") is True or node.get("_args_") is UNKNOWN:
+        return
+    covered = {*given, *meant, *provided(key), *names[: min(len(node.get("_args_") or ()), signature.positional)]}
+    for parameter in signature.parameters:
+        if parameter.required and parameter.name not in covered:
+            place = (*key, parameter.name)
+            what = f"missing: {target} needs it"
+            report.add(place, what, expected=in_words(parameter.annotation), fix=f"{dotted(place)}=VALUE")
+
+
+def _unknown_argument(name: str, names: list[str], target: str, key: Key, report: Report) -> str | None:
+    """Report an argument the target does not take; the one that was probably meant."""
+    place, choices = (*key, name), [item for item in names if item not in ("params", "optimizer")]
+    close = nearest(name, choices, count=1)
+    fix = f"did you mean {dotted((*key, close[0]))}?" if close else f"remove it: ~{dotted(place)}"
+    report.add(place, f"{target} takes no such argument", received=name, choices=choices, fix=fix)
+    return close[0] if close else None
+
+
+def _check_type(value: Any, name: str, signature: Signature, key: Key, report: Report) -> None:
+    parameter = signature.get(name)
+    is_built = isinstance(value, dict) and "_target_" in value
+    if parameter is None or value is UNKNOWN or is_built:
+        return
+    place, kind = (*key, name), parameter.annotation
+    if fits(value, kind):
+        out_of_range(value, place, report)
+        return
+    choices = choices_of(kind)
+    what = "not one of the choices" if choices else "wrong type"
+    expected = None if choices else in_words(kind)
+    fix = type_hint(value, kind)
+    report.add(place, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)

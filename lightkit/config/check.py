@@ -1,0 +1,195 @@
+"""Checks a whole composed configuration, before torch or any of its targets is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from functools import cache
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.suggest import nearest
+from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
+from lightkit.config.arguments import check_arguments
+from lightkit.config.limits import out_of_range, relations
+from lightkit.config.origins import Key, Sources, dotted
+from lightkit.config.schema import Config, Target
+from lightkit.config.tree import UNKNOWN, plain_tree
+
+
+def check(cfg: DictConfig, sources: Sources | None = None) -> None:
+    """Check a composed configuration.
+
+    Args:
+        cfg: The configuration without Hydra's node.
+        sources: Where its values come from, for the messages.
+
+    Raises:
+        UserErrors: Everything that is wrong, in one report.
+    """
+    errors = problems(cfg, sources)
+    if errors:
+        raise UserErrors(errors)
+
+
+def problems(cfg: DictConfig, sources: Sources | None = None) -> list[UserError]:
+    """Everything that is wrong with a configuration, in its own order."""
+    report = Report(sources or Sources())
+    tree = plain_tree(cfg, report)
+    _Checker(report).mapping(tree, Config, ())
+    if isinstance(tree, dict):
+        relations(tree, report)
+    return report.errors
+
+
+class Report:
+    """Collects problems and adds to each where it comes from.
+
+    Args:
+        sources: Origins of the values.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources, self.errors = sources, list[UserError]()
+
+    def add(self, key: Key, what: str, **facts: Any) -> None:
+        """Note a problem with the value at `key`; `facts` are those of `UserError`."""
+        self.errors.append(UserError(what, key=dotted(key), origin=self.sources.find(key), **facts))
+
+
+@cache
+def schema_fields(kind: type) -> dict[str, Any]:
+    """Names and types of a schema class."""
+    return typing.get_type_hints(kind)
+
+
+@cache
+def valid_keys() -> tuple[str, ...]:
+    """All keys of the schema in full."""
+    return tuple(_keys_of(Config, ""))
+
+
+def _keys_of(kind: type, prefix: str) -> list[str]:
+    found = []
+    for name, inner in schema_fields(kind).items():
+        found.append(prefix + name)
+        if dataclasses.is_dataclass(inner):
+            found += _keys_of(typing.cast(type, inner), f"{prefix}{name}.")
+    return found
+
+
+class _Checker:
+    """Walks the tree beside the schema."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def mapping(self, node: Any, kind: type, key: Key) -> None:
+        """A node that a schema class describes."""
+        fields, is_target = schema_fields(kind), issubclass(kind, Target)
+        for name, value in node.items():
+            if name in fields and name != "_target_":
+                self.value(value, fields[name], (*key, name))
+            elif not is_target:
+                self.unknown(value, name, [*fields], key)
+        for field in dataclasses.fields(kind):
+            if field.name not in node and field.name != "_target_" and _required(field):
+                self.missing((*key, field.name), fields[field.name])
+        if is_target:
+            check_arguments(node, key, own=set(fields), report=self.report)
+
+    def value(self, value: Any, kind: Any, key: Key) -> None:
+        """Any value with a type of the schema."""
+        if value is UNKNOWN:
+            return
+        kind = _class_in(kind, value)
+        if not _shallow_fit(value, kind):
+            self.wrong_type(value, kind, key)
+        elif dataclasses.is_dataclass(kind):
+            self.mapping(value, typing.cast(type, kind), key)
+        elif typing.get_origin(kind) is list:
+            for index, item in enumerate(value):
+                self.value(item, typing.get_args(kind)[0], (*key, index))
+        elif typing.get_origin(kind) is dict:
+            for name, item in value.items():
+                self.value(item, typing.get_args(kind)[1], (*key, name))
+        else:
+            out_of_range(value, key, self.report)
+
+    def wrong_type(self, value: Any, kind: Any, key: Key) -> None:
+        """A value that is not of its type."""
+        choices = choices_of(kind)
+        group = key[0] if len(key) == 1 and isinstance(value, str) else None
+        fix = f"`lightkit config {group}` lists the options" if group else type_hint(value, kind)
+        what = "not one of the choices" if choices else "wrong type"
+        expected = None if choices else in_words(kind)
+        self.report.add(key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)
+
+    def missing(self, key: Key, kind: Any) -> None:
+        """A key without a default that is nowhere set."""
+        self.report.add(key, "missing", expected=in_words(kind), fix=f"set {dotted(key)}")
+
+    def unknown(self, value: Any, name: str, valid: list[str], key: Key) -> None:
+        """A key that the schema does not have."""
+        full = dotted((*key, name))
+        near = nearest(name, valid, count=1)
+        elsewhere = nearest(full, valid_keys(), count=1)
+        better = dotted((*key, near[0])) if near else elsewhere[0] if elsewhere else None
+        fix = f"did you mean {better}?" if better else "values of your own go below `extra`" if not key else None
+        choices = sorted(item for item in valid if not item.startswith("_"))
+        self.report.add((*key, name), "unknown key", received=name, choices=choices, fix=fix)
+
+
+def _class_in(kind: Any, value: Any) -> Any:
+    """The schema class inside `Optional[...]`, for a mapping."""
+    parts = typing.get_args(kind) if isinstance(value, dict) else ()
+    return next(
+        (part for part in parts if dataclasses.is_dataclass(part) and typing.get_origin(kind) is typing.Union), kind
+    )
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _shallow_fit(value: Any, kind: Any) -> bool:
+    origin = typing.get_origin(kind)
+    if origin is list or origin is dict:
+        return isinstance(value, origin)
+    return fits(value, kind)
+
+
+def complete(cfg: DictConfig) -> DictConfig:
+    """The configuration with every default of the schema written out, read-only."""
+    OmegaConf.set_readonly(cfg, False)
+    OmegaConf.set_struct(cfg, False)
+    _fill(cfg, Config)
+    OmegaConf.set_struct(cfg, True)
+    OmegaConf.set_readonly(cfg, True)
+    return cfg
+
+
+def _fill(node: Any, kind: Any) -> None:
+    if not OmegaConf.is_dict(node) or not dataclasses.is_dataclass(kind):
+        return
+    fields = schema_fields(typing.cast(type, kind))
+    for field in dataclasses.fields(kind):
+        if field.name not in node and not _required(field):
+            node[field.name] = _default(field)
+        inner = node._get_node(field.name)
+        if inner is not None and not inner._is_interpolation():
+            _fill_inner(inner, fields[field.name])
+
+
+def _fill_inner(node: Any, kind: Any) -> None:
+    if typing.get_origin(kind) is list and OmegaConf.is_list(node):
+        for index in range(len(node)):
+            _fill(node._get_node(index), typing.get_args(kind)[0])
+    _fill(node, kind)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

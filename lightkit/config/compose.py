@@ -1,0 +1,181 @@
+"""From overrides to a checked configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config.check import complete, problems
+from lightkit.config.defaults import check_defaults, misspelled_words
+from lightkit.config.experiments import GROUP
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
+from lightkit.config.origins import Sources, dotted, parts_of, shown
+from lightkit.config.overrides import Rewritten, rewrite, undeletable
+from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
+
+_ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
+_PRESENT = re.compile(r"Multiple values for (\S+?)\.(?:\s|$)")
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A checked configuration.
+
+    Args:
+        cfg: The configuration, complete and read-only, without Hydra's node.
+        overrides: The overrides as typed.
+        choices: Option chosen for every group.
+        sources: Tells where a value comes from: `sources.find("optim.lr")`.
+        hydra_cfg: The same with Hydra's node (`hydra_cfg.hydra.run.dir`); None for a configuration read from a run.
+    """
+
+    cfg: DictConfig
+    overrides: list[str]
+    choices: dict[str, str]
+    sources: Sources
+    hydra_cfg: DictConfig | None = None
+
+
+def compose(
+    overrides: Sequence[str] = (),
+    *,
+    config_dir: str | None = None,
+    config_name: str = "config",
+    project: Path | None = None,
+) -> Composed:
+    """Compose the configuration and check all of it.
+
+    Args:
+        overrides: What was typed after the command: `optim=sgd`, `optim.lr=0.1`, `~metrics.val.f1`, `experiment=wine`.
+        config_dir: One more folder of options, searched first.
+        config_name: File to start from.
+        project: The user's project; found from the environment and the working directory when left out.
+
+    Raises:
+        UserErrors: Everything that is wrong, in one report.
+    """
+    loader = make_loader(config_dir=config_dir, project=project)
+    return compose_with(loader, overrides, config_name=config_name)
+
+
+def make_loader(*, config_dir: str | None = None, project: Path | None = None) -> Loader:
+    """The loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
+
+    Raises:
+        UserError: `config_dir` or the project's folder does not exist.
+    """
+    root = project.resolve() if project is not None else project_root()
+    make_importable(root)
+    extra = find_config_dir(config_dir)
+    folders = [extra, root / "conf" if root else None, shipped_conf()]
+    experiments = [root / "experiments" if root else None, shipped_experiments()]
+    return Loader(_existing(folders), _existing(experiments))
+
+
+def _existing(folders: Sequence[Path | None]) -> list[Path]:
+    return [folder for folder in dict.fromkeys(folders) if folder is not None and folder.is_dir()]
+
+
+def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str = "config") -> Composed:
+    """The same as `compose` with a loader at hand, for composing many times.
+
+    Raises:
+        UserErrors: Everything that is wrong, in one report.
+    """
+    rewritten = rewrite(loader, overrides)
+    errors = [*rewritten.errors]
+    cfg = _load(loader, config_name, rewritten, errors)
+    if cfg is None:
+        raise UserErrors(errors)
+    sources = Sources(loader.layers(), rewritten.values)
+    errors += misspelled_words(loader)
+    task = without_hydra(cfg)
+    found = problems(task, sources)
+    # Without the experiment that was meant, other keys are valid than with it.
+    errors += (
+        [] if GROUP in rewritten.skipped else [error for error in found if not _below(error.key, rewritten.skipped)]
+    )
+    if errors:
+        raise UserErrors(errors)
+    choices = {str(group): str(option) for group, option in cfg.hydra.runtime.choices.items() if option is not None}
+    set_hydra_config(cfg)
+    return Composed(complete(task), list(overrides), choices, sources, cfg)
+
+
+def without_hydra(cfg: DictConfig) -> DictConfig:
+    """The part of a composition that belongs to lightkit."""
+    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+
+
+def _below(key: str | None, nodes: Sequence[str]) -> bool:
+    parts = [str(part) for part in parts_of(key or "")]
+    return any(parts[: len(node.split("."))] == node.split(".") for node in nodes)
+
+
+def _load(loader: Loader, config_name: str, rewritten: Rewritten, errors: list[UserError]) -> DictConfig | None:
+    """Let Hydra compose. Overrides it can't apply are reported and left out; without a tree the result is None."""
+    try:
+        return loader.compose(config_name, rewritten.texts)
+    except (*COMPOSE_ERRORS, yaml.YAMLError) as error:
+        if _toggle_plus(rewritten, str(error)):
+            return _load(loader, config_name, rewritten, errors)
+        failing = loader.failing(rewritten.texts)
+        if not failing:
+            errors += check_defaults(loader) or [_composition_error(loader, config_name, error)]
+            return None
+    names = [dotted(key) for key in _keys(loader.base)]
+    errors += [undeletable(text, reason, names) for text, reason in failing]
+    bad = {text for text, _ in failing}
+    rewritten.texts = [text for text in rewritten.texts if text not in bad]
+    return _load(loader, config_name, rewritten, errors)
+
+
+def _toggle_plus(rewritten: Rewritten, message: str) -> bool:
+    """Add or take away the plus of a group, which Hydra wants exactly when no defaults list names the group."""
+    wanted = _ABSENT.search(message)
+    unwanted = _PRESENT.search(message)
+    for position, text in enumerate(rewritten.texts):
+        group = text.partition("=")[0]
+        if position in rewritten.toggled or group not in (wanted and wanted[1], unwanted and f"+{unwanted[1]}"):
+            continue
+        rewritten.toggled.add(position)
+        rewritten.texts[position] = text[1:] if group.startswith("+") else f"+{text}"
+        return True
+    return False
+
+
+def _keys(node: object, prefix: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    if not isinstance(node, DictConfig) or node._is_none() or node._is_missing() or node._is_interpolation():
+        return []
+    found = []
+    for name, child in node.items_ex(resolve=False):
+        found += [(*prefix, str(name)), *_keys(child, (*prefix, str(name)))]
+    return found
+
+
+def _composition_error(loader: Loader, config_name: str, error: Exception) -> UserError:
+    if isinstance(error, yaml.MarkedYAMLError):
+        return _syntax_error(loader, error)
+    if not loader.repository.config_exists(config_name):
+        choices = [name for name in loader.options("") if "/" not in name]
+        return UserError("no such file to start from", key="--config-name", received=config_name, choices=choices)
+    lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
+    made = UserError("the configuration can't be composed: " + " ".join(lines[:3]))
+    made.__cause__ = error
+    return made
+
+
+def _syntax_error(loader: Loader, error: yaml.MarkedYAMLError) -> UserError:
+    mark = error.problem_mark or error.context_mark
+    files = [path for _, path in loader.used_files()]
+    what = f"not valid YAML: {error.problem or error.context}"
+    origin = f"{shown(Path(mark.name))}:{mark.line + 1}" if mark is not None else None
+    if mark is not None and mark.name.startswith("<") and files:
+        origin = f"near {shown(files[-1])}:{mark.line + 1}"
+    return UserError(what, origin=origin, fix="check the indentation, the colons and the quotes of this line")

@@ -1,0 +1,123 @@
+"""Checks of defaults lists: words, groups and options that Hydra would drop in silence or complain about one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from lightkit.common.errors import UserError
+from lightkit.common.suggest import nearest
+from lightkit.config.hydra_compat import Loader
+from lightkit.config.origins import nodes, shown
+
+_WORDS = ("override", "optional")
+_TWO_WORDS = re.compile(r"^[ \t]*-[ \t]+['\"]?(\w+)[ \t]+(?:(\w+)[ \t]+)?[/\w@.:]+['\"]?[ \t]*:", re.M)
+
+
+def misspelled_words(loader: Loader) -> list[UserError]:
+    """Entries such as `overide /loss: mse`, whose first word Hydra drops without a word."""
+    errors = []
+    for _, path in loader.used_files():
+        words = {word for match in _TWO_WORDS.finditer(_text(path)) for word in match.groups() if word}
+        if words - set(_WORDS):
+            errors += [error for item in _entries(path) for error in _wrong_words(item, path)]
+    return errors
+
+
+def check_defaults(loader: Loader) -> list[UserError]:
+    """All that is wrong in the defaults lists of the files read so far."""
+    errors = []
+    for name, path in loader.used_files():
+        folder = PurePosixPath(name).parent
+        for item in _entries(path):
+            wrong = _wrong_words(item, path)
+            errors += wrong or _wrong_names(loader, item, folder, path)
+    return errors
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _entries(path: Path) -> Iterator[yaml.Node]:
+    root = nodes(path)
+    for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
+        if name.value == "defaults" and isinstance(value, yaml.SequenceNode):
+            yield from value.value
+
+
+def _at(item: yaml.Node, path: Path) -> str:
+    return f"{shown(path)}:{item.start_mark.line + 1}"
+
+
+def _wrong_words(item: yaml.Node, path: Path) -> list[UserError]:
+    if not isinstance(item, yaml.MappingNode) or not item.value:
+        return []
+    words = str(item.value[0][0].value).split()[:-1]
+    return [
+        UserError(
+            "unknown word in a defaults list", key="defaults", received=word, choices=_WORDS, origin=_at(item, path)
+        )
+        for word in words
+        if word not in _WORDS
+    ]
+
+
+def _wrong_names(loader: Loader, item: yaml.Node, folder: PurePosixPath, path: Path) -> list[UserError]:
+    if isinstance(item, yaml.ScalarNode):
+        return _wrong_config(loader, item, folder, path)
+    if not isinstance(item, yaml.MappingNode) or len(item.value) != 1:
+        what = "an entry of a defaults list is a file name or one `group: option`"
+        return [UserError(what, key="defaults", origin=_at(item, path))]
+    words = str(item.value[0][0].value).split()
+    group = _absolute(words[-1].partition("@")[0], folder)
+    if "optional" in words[:-1]:
+        return []
+    if not loader.is_group(group):
+        near = loader.groups(str(PurePosixPath(group).parent).removeprefix("."))
+        what = "there is no such group"
+        return [UserError(what, key="defaults", received=group, choices=near, origin=_at(item, path))]
+    return [
+        unknown_option(loader, group, option, origin=_at(item, path))
+        for option in _options(item.value[0][1])
+        if not loader.is_option(group, option)
+    ]
+
+
+def _options(node: yaml.Node) -> list[str]:
+    """Options named by an entry; none for null, `???` and interpolations."""
+    values = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    names = [str(value.value) for value in values if value.tag != "tag:yaml.org,2002:null"]
+    return [name for name in names if "${" not in name and name != "???"]
+
+
+def _wrong_config(loader: Loader, item: yaml.ScalarNode, folder: PurePosixPath, path: Path) -> list[UserError]:
+    name = str(item.value).partition("@")[0]
+    if name == "_self_" or "${" in name:
+        return []
+    config = _absolute(name, folder)
+    if loader.repository.config_exists(config):
+        return []
+    group = str(PurePosixPath(config).parent).removeprefix(".")
+    choices = [*loader.options(group), "_self_"] if group else ["_self_", *loader.groups()]
+    what = "there is no such file" if not group else f"there is no such file in {group}/"
+    return [UserError(what, key="defaults", received=name, choices=choices, origin=_at(item, path))]
+
+
+def _absolute(name: str, folder: PurePosixPath) -> str:
+    joined = PurePosixPath(name[1:]) if name.startswith("/") else folder / name
+    return str(joined)
+
+
+def unknown_option(loader: Loader, group: str, option: str, *, origin: str) -> UserError:
+    """The error for an option that a group does not have."""
+    choices = loader.options(group)
+    close = nearest(option, choices)
+    fix = f"{group}={close[0]}" if close else f"`lightkit config {group}` lists the choices"
+    return UserError("no such option", key=group, received=option, choices=choices, origin=origin, fix=fix)

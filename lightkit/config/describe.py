@@ -1,0 +1,164 @@
+"""What `lightkit config GROUP` tells: the options of a group and the meaning of its keys."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import typing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lightkit.config.schema as schema
+from lightkit.common.errors import UserError
+from lightkit.config.annotations import in_words
+from lightkit.config.check import schema_fields
+from lightkit.config.compose import make_loader
+from lightkit.config.experiments import GROUP
+from lightkit.config.hydra_compat import Loader
+from lightkit.config.limits import LIMITS
+from lightkit.config.origins import shown
+
+
+@dataclass(frozen=True)
+class Row:
+    """One key of a group.
+
+    Args:
+        key: Full key.
+        meaning: Its docstring in the schema.
+        type: What it may hold, in words.
+        default: Its default as YAML; empty where it must be given.
+    """
+
+    key: str
+    meaning: str
+    type: str
+    default: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a group.
+
+    Args:
+        name: What to write after `group=`.
+        comment: The first line of its file.
+        source: Its file.
+    """
+
+    name: str
+    comment: str
+    source: str
+
+
+def group_names(*, project: Path | None = None) -> list[str]:
+    """All groups with options, own ones of the user too."""
+    loader = make_loader(project=project)
+    return [group for group in loader.groups() if group != "hydra" and loader.options(group)]
+
+
+def describe_group(group: str) -> list[Row]:
+    """The keys of a group, nested ones too; empty for groups the schema does not know, such as `experiment`.
+
+    Args:
+        group: Name of a group, or of any node with fields (`trainer.ema`); "" for the top level.
+    """
+    kind: Any = schema.Config
+    for part in group.replace("/", ".").split(".") if group else ():
+        kind = schema_fields(typing.cast(type, kind)).get(part) if dataclasses.is_dataclass(kind) else None
+    if not dataclasses.is_dataclass(kind):
+        return []
+    return _rows(typing.cast(type, kind), f"{group}." if group else "", nested=bool(group))
+
+
+def _rows(kind: type, prefix: str, *, nested: bool) -> list[Row]:
+    rows, types = [], schema_fields(kind)
+    for field in dataclasses.fields(kind):
+        inner, key = types[field.name], prefix + field.name
+        if not nested and dataclasses.is_dataclass(inner):
+            continue
+        rows.append(
+            Row(key, field_docs(_owner(kind, field.name)).get(field.name, ""), _type(inner, key), _default(field))
+        )
+        if dataclasses.is_dataclass(inner) and not issubclass(typing.cast(type, inner), schema.Target):
+            rows += _rows(typing.cast(type, inner), f"{key}.", nested=True)
+        elif typing.get_origin(inner) is list and dataclasses.is_dataclass(typing.get_args(inner)[0]):
+            rows += _item_rows(typing.get_args(inner)[0], key)
+    return rows
+
+
+def _item_rows(kind: type, key: str) -> list[Row]:
+    return [] if kind is schema.Target else _rows(kind, f"{key}[].", nested=True)
+
+
+def _owner(kind: type, field: str) -> str:
+    return next(base.__name__ for base in kind.__mro__ if field in inspect.get_annotations(base))
+
+
+def _type(kind: Any, key: str) -> str:
+    limit = LIMITS.get(key.replace("[]", ".*"))
+    words = in_words(kind)
+    return f"{words}; {limit.in_words().removeprefix('a number ')}" if limit is not None else words
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return {"None": "null", "True": "true", "False": "false"}.get(str(field.default), str(field.default))
+    if field.default_factory is dataclasses.MISSING:
+        return ""
+    value = field.default_factory()
+    return value._target_ if isinstance(value, schema.Target) else str(value) if isinstance(value, (list, dict)) else ""
+
+
+@cache
+def _schema_classes() -> dict[str, ast.ClassDef]:
+    tree = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+@cache
+def field_docs(kind: str) -> dict[str, str]:
+    """The docstring under each field of a schema class, read from its source."""
+    docs, last = {}, ""
+    for node in _schema_classes()[kind].body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            last = node.target.id
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and last:
+            docs[last] = " ".join(str(node.value.value).split())
+    return docs
+
+
+def list_options(group: str, *, project: Path | None = None, config_dir: str | None = None) -> list[Option]:
+    """The options of a group with their first comment lines and files.
+
+    Raises:
+        UserError: There is no such group.
+    """
+    loader = make_loader(project=project, config_dir=config_dir)
+    if not loader.is_group(group):
+        if group == GROUP:
+            return []
+        choices = [name for name in loader.groups() if name != "hydra"]
+        raise UserError("there is no such group", received=group, choices=choices)
+    return [_option(loader, group, name) for name in loader.options(group)]
+
+
+def _option(loader: Loader, group: str, name: str) -> Option:
+    path = loader.file_of(f"{group}/{name}")
+    if path is None:
+        return Option(name, "", "part of Hydra")
+    return Option(name, first_comment(path), shown(path))
+
+
+def first_comment(path: Path) -> str:
+    """The comment a file starts with, up to the end of its first sentence or block; `# @package` lines are skipped."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.lstrip("# ").startswith("@"):
+            lines.append(line.lstrip("#").strip())
+    return lines[0] if lines else ""

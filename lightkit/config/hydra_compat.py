@@ -1,0 +1,274 @@
+"""All that lightkit knows about Hydra's inside and about differences between its versions (written for 1.3.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+import hydra.version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.core.default_element import ResultDefault
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, InstantiationException, OverrideParseException
+from hydra.plugins.config_source import ConfigResult
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from lightkit.config.experiments import SCHEME, ExperimentSource
+
+APP = "lightkit"
+COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError)
+"""What composing may raise; a YAML syntax error is added by the caller."""
+
+
+def prepare() -> None:
+    """Fix the behaviour level and make Hydra know our configuration source; may be called again."""
+    hydra.version.setbase("1.3")
+    Plugins.instance().register(ExperimentSource)
+
+
+class _Recording(CachingConfigRepository):
+    """Remembers what it was asked for, also what could not be read then."""
+
+    def __init__(self, delegate: IConfigRepository) -> None:
+        super().__init__(delegate)
+        self.asked: list[str] = []
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """Read a configuration, or hand it out again."""
+        self.asked.append(config_path)
+        return super().load_config(config_path)
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's configuration loader, which remembers what the last composition was made of.
+
+    Args:
+        folders: Folders of options; the first that has a file wins.
+        experiments: Folders of experiments, in the same order.
+    """
+
+    defaults: list[ResultDefault]
+    repo: _Recording | None
+    base: DictConfig | None
+
+    def __init__(self, folders: Iterable[Path], experiments: Iterable[Path]) -> None:
+        prepare()
+        path = ConfigSearchPathImpl()
+        path.append("hydra", "pkg://hydra.conf")
+        for position, folder in enumerate(folders):
+            path.append("main" if position == 0 else APP, f"file://{folder}")
+        for folder in experiments:
+            path.append("experiments", f"{SCHEME}://{folder}")
+        path.append("schema", "structured://")
+        super().__init__(path)
+        self.defaults, self.repo, self.base = [], None, None
+
+    def compose(self, config_name: str, overrides: list[str]) -> DictConfig:
+        """The whole tree, Hydra's own node included."""
+        self.defaults, self.repo, self.base = [], None, None
+        return self.load_configuration(config_name, overrides, RunMode.RUN)
+
+    def parse(self, override: str) -> Override:
+        """Read one override.
+
+        Raises:
+            ValueError: It can't be read; the message says where.
+        """
+        try:
+            return OverridesParser.create(config_loader=self).parse_overrides([override])[0]
+        except (OverrideParseException, HydraException, OmegaConfBaseException) as error:
+            raise ValueError(str(error)) from error
+
+    def options(self, group: str) -> list[str]:
+        """Options of a group, those in folders below it by their longer names too; `_base` and the like are none."""
+        found = [name for name in self.repository.get_group_options(group) if not name.startswith("_")]
+        for folder in self.repository.get_group_options(group, ObjectType.GROUP):
+            found += [f"{folder}/{name}" for name in self.options(f"{group}/{folder}")]
+        return found
+
+    def get_group_options(
+        self,
+        group_name: str,
+        results_filter: ObjectType | None = ObjectType.CONFIG,
+        config_name: str | None = None,
+        overrides: list[str] | None = None,
+    ) -> list[str]:
+        """What Hydra's completion and `glob` see: files that start with `_` are no options."""
+        found = super().get_group_options(group_name, results_filter, config_name, overrides)
+        return [name for name in found if not name.startswith("_")]
+
+    def groups(self, parent: str = "") -> list[str]:
+        """Groups of options directly below a group."""
+        return self.repository.get_group_options(parent, ObjectType.GROUP)
+
+    def is_group(self, name: str) -> bool:
+        """Whether there is such a group."""
+        return self.repository.group_exists(name)
+
+    def is_option(self, group: str, option: str) -> bool:
+        """Whether a group has such an option."""
+        return self.repository.config_exists(f"{group}/{option}")
+
+    def file_of(self, config: str) -> Path | None:
+        """The file that `group/option` is read from; None for what is part of Hydra."""
+        for source in self.repository.get_sources():
+            if source.is_config(config):
+                if isinstance(source, ExperimentSource):
+                    return source.file_of(config)
+                return Path(source.path, f"{config.removesuffix('.yaml')}.yaml") if source.scheme() == "file" else None
+        return None
+
+    def used_files(self) -> list[tuple[str, Path]]:
+        """Name and file of every configuration read in the last composition, in the order of reading."""
+        names = dict.fromkeys(self.repo.asked if self.repo is not None else ())
+        pairs = [(name, self.file_of(name)) for name in names]
+        return [(name, path) for name, path in pairs if path is not None]
+
+    def layers(self) -> list[tuple[Path, str]]:
+        """File and package of every layer of the last composition, the strongest last."""
+        found = []
+        for default in self.defaults:
+            path = self.file_of(default.config_path) if default.config_path else None
+            if path is not None:
+                found.append((path, "" if default.package in (None, "_global_") else str(default.package)))
+        return found
+
+    def failing(self, overrides: Sequence[str]) -> list[tuple[str, str]]:
+        """Those of the overrides that can't be applied to the tree of the last composition, each with the reason."""
+        failed = []
+        base = self.base
+        if base is None:
+            return []
+        for text in overrides:
+            override = self.parse(text)
+            if override.package is not None or self.is_group(override.key_or_group):
+                continue
+            reason = apply_override(override, base)
+            if reason is not None:
+                failed.append((text, reason))
+        return failed
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], CachingConfigRepository]:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+        self.repo = _Recording(self.repository)
+        self._process_config_searchpath(config_name, parsed, self.repo)
+        return parsed, self.repo
+
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        self.defaults = defaults
+        self.base = super()._compose_config_from_defaults_list(defaults, repo)
+        return self.base
+
+
+def split_sweep(loader: Loader, overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of every job that Hydra's basic sweeper makes of `overrides`.
+
+    Raises:
+        ValueError: A sweep that can't be enumerated.
+    """
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    try:
+        parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+        return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+    except HydraException as error:
+        raise ValueError(str(error)) from error
+
+
+def set_hydra_config(cfg: DictConfig) -> None:
+    """Make `HydraConfig.get()` answer with this configuration."""
+    HydraConfig.instance().set_config(cfg)
+
+
+def hydra_app(loader: Loader) -> Any:
+    """Hydra's application object around our loader, the only one of the process."""
+    from hydra._internal.hydra import Hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    app = Hydra(task_name=APP, config_loader=loader)
+    GlobalHydra.instance().initialize(app)
+    return app
+
+
+def native_parser() -> Any:
+    """Hydra's own argument parser."""
+    from hydra._internal.utils import get_args_parser
+
+    return get_args_parser()
+
+
+def run_multirun(loader: Loader, config_name: str, overrides: list[str], task: Callable[[DictConfig], Any]) -> Any:
+    """Hand a sweep to Hydra: its sweeper and launcher as configured; logging is left alone."""
+    return hydra_app(loader).multirun(
+        config_name=config_name, task_function=task, overrides=overrides, with_log_configuration=False
+    )
+
+
+def build(config: dict[str, Any]) -> Any:
+    """`hydra.utils.instantiate`."""
+    from hydra.utils import instantiate
+
+    return instantiate(config)
+
+
+def locate(path: str) -> Any:
+    """The object at a dotted path, imported."""
+    from hydra._internal.utils import _locate
+
+    return _locate(path)
+
+
+def built_from(error: BaseException) -> bool:
+    """Whether an exception is Hydra's wrapping of another one."""
+    return isinstance(error, InstantiationException)
+
+
+def apply_override(override: Override, cfg: DictConfig) -> str | None:
+    """Change `cfg` by one value override; the reason when that is not possible."""
+    try:
+        ConfigLoaderImpl._apply_overrides_to_config([override], cfg)
+    except (HydraException, OmegaConfBaseException) as error:
+        return str(error.__cause__ or error)
+    return None
+
+
+def hydra_node(cfg: DictConfig) -> DictConfig:
+    """Only Hydra's node of a composition, without its long help texts."""
+    from hydra._internal.hydra import Hydra
+
+    return Hydra.get_sanitized_hydra_cfg(cfg)
+
+
+def one_by_one(loader: Loader, overrides: Sequence[str]) -> list[list[str]]:
+    """Jobs that show every value of every sweep once, the others at their first value."""
+    axes = []
+    for text in overrides:
+        override = loader.parse(text)
+        axes.append(_values(override) if override.is_sweep_override() else [text])
+    first = [values[0] for values in axes if values]
+    jobs = [first]
+    for position, values in enumerate(axes):
+        jobs += [[*first[:position], value, *first[position + 1 :]] for value in values[1:]]
+    return jobs
+
+
+def _values(override: Override) -> list[str]:
+    key, sweep = override.get_key_element(), override.value()
+    if override.is_discrete_sweep():
+        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    return [
+        f"{key}={bound}" for bound in (getattr(sweep, "start", None), getattr(sweep, "end", None)) if bound is not None
+    ]

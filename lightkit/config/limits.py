@@ -1,0 +1,146 @@
+"""Ranges of numbers and rules between keys."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightkit.config.origins import Key
+
+if TYPE_CHECKING:
+    from lightkit.config.check import Report
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a number may be; a bound with `open_` in its name is not allowed itself."""
+
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+    fix: str | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether the number is allowed; not-a-number never is."""
+        if math.isnan(value):
+            return False
+        above = self.low is None or value > self.low or (value == self.low and not self.open_low)
+        return above and (self.high is None or value < self.high or (value == self.high and not self.open_high))
+
+    def in_words(self) -> str:
+        """`above 0, at most 1`."""
+        low = None if self.low is None else f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
+        high = None if self.high is None else f"below {self.high:g}" if self.open_high else f"at most {self.high:g}"
+        return "a number " + ", ".join(part for part in (low, high) if part)
+
+
+_COUNT, _FROM_ZERO, _ABOVE_ZERO = Limit(low=1), Limit(low=0), Limit(low=0, open_low=True)
+_SHARE, _PART = Limit(low=0, high=1), Limit(low=0, high=1, open_high=True)
+_RATE = Limit(
+    low=0, open_low=True, fix="to keep parameters as they are, freeze them instead of giving them a rate of 0"
+)
+
+LIMITS: dict[str, Limit] = {
+    "seed": _FROM_ZERO,
+    "data.split.val": _PART,
+    "data.split.test": _PART,
+    "data.split.seed": _FROM_ZERO,
+    "data.split.folds": Limit(low=2),
+    "data.split.fold": _FROM_ZERO,
+    "data.split.limit": _COUNT,
+    "data.batch_size": _COUNT,
+    "data.eval_batch_size": _COUNT,
+    "data.mixup.alpha": _ABOVE_ZERO,
+    "data.mixup.probability": _SHARE,
+    "data.num_workers": _FROM_ZERO,
+    "data.prefetch_factor": _COUNT,
+    "optim.lr": _RATE,
+    "optim.weight_decay": _FROM_ZERO,
+    "optim.momentum": _FROM_ZERO,
+    "optim.eps": _FROM_ZERO,
+    "optim.layer_decay": Limit(low=0, high=1, open_low=True),
+    "optim.rules.*.lr": _RATE,
+    "optim.rules.*.lr_scale": _RATE,
+    "optim.rules.*.weight_decay": _FROM_ZERO,
+    "scheduler.floor": _SHARE,
+    "scheduler.warmup_steps": _FROM_ZERO,
+    "scheduler.warmup_epochs": _FROM_ZERO,
+    "loss.label_smoothing": _SHARE,
+    "model.dropout": _SHARE,
+    "device.threads": _COUNT,
+    "trainer.epochs": _COUNT,
+    "trainer.steps": _COUNT,
+    "trainer.accumulate": _COUNT,
+    "trainer.clip_norm": _ABOVE_ZERO,
+    "trainer.clip_value": _ABOVE_ZERO,
+    "trainer.validate_every": _COUNT,
+    "trainer.early_stopping.patience": _COUNT,
+    "trainer.early_stopping.min_delta": _FROM_ZERO,
+    "trainer.ema.decay": Limit(low=0, high=1, open_low=True, open_high=True),
+    "checkpoint.every_epochs": _COUNT,
+    "checkpoint.every_steps": _COUNT,
+    "checkpoint.keep_last": _COUNT,
+    "checkpoint.keep_best": _FROM_ZERO,
+    "logger.every_steps": _COUNT,
+    "logger.console.every_seconds": _ABOVE_ZERO,
+    "logger.tensorboard.images": _FROM_ZERO,
+}
+"""Allowed range by key; `*` stands for the number of a list item."""
+
+
+def out_of_range(value: Any, key: Key, report: Report) -> None:
+    """Report a number outside the limits of its key."""
+    limit = LIMITS.get(".".join("*" if isinstance(part, int) else part for part in key))
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if limit is not None and is_number and not limit.holds(value):
+        report.add(key, "out of range", expected=limit.in_words(), received=value, fix=limit.fix)
+
+
+def relations(tree: dict[str, Any], report: Report) -> None:
+    """Report values that are right on their own and wrong together."""
+    _shares(_node(tree, "data", "split"), report)
+    _length(_node(tree, "trainer"), report)
+    _monitor(_node(tree, "metrics"), report)
+    name = tree.get("name")
+    if isinstance(name, str) and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
+        report.add(("name",), "can't be part of a folder's name", expected="text without slashes", received=name)
+
+
+def _node(tree: dict[str, Any], *key: str) -> dict[str, Any]:
+    node: Any = tree
+    for part in key:
+        node = node.get(part) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else {}
+
+
+def _shares(split: dict[str, Any], report: Report) -> None:
+    val, test = split.get("val", 0.1), split.get("test", 0.2)
+    numbers = all(isinstance(share, (int, float)) for share in (val, test))
+    if numbers and split.get("by") in ("stratified", "random", "ordered", None) and max(val, test) < 1 <= val + test:
+        what = "val and test leave no training rows"
+        report.add(("data", "split"), what, expected="val + test below 1", received=val + test)
+    fold, folds = split.get("fold", 0), split.get("folds", 5)
+    if isinstance(fold, int) and isinstance(folds, int) and split.get("by") == "fold" and fold >= folds:
+        report.add(("data", "split", "fold"), "out of range", expected=f"0 to {folds - 1}", received=fold)
+
+
+def _length(trainer: dict[str, Any], report: Report) -> None:
+    if trainer and trainer.get("epochs", 10) is None and trainer.get("steps") is None:
+        report.add(
+            ("trainer", "epochs"), "training has no end", expected="a number of epochs or of steps", received="null"
+        )
+
+
+def _monitor(metrics: dict[str, Any], report: Report) -> None:
+    monitor = metrics.get("monitor")
+    if not isinstance(monitor, str):
+        return
+    valid = [f"{part}/{name}" for part in ("train", "val", "test") for name in ("loss", *_names(metrics.get(part)))]
+    if not any(monitor == name or monitor.startswith(f"{name}/") for name in valid):
+        report.add(("metrics", "monitor"), "no metric of that name is measured", received=monitor, choices=valid)
+
+
+def _names(node: Any) -> list[str]:
+    return list(node) if isinstance(node, dict) else []

@@ -1,0 +1,240 @@
+"""From a dotted path to the definition behind it, by reading source: nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+import lightkit.config.modules as modules
+from lightkit.common.suggest import nearest
+from lightkit.config.modules import Binding, Module
+
+_PLAIN_BASES = {"object", "ABC", "Generic", "Protocol"}
+_UNREADABLE_BASES = {
+    "Enum",
+    "IntEnum",
+    "StrEnum",
+    "NamedTuple",
+    "TypedDict",
+    "type",
+    "tuple",
+    "str",
+    "int",
+    "dict",
+    "list",
+}
+_DEPTH = 40  # of re-exports and bases; only a cycle goes that deep
+
+
+class TargetError(ValueError):
+    """A `_target_` that does not exist.
+
+    Args:
+        what: What was not found.
+        received: The part of the path that is wrong.
+        choices: What is there instead.
+        prefix: Dotted path in front of the choices, to name them in full.
+    """
+
+    def __init__(self, what: str, *, received: str, choices: list[str], prefix: str = "") -> None:
+        super().__init__(what)
+        self.what, self.received, self.choices, self.prefix = what, received, choices, prefix
+
+
+class UnreadableError(Exception):
+    """The source does not tell."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A definition and the module whose names it uses; `node` is None for a module itself."""
+
+    module: Module
+    node: ast.AST | None = None
+
+
+def find(target: str) -> tuple[Found, Found | None]:
+    """The definition a dotted path leads to, and for a method its class.
+
+    Raises:
+        TargetError: There is no such module, or no such name in it.
+        UnreadableError: The source does not tell.
+    """
+    module, rest = _split(target)
+    found, owner = Found(module), None
+    for name in rest:
+        owner, found = found, _step(found, name, last=name is rest[-1])
+    return found, owner
+
+
+def _step(found: Found, name: str, *, last: bool) -> Found:
+    try:
+        return _attribute(found, name)
+    except UnreadableError:
+        close = nearest(name, modules.submodules(found.module)) if found.node is None and not last else []
+        if not close:
+            raise
+        # A name in the middle of a path is nearly always a module, and one of nearly this name exists.
+        what = f"the package {found.module.name} has no such module"
+        raise TargetError(what, received=name, choices=close, prefix=f"{found.module.name}.") from None
+
+
+def _split(target: str) -> tuple[Module, list[str]]:
+    """The module a path starts with, as long as it can be found on disk, and the names after it."""
+    parts = target.split(".")
+    module = modules.load(parts[0]) if parts[0] else None
+    if module is None or len(parts) == 1:
+        what = "there is no such module" if module is None else "a module is not something to build"
+        raise TargetError(what, received=parts[0], choices=[] if module else modules.top_level_names())
+    count = 1
+    while count < len(parts) - 1 and module.folders and not module.opaque:
+        deeper = modules.load(".".join(parts[: count + 1]))
+        if deeper is None:
+            break
+        module, count = deeper, count + 1
+    return module, parts[count:]
+
+
+def _attribute(found: Found, name: str, depth: int = 0) -> Found:
+    if found.node is None:
+        return _module_attribute(found.module, name, depth)
+    if isinstance(found.node, ast.ClassDef):
+        method = member(found, name, depth)
+        if method is not None:
+            return method
+        raise TargetError(
+            f"the class {found.node.name} has no method of that name", received=name, choices=_methods(found.node)
+        )
+    raise UnreadableError(name)
+
+
+def _module_attribute(module: Module, name: str, depth: int) -> Found:
+    if module.opaque or depth > _DEPTH:
+        raise UnreadableError(name)
+    binding = module.bindings.get(name)
+    if binding is not None:
+        return _follow(module, binding, depth + 1)
+    starred = _from_stars(module, name, depth + 1)
+    if starred is not None:
+        return starred
+    submodule = modules.load(f"{module.name}.{name}")
+    if submodule is not None:
+        return Found(submodule)
+    if module.dynamic:
+        return _lazy(module, name, depth + 1)
+    known = sorted({*_public(module, 0), *modules.submodules(module)})
+    what = f"the module {module.name} has no such name"
+    raise TargetError(what, received=name, choices=known, prefix=f"{module.name}.")
+
+
+def _follow(module: Module, binding: Binding, depth: int) -> Found:
+    """From the statement that binds a name to the definition behind it."""
+    if binding.node is None:
+        source = modules.load(binding.module)
+        if source is None or source.opaque:
+            raise UnreadableError(binding.module)
+        return Found(source) if binding.name is None else _module_attribute(source, binding.name, depth)
+    if isinstance(binding.node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        return Found(module, binding.node)
+    value = getattr(binding.node, "value", None)
+    if isinstance(value, (ast.Name, ast.Attribute)):
+        return _expression(module, value, depth)
+    raise UnreadableError(module.name)
+
+
+def _expression(module: Module, value: ast.expr, depth: int) -> Found:
+    """What a name or dotted name means inside a module."""
+    if depth > _DEPTH:
+        raise UnreadableError(module.name)
+    if isinstance(value, ast.Subscript):
+        return _expression(module, value.value, depth + 1)
+    try:
+        if isinstance(value, ast.Name):
+            return _module_attribute(module, value.id, depth + 1)
+        if isinstance(value, ast.Attribute):
+            return _attribute(_expression(module, value.value, depth + 1), value.attr, depth + 1)
+    except TargetError as error:
+        raise UnreadableError(module.name) from error
+    raise UnreadableError(module.name)
+
+
+def _from_stars(module: Module, name: str, depth: int) -> Found | None:
+    doubt = False
+    for source in map(modules.load, module.stars):
+        if source is None or source.opaque:
+            doubt = True
+            continue
+        if name.startswith("_") if source.exports is None else name not in source.exports:
+            continue
+        try:
+            return _module_attribute(source, name, depth)
+        except TargetError:
+            continue
+        except UnreadableError:
+            doubt = True
+    if doubt:
+        raise UnreadableError(name)
+    return None
+
+
+def _lazy(module: Module, name: str, depth: int) -> Found:
+    """A name that `__getattr__` imports, by the table beside it."""
+    place = module.lazy.get(name, "").replace(":", ".").lstrip(".")
+    for candidate in (place, f"{module.name}.{place}"):
+        source = modules.load(candidate) if place else None
+        if source is not None and not source.opaque:
+            return _module_attribute(source, name, depth)
+    raise UnreadableError(name)
+
+
+def _public(module: Module, depth: int) -> set[str]:
+    names = {name for name in module.bindings if not name.startswith("_")}
+    for source in map(modules.load, module.stars if depth < 5 else ()):
+        names |= _public(source, depth + 1) if source is not None else set()
+    return names
+
+
+def _methods(node: ast.ClassDef) -> list[str]:
+    return [item.name for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")]
+
+
+def bases(found: Found, depth: int = 0) -> list[Found]:
+    """The base classes that could hold a constructor, in the order they are searched."""
+    assert isinstance(found.node, ast.ClassDef)
+    result = []
+    for base in found.node.bases:
+        name = last_name(base)
+        if name in _UNREADABLE_BASES or depth > _DEPTH:
+            raise UnreadableError(found.node.name)
+        if name not in _PLAIN_BASES:
+            result.append(_expression(found.module, base, depth + 1))
+    if not all(isinstance(base.node, ast.ClassDef) for base in result):
+        raise UnreadableError(found.node.name)
+    return result
+
+
+def last_name(node: ast.expr) -> str:
+    """`C` of `a.b.C[T]`."""
+    if isinstance(node, ast.Subscript):
+        return last_name(node.value)
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+def own(node: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    """The function of that name in the class body."""
+    # The last definition counts: earlier ones are overloads.
+    found = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == name]
+    return found[-1] if found else None
+
+
+def member(found: Found, name: str, depth: int) -> Found | None:
+    """The method of a class or of the first base that has it."""
+    assert isinstance(found.node, ast.ClassDef)
+    method = own(found.node, name)
+    if method is not None:
+        return Found(found.module, method)
+    for base in bases(found, depth):
+        inherited = member(base, name, depth + 1)
+        if inherited is not None:
+            return inherited
+    return None

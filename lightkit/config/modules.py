@@ -1,0 +1,223 @@
+"""Python modules read as text: where they are and what names they define, without importing anything."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One top-level name of a module.
+
+    Args:
+        node: The statement that binds it: a definition, an assignment, or None for an import.
+        module: For imports, the absolute module it comes from.
+        name: For imports, the name in that module; None when the module itself is bound.
+    """
+
+    node: ast.stmt | None = None
+    module: str = ""
+    name: str | None = None
+
+
+@dataclass
+class Module:
+    """A module as found on disk.
+
+    Args:
+        name: Dotted name.
+        file: Its source; None for packages without `__init__.py` and for compiled modules.
+        folders: Where submodules are looked for; empty unless it is a package.
+        opaque: Its names can't be read (compiled, built in).
+    """
+
+    name: str
+    file: Path | None = None
+    folders: tuple[Path, ...] = ()
+    opaque: bool = False
+    bindings: dict[str, Binding] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    dynamic: bool = False
+    exports: tuple[str, ...] | None = None
+    lazy: dict[str, str] = field(default_factory=dict)
+
+
+@cache
+def load(name: str) -> Module | None:
+    """Find and read a module; None when there is none of that name."""
+    module = _locate(name)
+    if module is not None and module.file is not None and not module.opaque:
+        _read(module)
+    return module
+
+
+def clear() -> None:
+    """Forget what was read, because the import path or files have changed."""
+    load.cache_clear()
+    _locate.cache_clear()
+    importlib.invalidate_caches()
+
+
+@cache
+def _locate(name: str) -> Module | None:
+    parent, _, last = name.rpartition(".")
+    if not parent:
+        return _top_level(name)
+    package = _locate(parent)
+    if package is None or package.opaque:
+        return package
+    for folder in package.folders:
+        found = _in_folder(folder, last, name)
+        if found is not None:
+            return found
+    return None
+
+
+def _top_level(name: str) -> Module | None:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    folders = tuple(map(Path, spec.submodule_search_locations or ()))
+    if spec.origin is None or spec.origin in ("built-in", "frozen", "namespace"):
+        return Module(name, folders=folders, opaque=not folders)
+    file = Path(spec.origin)
+    return Module(name, file, folders, opaque=file.suffix != ".py")
+
+
+def _in_folder(folder: Path, last: str, name: str) -> Module | None:
+    package, file = folder / last, folder / f"{last}.py"
+    if (package / "__init__.py").is_file():
+        return Module(name, package / "__init__.py", (package,))
+    if file.is_file():
+        return Module(name, file)
+    if any((folder / f"{last}{suffix}").is_file() for suffix in EXTENSION_SUFFIXES):
+        return Module(name, opaque=True)
+    return Module(name, folders=(package,)) if package.is_dir() else None
+
+
+def submodules(module: Module) -> list[str]:
+    """Names of the modules directly inside a package."""
+    return sorted(info.name for info in pkgutil.iter_modules(map(str, module.folders)))
+
+
+def top_level_names() -> list[str]:
+    """Names of everything that `import NAME` would find."""
+    return sorted({*sys.stdlib_module_names, *(info.name for info in pkgutil.iter_modules())})
+
+
+def _read(module: Module) -> None:
+    assert module.file is not None
+    try:
+        tree = ast.parse(module.file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        module.opaque = True
+        return
+    for statement, first in _statements(tree.body):
+        _bind(module, statement, first)
+    module.dynamic = module.dynamic or "__getattr__" in module.bindings
+
+
+def _statements(body: Iterable[ast.stmt], first: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
+    """Top-level statements, also inside `if`, `try` and `with`; `first` is False on branches that only fill gaps."""
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield from _statements(statement.body, first)
+            yield from _statements(statement.orelse, False)
+        elif isinstance(statement, ast.Try):
+            yield from _statements([*statement.body, *statement.orelse, *statement.finalbody], first)
+            for handler in statement.handlers:
+                yield from _statements(handler.body, False)
+        elif isinstance(statement, ast.With):
+            yield from _statements(statement.body, first)
+        else:
+            yield statement, first
+
+
+def _bind(module: Module, statement: ast.stmt, first: bool) -> None:
+    if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        _put(module, statement.name, Binding(statement), first)
+    elif isinstance(statement, ast.Import):
+        for alias in statement.names:
+            bound = alias.name if alias.asname else alias.name.partition(".")[0]
+            _put(module, alias.asname or bound, Binding(module=bound), first)
+    elif isinstance(statement, ast.ImportFrom):
+        _bind_from(module, statement, first)
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        _bind_assignment(module, statement, first)
+    elif isinstance(statement, (ast.Expr, ast.For, ast.While)):
+        module.dynamic = module.dynamic or _writes_names(statement)
+
+
+def _bind_from(module: Module, statement: ast.ImportFrom, first: bool) -> None:
+    source = _absolute(module, statement)
+    for alias in statement.names:
+        if alias.name == "*":
+            module.stars.append(source)
+        else:
+            _put(module, alias.asname or alias.name, Binding(module=source, name=alias.name), first)
+
+
+def _absolute(module: Module, statement: ast.ImportFrom) -> str:
+    if not statement.level:
+        return statement.module or ""
+    parts = module.name.split(".")
+    drop = statement.level - (1 if module.folders else 0)
+    base = parts[: len(parts) - drop] if drop else parts
+    return ".".join([*base, *([statement.module] if statement.module else [])])
+
+
+def _bind_assignment(module: Module, statement: ast.Assign | ast.AnnAssign, first: bool) -> None:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    for target in targets:
+        for name in [target] if isinstance(target, ast.Name) else getattr(target, "elts", ()):
+            if isinstance(name, ast.Name):
+                _put(module, name.id, Binding(statement), first)
+    if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+        module.exports = _strings(statement.value)
+    elif isinstance(statement.value, ast.Dict):
+        _collect_lazy(module, statement.value)
+    elif any(isinstance(target, ast.Subscript) for target in targets):
+        module.dynamic = module.dynamic or _writes_names(statement)
+
+
+def _collect_lazy(module: Module, table: ast.Dict) -> None:
+    """Tables of the form `{"Name": "package.module"}`, which a module-level `__getattr__` imports from."""
+    for key, value in zip(table.keys, table.values):
+        name, place = getattr(key, "value", None), getattr(value, "value", None)
+        if isinstance(name, str) and isinstance(place, str):
+            module.lazy.setdefault(name, place)
+
+
+def _put(module: Module, name: str, binding: Binding, first: bool) -> None:
+    known = module.bindings.get(name)
+    if known is None or (first and not _weaker(binding, known)):
+        module.bindings[name] = binding
+
+
+def _weaker(new: Binding, known: Binding) -> bool:
+    # `Name = None` before or after a definition is a placeholder for it.
+    return isinstance(new.node, (ast.Assign, ast.AnnAssign)) and not isinstance(known.node, (ast.Assign, ast.AnnAssign))
+
+
+def _writes_names(statement: ast.stmt) -> bool:
+    names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    return bool(names & {"globals", "vars", "exec", "setattr", "locals"})
+
+
+def _strings(value: ast.expr | None) -> tuple[str, ...] | None:
+    """The text constants of a list or tuple literal; None when it is anything else."""
+    if not isinstance(value, (ast.List, ast.Tuple)):
+        return None
+    found = [item.value for item in value.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    return tuple(found) if len(found) == len(value.elts) else None

@@ -1,0 +1,178 @@
+"""What Hydra does by itself: sweeps with its sweepers and launchers, completion, and its views of the composition."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+import lightkit.config.hydra_compat as hydra_compat
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config.check import complete
+from lightkit.config.compose import Composed, compose_with, make_loader
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader
+from lightkit.config.overrides import Rewritten, rewrite
+from lightkit.config.project import project_root
+
+_SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+Task = Callable[[DictConfig], "float | None"]
+
+
+def compose_jobs(
+    overrides: Sequence[str],
+    *,
+    config_dir: str | None = None,
+    config_name: str = "config",
+    project: Path | None = None,
+) -> list[Composed]:
+    """Compose and check every run of a sweep before any of them starts.
+
+    For Hydra's basic sweeper this is the whole grid (`a=1,2 b=range(0,3)` and what `hydra.sweeper.params` adds). Other
+    sweepers choose values as they go: of those every single value, and both ends of every interval, is tried once.
+
+    Raises:
+        UserErrors: Everything that is wrong with any of them, in one report.
+    """
+    loader = make_loader(config_dir=config_dir, project=project)
+    return _jobs(loader, overrides, config_name)[0]
+
+
+def _jobs(loader: Loader, overrides: Sequence[str], config_name: str) -> tuple[list[Composed], Rewritten]:
+    checked = rewrite(loader, overrides, sweep=True)
+    errors, composed = list(checked.errors), []
+    for job in _job_overrides(loader, checked.texts, config_name, errors):
+        try:
+            composed.append(compose_with(loader, job, config_name=config_name))
+        except UserErrors as found:
+            errors += found.errors
+    if errors:
+        raise UserErrors({(error.key, error.what, error.origin): error for error in errors}.values())
+    return composed, checked
+
+
+def _job_overrides(loader: Loader, texts: list[str], config_name: str, errors: list[UserError]) -> list[list[str]]:
+    """The overrides of every job, without the `++` that was put in front for Hydra."""
+    fixed = [text for text in texts if not loader.parse(text).is_sweep_override()]
+    try:
+        sweeper = loader.compose(config_name, fixed).hydra.sweeper
+    except COMPOSE_ERRORS:
+        # What is wrong shows again, and is put better, when the job itself is composed.
+        return [_typed(fixed)]
+    try:
+        if sweeper._target_ == _SWEEP_TARGET:
+            added = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
+            more = rewrite(loader, added, sweep=True)
+            errors += more.errors
+            return [_typed(job) for job in hydra_compat.split_sweep(loader, [*more.texts, *texts])]
+        return [_typed(job) for job in hydra_compat.one_by_one(loader, texts)]
+    except ValueError as error:
+        errors.append(UserError(f"this sweep can't be laid out: {error}"))
+        return []
+
+
+def _typed(texts: Sequence[str]) -> list[str]:
+    return [text.removeprefix("++") for text in texts]
+
+
+def run_hydra(
+    overrides: Sequence[str],
+    task: Task,
+    *,
+    config_dir: str | None = None,
+    config_name: str = "config",
+    sweep_dir: Path | None = None,
+) -> Any:
+    """Sweep with Hydra's own sweeper and launcher (joblib, submitit, ...), after every job was checked.
+
+    Args:
+        overrides: As typed, with sweeps.
+        task: Gets the complete, read-only configuration of each job, whose folder is
+            `HydraConfig.get().runtime.output_dir`.
+        config_dir: One more folder of options.
+        config_name: File to start from.
+        sweep_dir: Folder of the sweep; by default `outputs/sweeps/<date>/<time>-<name>` below the project.
+
+    Returns:
+        What Hydra's sweeper returns.
+
+    Raises:
+        UserErrors: Any job is wrong; none was started.
+    """
+    loader = make_loader(config_dir=config_dir)
+    _, checked = _jobs(loader, overrides, config_name)
+    settings = [text for text in _settings(sweep_dir) if text.partition("=")[0] not in _keys(overrides)]
+    return hydra_compat.run_multirun(loader, config_name, [*settings, *checked.texts], lambda cfg: task(complete(cfg)))
+
+
+def _settings(sweep_dir: Path | None) -> list[str]:
+    """Hydra's own settings: all goes below `outputs/`, the working directory stays, nothing is logged twice."""
+    root = (project_root() or Path.cwd()) / "outputs" / "sweeps"
+    folder = str(sweep_dir) if sweep_dir is not None else f"{root}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-${{name}}"
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
+    return [*quiet, f"hydra.sweep.dir='{folder}'"]
+
+
+def _keys(overrides: Sequence[str]) -> set[str]:
+    return {text.lstrip("+~").partition("=")[0] for text in overrides}
+
+
+def hydra_command(args: Sequence[str]) -> None:
+    """Shell completion, `--hydra-help`, `--info` and `--cfg hydra|all`, printed by Hydra.
+
+    Args:
+        args: Everything after `lightkit train`.
+
+    Raises:
+        UserError: Hydra could not do it.
+    """
+    parser = hydra_compat.native_parser()
+    options, _ = parser.parse_known_args(list(args))
+    loader, name = make_loader(config_dir=options.config_dir), options.config_name or "config"
+    try:
+        if options.shell_completion:
+            _complete_shell(loader, name, options.overrides)
+        elif options.hydra_help:
+            hydra_compat.hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
+        elif options.info:
+            texts = _checked(loader, options.overrides)
+            hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=texts)
+        else:
+            sys.stdout.write(
+                config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job")
+            )
+    except (UserError, BrokenPipeError):
+        raise
+    except COMPOSE_ERRORS as error:
+        raise UserError(f"Hydra: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+
+
+def _complete_shell(loader: Loader, config_name: str, overrides: list[str]) -> None:
+    """Hydra completes what follows the program's name, so our own command and switches are taken out of the line."""
+    line = os.environ.get("COMP_LINE")
+    if line is not None:
+        os.environ["COMP_LINE"] = re.sub(r"\s(train|-m|--multirun)(?=\s)", "", line)
+    hydra_compat.hydra_app(loader).shell_completion(config_name=config_name, overrides=overrides)
+
+
+def _checked(loader: Loader, overrides: Sequence[str]) -> list[str]:
+    checked = rewrite(loader, overrides)
+    if checked.errors:
+        raise UserErrors(checked.errors)
+    return checked.texts
+
+
+def config_text(composed: Composed, kind: str = "job") -> str:
+    """A configuration as YAML: of the run (`job`), of Hydra (`hydra`) or both (`all`)."""
+    if kind == "job" or composed.hydra_cfg is None:
+        return OmegaConf.to_yaml(composed.cfg)
+    hydra_part = hydra_compat.hydra_node(composed.hydra_cfg)
+    return (
+        OmegaConf.to_yaml(hydra_part)
+        if kind == "hydra"
+        else OmegaConf.to_yaml(composed.cfg) + OmegaConf.to_yaml(hydra_part)
+    )

@@ -1,0 +1,118 @@
+"""Which file and line, or which override, a value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import yaml
+
+Key = tuple["str | int", ...]
+"""A place in the configuration: names, and numbers for list items."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def dotted(key: Key) -> str:
+    """`data.augment[0].size` for `("data", "augment", 0, "size")`."""
+    text = ""
+    for part in key:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def parts_of(text: str) -> Key:
+    """The reverse of `dotted`."""
+    found: list[str | int] = []
+    for part in text.replace("[", ".[").split("."):
+        inner = part.removeprefix("[").removesuffix("]")
+        if part:
+            found.append(int(inner) if part.startswith("[") and inner.isdigit() else inner)
+    return tuple(found)
+
+
+def shown(path: Path) -> str:
+    """A file as the user knows it: relative below the working directory, absolute elsewhere."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+@lru_cache(maxsize=256)
+def yaml_nodes(path: Path, changed: float = 0.0) -> yaml.Node | None:
+    """The YAML of a file with the line of every node; None when it can't be read. `changed` only keys the cache."""
+    try:
+        return yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return None
+
+
+def nodes(path: Path) -> yaml.Node | None:
+    """The YAML of a file as it is now."""
+    try:
+        return yaml_nodes(path, path.stat().st_mtime)
+    except OSError:
+        return None
+
+
+def line_of(path: Path, key: Key) -> int | None:
+    """Line of a key in a file, counted from 1."""
+    node, line = nodes(path), 1
+    for part in key:
+        step = _step(node, part)
+        if step is None:
+            return None
+        node, line = step
+    return line
+
+
+def _step(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
+    if isinstance(node, yaml.MappingNode):
+        hits = [(value, name.start_mark.line + 1) for name, value in node.value if str(name.value) == str(part)]
+        return hits[-1] if hits else None
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part], node.value[part].start_mark.line + 1
+    return None
+
+
+class Sources:
+    """Origins of the values of one composition; files are only read when a place is asked for.
+
+    Args:
+        layers: File and package of every file that was merged, the strongest last.
+        overrides: Key and text of every override, the strongest last.
+    """
+
+    def __init__(self, layers: Iterable[tuple[Path, str]] = (), overrides: Sequence[tuple[str, str]] = ()) -> None:
+        self.layers = [(path, parts_of(package)) for path, package in layers]
+        self.overrides = [(parts_of(key), text) for key, text in overrides]
+
+    def find(self, key: str | Key) -> str | None:
+        """`file:line` or `command line: a.b=c`, of the key or else of the nearest node around it."""
+        place = parts_of(key) if isinstance(key, str) else key
+        while place:
+            found = self.exact(place)
+            if found is not None:
+                return found
+            place = place[:-1]
+        return None
+
+    def exact(self, key: Key) -> str | None:
+        """The same, only for what sets the key itself."""
+        return self.on_command_line(key) or self._in_files(key)
+
+    def on_command_line(self, key: Key) -> str | None:
+        """The override that sets the key, or a node around it."""
+        for place, text in reversed(self.overrides):
+            if place and key[: len(place)] == place:
+                return f"command line: {text}"
+        return None
+
+    def _in_files(self, key: Key) -> str | None:
+        for path, package in reversed(self.layers):
+            if key[: len(package)] != package:
+                continue
+            line = line_of(path, key[len(package) :]) if key != package else 1
+            if line is not None:
+                return f"{shown(path)}:{line}"
+        return None

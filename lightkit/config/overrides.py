@@ -1,0 +1,145 @@
+"""Overrides as the user types them, checked one by one and made acceptable to Hydra.
+
+Hydra wants `+key=value` for keys that are in no file and takes any key then. Here every value is force-added (`++`), so
+that a valid key never needs a plus, and every key, wherever it came from, is judged by our own checker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightkit.common.errors import UserError
+from lightkit.common.suggest import nearest
+from lightkit.config.defaults import unknown_option
+from lightkit.config.experiments import GROUP
+from lightkit.config.hydra_compat import Loader, Override
+
+
+@dataclass
+class Rewritten:
+    """Overrides ready for Hydra.
+
+    Args:
+        texts: What Hydra gets.
+        values: Key and original text of the overrides that set or remove values, for the origins.
+        errors: What can't be used; such overrides are left out of `texts`.
+        toggled: Positions of texts whose plus was changed once already.
+        skipped: Keys below which nothing can be judged, because the choice of their group was wrong.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    values: list[tuple[str, str]] = field(default_factory=list)
+    errors: list[UserError] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    toggled: set[int] = field(default_factory=set)
+
+
+def command_line(text: str) -> str:
+    """Origin of something that an override says."""
+    return f"command line: {text}"
+
+
+def plain(text: str) -> str:
+    """An override without the `+` in front, as it is used in names and tables."""
+    return text.lstrip("+")
+
+
+def rewrite(loader: Loader, overrides: Sequence[str], *, sweep: bool = False) -> Rewritten:
+    """Check the syntax and the groups of all overrides, and force-add the values.
+
+    Args:
+        loader: Knows the groups and options.
+        overrides: As typed.
+        sweep: Several values for one key are allowed.
+    """
+    result = Rewritten()
+    for text in overrides:
+        try:
+            override = loader.parse(text)
+        except ValueError as error:
+            result.errors.append(_unreadable(text, str(error)))
+            continue
+        if override.is_sweep_override() and not sweep:
+            result.errors.append(_needs_multirun(text, override))
+        elif override.is_sweep_override() and override.is_hydra_override():
+            what = "Hydra's own settings can't be swept"
+            result.errors.append(UserError(what, key=override.key_or_group, origin=command_line(text)))
+        elif override.key_or_group.startswith("hydra."):
+            result.texts.append(text)
+        elif _is_choice(loader, override):
+            _choose(loader, override, text, result)
+        else:
+            _set_value(loader, override, text, result)
+    return result
+
+
+def _is_choice(loader: Loader, override: Override) -> bool:
+    group = override.key_or_group
+    return (loader.is_group(group) or group == GROUP) and not isinstance(override.value(), dict)
+
+
+def _unreadable(text: str, message: str) -> UserError:
+    reason = message.splitlines()[0] if message else ""
+    fix = "use key=value, group=option or ~key; put quotes around spaces, commas and brackets: 'key=\"a, b\"'"
+    return UserError(f"this override can't be read: {reason}", received=text, origin=command_line(text), fix=fix)
+
+
+def _needs_multirun(text: str, override: Override) -> UserError:
+    what = "several values for one key start several runs, which wants -m"
+    fix = f"add -m, or for a list write {override.get_key_element()}=[…], or for a text put quotes around it"
+    return UserError(
+        what, key=override.key_or_group, received=text.partition("=")[2], origin=command_line(text), fix=fix
+    )
+
+
+def _set_value(loader: Loader, override: Override, text: str, result: Rewritten) -> None:
+    key, origin = override.key_or_group, command_line(text)
+    if override.package is not None or "/" in key:
+        choices = loader.groups(key.rpartition("/")[0]) if "/" in key else loader.groups()
+        result.errors.append(UserError("there is no such group", key=key, received=key, choices=choices, origin=origin))
+        return
+    result.values.append((key, text))
+    result.texts.append(text if override.is_delete() else f"++{plain(text)}")
+
+
+def _choose(loader: Loader, override: Override, text: str, result: Rewritten) -> None:
+    group, value = override.key_or_group, override.value()
+    options = _options(override, value)
+    wrong = [option for option in options if not loader.is_option(group, option)]
+    if group == GROUP and value is None and not override.is_delete():
+        return
+    if override.is_delete():
+        result.texts.append(text)
+    elif not options and not override.is_sweep_override():
+        fix, choices = f"{group}=OPTION", loader.options(group)
+        result.errors.append(
+            UserError("an option is missing", key=group, choices=choices, origin=command_line(text), fix=fix)
+        )
+    elif wrong:
+        result.errors += [unknown_option(loader, group, option, origin=command_line(text)) for option in wrong]
+        result.skipped.append(override.package or group.replace("/", "."))
+    else:
+        result.texts.append(text if not text.startswith("++") else text[1:])
+
+
+def _options(override: Override, value: Any) -> list[str]:
+    if override.is_sweep_override():
+        discrete = override.is_discrete_sweep()
+        return [str(option).strip("'\"") for option in override.sweep_string_iterator()] if discrete else []
+    if value is None or value == "":
+        return []
+    return [str(option) for option in value] if isinstance(value, list) else [str(value)]
+
+
+def undeletable(text: str, reason: str, names: Sequence[str]) -> UserError:
+    """The error for an override that Hydra could not apply."""
+    key = plain(text.lstrip("~")).partition("=")[0]
+    if text.startswith("~") and "does not exist" in reason:
+        close = nearest(key, [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]])
+        fix = f"~{close[0]}" if close else None
+        return UserError("there is nothing of that name to remove", key=key, origin=command_line(text), fix=fix)
+    line = next((line for line in reason.splitlines() if line.strip()), "")
+    shown = text if text.startswith("~") else plain(text)
+    return UserError(f"can't be set: {line}", key=key, origin=command_line(shown))

@@ -1,0 +1,102 @@
+"""Where configuration and modules come from: what lightkit ships and the user's own project."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import lightkit.config.signatures as signatures
+from lightkit.common.errors import UserError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped_conf() -> Path:
+    """The folder of the shipped options: inside an installed package, or beside it in a checkout."""
+    return _shipped("conf")
+
+
+def shipped_experiments() -> Path:
+    """The folder of the shipped experiments."""
+    return _shipped("experiments")
+
+
+def _shipped(name: str) -> Path:
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
+
+
+def project_root() -> Path | None:
+    """The user's project: `LIGHTKIT_PROJECT`, or the nearest folder upwards that has `conf/` or `experiments/`.
+
+    Raises:
+        UserError: `LIGHTKIT_PROJECT` names no folder.
+    """
+    named = os.environ.get("LIGHTKIT_PROJECT")
+    if named:
+        if not Path(named).is_dir():
+            raise UserError("the environment variable LIGHTKIT_PROJECT names no folder", received=named)
+        return Path(named).resolve()
+    here = Path.cwd().resolve()
+    for folder in (here, *here.parents):
+        if (folder / "conf").is_dir() or (folder / "experiments").is_dir():
+            return folder
+    return None
+
+
+def make_importable(project: Path | None) -> None:
+    """Let `_target_`s name modules of the project and of experiments, shipped or own.
+
+    The project goes to the end of `sys.path`, so that it hides nothing. Shipped experiments inside an installed package
+    can't be reached that way (the package's own folder must not be on the path); a finder for that one name adds them.
+    """
+    roots = [project] if project is not None else []
+    experiments = shipped_experiments()
+    if experiments.is_dir() and experiments.parent != _PACKAGE:
+        roots.append(experiments.parent)
+    new = [str(root) for root in roots if str(root) not in sys.path]
+    sys.path.extend(new)
+    finder = _ExperimentsFinder.install() if experiments.parent == _PACKAGE and experiments.is_dir() else None
+    if new or finder:
+        signatures.clear()
+
+
+class _ExperimentsFinder:
+    """Makes `experiments` one namespace package of all `experiments/` folders on the path and the shipped one."""
+
+    @classmethod
+    def install(cls) -> bool:
+        """Put it in front of the other finders; False when it is there already."""
+        if any(isinstance(finder, cls) for finder in sys.meta_path):
+            return False
+        sys.meta_path.insert(0, cls())
+        return True
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The namespace package, when it is the one asked for."""
+        if name != "experiments":
+            return None
+        spec = ModuleSpec(name, None, is_package=True)
+        folders = [Path(entry or ".").absolute() / name for entry in sys.path]
+        spec.submodule_search_locations = [str(path) for path in (*folders, shipped_experiments()) if path.is_dir()]
+        return spec
+
+
+def find_config_dir(folder: str | os.PathLike[str] | None) -> Path | None:
+    """The folder of `--config-dir`.
+
+    Raises:
+        UserError: It does not exist.
+    """
+    if folder is None:
+        return None
+    path = Path(folder).expanduser().resolve()
+    if not path.is_dir():
+        raise UserError("no such folder", key="--config-dir", received=str(folder))
+    return path

@@ -1,0 +1,140 @@
+"""The configuration of a run as a file: written resolved, read back and checked again."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config.check import complete, problems
+from lightkit.config.compose import Composed, make_loader
+from lightkit.config.hydra_compat import Loader, apply_override
+from lightkit.config.origins import Sources, dotted, parts_of, shown
+from lightkit.config.overrides import command_line, rewrite, undeletable
+from lightkit.config.project import make_importable, project_root
+
+FILE = "config.yaml"
+_REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
+_SECRET = re.compile(r"\$\{\s*(oc\.)?env\s*:")
+_HEAD = "# The whole configuration of this run. Values from the environment are still read from there.\n"
+
+
+def save(cfg: DictConfig, folder: Path) -> Path:
+    """Write `folder/config.yaml`, from which the run can be repeated.
+
+    Everything is resolved but what comes from environment variables (`${oc.env:TOKEN}`): such text may be a secret.
+    """
+    path, text = folder / FILE, _HEAD + to_yaml(cfg)
+    temporary = path.with_name(f".{FILE}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def to_yaml(cfg: DictConfig) -> str:
+    """The configuration as YAML, resolved but for what comes from the environment."""
+    return OmegaConf.to_yaml(OmegaConf.create(_public(cfg)))
+
+
+def _public(node: DictConfig | ListConfig) -> Any:
+    keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
+    values = [_public_value(node, key) for key in keys]
+    return dict(zip(keys, values)) if isinstance(node, DictConfig) else values
+
+
+def _public_value(parent: DictConfig | ListConfig, key: Any) -> Any:
+    node = parent._get_node(key)
+    if node._is_interpolation() and _is_secret(parent, node._value(), 0):  # type: ignore[union-attr]
+        return node._value()  # type: ignore[union-attr]
+    value = parent[key]
+    return _public(value) if isinstance(value, (DictConfig, ListConfig)) else value
+
+
+def _is_secret(parent: DictConfig | ListConfig, raw: Any, depth: int) -> bool:
+    """Whether a value comes from the environment, by itself or through the values it refers to."""
+    if not isinstance(raw, str) or depth > 20:
+        return False
+    if _SECRET.search(raw):
+        return True
+    for reference in _REFERENCE.findall(raw):
+        holder = _holder(parent, reference)
+        if holder is not None and _is_secret(holder[0], holder[1], depth + 1):
+            return True
+    return False
+
+
+def _holder(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig | ListConfig, Any] | None:
+    node: Any = parent._get_root()
+    if reference.startswith("."):
+        node, reference = parent, reference[1:]
+        while reference.startswith("."):
+            node, reference = node._get_parent(), reference[1:]
+    container: Any = node
+    for part in parts_of(reference):
+        if not isinstance(node, (DictConfig, ListConfig)):
+            return None
+        container, node = node, node._get_node(part)  # type: ignore[arg-type]
+    return None if node is None or isinstance(node, (DictConfig, ListConfig)) else (container, node._value())
+
+
+def load_run(run: Path, overrides: Sequence[str] = ()) -> Composed:
+    """The configuration a run was started with, changed by value overrides and checked again.
+
+    Args:
+        run: Folder of the run.
+        overrides: `trainer.epochs=50`, `~metrics.val.f1`. The options of groups can't be changed any more.
+
+    Raises:
+        UserErrors: Everything that is wrong, in one report.
+        UserError: There is no readable configuration in the folder.
+    """
+    path = Path(run) / FILE
+    make_importable(project_root())
+    cfg, loader, errors = _read(path), make_loader(), list[UserError]()
+    values = [text for text in overrides if _apply(cfg, loader, text, errors)]
+    sources = Sources([(path, "")], [(text.lstrip("+").partition("=")[0], text) for text in values])
+    errors += problems(cfg, sources)
+    if errors:
+        raise UserErrors(errors)
+    return Composed(complete(cfg), list(overrides), {}, sources)
+
+
+def _read(path: Path) -> DictConfig:
+    if not path.is_file():
+        raise UserError("not the folder of a run: it has no config.yaml", key=shown(path.parent), fix="lightkit runs")
+    try:
+        cfg = OmegaConf.load(path)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"can't be read: {error}", key=shown(path)) from error
+    if not isinstance(cfg, DictConfig):
+        raise UserError("holds no configuration", key=shown(path))
+    return cfg
+
+
+def _apply(cfg: DictConfig, loader: Loader, text: str, errors: list[UserError]) -> bool:
+    """Change the configuration by one override; True when it set a value."""
+    checked = rewrite(loader, [text])
+    errors += checked.errors
+    for rewritten in checked.texts:
+        override = loader.parse(rewritten)
+        if (
+            loader.is_group(override.key_or_group)
+            and not isinstance(override.value(), dict)
+            and not override.is_delete()
+        ):
+            what = "the options of a run are fixed once it has started"
+            fix = f"set single values ({override.key_or_group}.KEY=VALUE), or start a new run with lightkit train"
+            errors.append(UserError(what, key=override.key_or_group, origin=command_line(text), fix=fix))
+            return False
+        reason = apply_override(override, cfg)
+        if reason is not None:
+            errors.append(undeletable(text, reason, [dotted((str(name),)) for name in cfg]))
+            return False
+    return bool(checked.values)

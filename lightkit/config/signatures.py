@@ -1,0 +1,214 @@
+"""Signatures of `_target_`s read from source with `ast`, so that a configuration is checked without importing it.
+
+Re-exports, star imports, lazy exports, inherited `__init__`s, dataclasses and arguments handed on by `**kwargs` are
+followed. What cannot be read (compiled code, `__new__`, names made at run time) gives None and is left to the build.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import lightkit.config.modules as modules
+from lightkit.config.annotations import or_none, read_annotation
+from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, last_name, own
+
+__all__ = ["Parameter", "Signature", "TargetError", "clear", "read"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument: its name, its type as far as it is plain, and whether it must be given."""
+
+    name: str
+    annotation: Any = Any
+    required: bool = False
+    default: str = ""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What may be passed by name.
+
+    Args:
+        parameters: The named arguments, in order.
+        open: Any further name may be passed too.
+        positional: Number of leading arguments that may also be passed by position.
+    """
+
+    parameters: tuple[Parameter, ...]
+    open: bool = False
+    positional: int = 0
+
+    def names(self) -> list[str]:
+        """Names of the arguments, in order."""
+        return [parameter.name for parameter in self.parameters]
+
+    def get(self, name: str) -> Parameter | None:
+        """The argument of that name."""
+        return next((parameter for parameter in self.parameters if parameter.name == name), None)
+
+
+@cache
+def read(target: str) -> Signature | None:
+    """The signature of a class, function or method by its dotted path; None when the source does not tell.
+
+    Raises:
+        TargetError: There is no such module, or no such name in it.
+    """
+    try:
+        return _of(*find(target))
+    except (UnreadableError, RecursionError):
+        return None
+
+
+def clear() -> None:
+    """Forget what was read, because the import path or files have changed."""
+    read.cache_clear()
+    modules.clear()
+
+
+def _of(found: Found, owner: Found | None) -> Signature:
+    if isinstance(found.node, ast.ClassDef):
+        return _of_class(found)
+    if not isinstance(found.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        raise UnreadableError(found.module.name)
+    in_class = owner is not None and isinstance(owner.node, ast.ClassDef)
+    # Taken from the class, a plain method still wants `self`; a class method is bound already.
+    bound = in_class and _decorated(found.node, "classmethod")
+    return _of_function(found.node, skip=1 if bound else 0, forwarded=None)
+
+
+def _decorated(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *names: str) -> bool:
+    plain = (item.func if isinstance(item, ast.Call) else item for item in node.decorator_list)
+    return any(last_name(item) in names for item in plain)
+
+
+def _of_class(found: Found) -> Signature:
+    """The constructor: of the class itself or of the first base that has one."""
+    node = found.node
+    assert isinstance(node, ast.ClassDef)
+    if own(node, "__new__") or any(
+        keyword.arg == "metaclass" and last_name(keyword.value) != "ABCMeta" for keyword in node.keywords
+    ):
+        raise UnreadableError(node.name)
+    init = own(node, "__init__")
+    if init is not None:
+        return _of_function(init, skip=1, forwarded=found)
+    if _decorated(node, "dataclass", "define", "attrs"):
+        return _of_dataclass(found)
+    return _inherited(found)
+
+
+def _inherited(found: Found) -> Signature:
+    for base in bases(found):
+        signature = _of_class(base)
+        if signature != _NOTHING:
+            return signature
+    return _NOTHING
+
+
+_NOTHING = Signature(())
+
+
+def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef, *, skip: int, forwarded: Found | None) -> Signature:
+    """The arguments of a function; with `forwarded`, the class whose bases get what `**kwargs` catches."""
+    listed = [*node.args.posonlyargs, *node.args.args]
+    gap: list[ast.expr | None] = [None] * (len(listed) - len(node.args.defaults))
+    pairs = list(zip(listed, [*gap, *node.args.defaults]))[skip:]
+    positional = len(pairs)
+    pairs = [pair for pair in pairs if pair[0] not in node.args.posonlyargs]
+    pairs += list(zip(node.args.kwonlyargs, node.args.kw_defaults))
+    own_ones = tuple(_parameter(argument, default) for argument, default in pairs)
+    if node.args.kwarg is None:
+        return Signature(own_ones, positional=positional)
+    rest = _caught(node, node.args.kwarg.arg, forwarded)
+    names = {parameter.name for parameter in own_ones}
+    more = tuple(parameter for parameter in rest.parameters if parameter.name not in names)
+    return Signature((*own_ones, *more), open=rest.open, positional=positional)
+
+
+def _parameter(argument: ast.arg, default: ast.expr | None) -> Parameter:
+    kind = read_annotation(argument.annotation)
+    if isinstance(default, ast.Constant) and default.value is None:
+        kind = or_none(kind)
+    return Parameter(argument.arg, kind, required=default is None, default=ast.unparse(default) if default else "")
+
+
+def _caught(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, found: Found | None) -> Signature:
+    """What `**kwargs` takes: the base's arguments when it is handed on, or the names popped when a rest is refused."""
+    try:
+        call = _super_call(node, kwargs)
+        if found is not None and call is not None:
+            base = _inherited(found)
+            given = {keyword.arg for keyword in call.keywords}
+            kept = [item for item in base.parameters[len(call.args) :] if item.name not in given]
+            return Signature(tuple(kept), open=base.open)
+    except UnreadableError:
+        return Signature((), open=True)
+    popped = _popped(node, kwargs)
+    return Signature(tuple(map(Parameter, popped)), open=not (popped and _refuses_rest(node, kwargs)))
+
+
+def _super_call(node: ast.AST, kwargs: str) -> ast.Call | None:
+    """`super().__init__(..., **kwargs)` somewhere in a constructor."""
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
+            inner = call.func.value
+            through_super = isinstance(inner, ast.Call) and last_name(inner.func) == "super"
+            if through_super and any(k.arg is None and _is_name(k.value, kwargs) for k in call.keywords):
+                return call
+    return None
+
+
+def _popped(node: ast.AST, kwargs: str) -> list[str]:
+    found = []
+    for call in ast.walk(node):
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "pop"
+            and call.args
+        ):
+            key = call.args[0]
+            if _is_name(call.func.value, kwargs) and isinstance(key, ast.Constant) and isinstance(key.value, str):
+                found.append(key.value)
+    return found
+
+
+def _refuses_rest(node: ast.AST, kwargs: str) -> bool:
+    tests = (item for item in ast.walk(node) if isinstance(item, ast.If) and _is_name(item.test, kwargs))
+    return any(isinstance(inner, ast.Raise) for test in tests for inner in ast.walk(test))
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _of_dataclass(found: Found) -> Signature:
+    node = found.node
+    assert isinstance(node, ast.ClassDef)
+    fields: dict[str, Parameter] = {}
+    for base in reversed(bases(found)):
+        fields.update({parameter.name: parameter for parameter in _of_class(base).parameters})
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            fields.update(_field(item, item.target.id))
+    return Signature(tuple(fields.values()), positional=len(fields))
+
+
+def _field(item: ast.AnnAssign, name: str) -> dict[str, Parameter]:
+    if "ClassVar" in ast.unparse(item.annotation):
+        return {}
+    options: dict[str | None, ast.expr] = {}
+    if isinstance(item.value, ast.Call) and last_name(item.value.func) == "field":
+        options = {keyword.arg: keyword.value for keyword in item.value.keywords}
+        if isinstance(options.get("init"), ast.Constant) and ast.unparse(options["init"]) == "False":
+            return {}
+        required = not {"default", "default_factory"} & set(options)
+    else:
+        required = item.value is None
+    made = _parameter(ast.arg(name, item.annotation), item.value)
+    return {name: replace(made, required=required)}

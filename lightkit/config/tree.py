@@ -1,0 +1,95 @@
+"""A configuration as plain Python values, with missing values and broken interpolations reported on the way."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError, OmegaConfBaseException
+
+from lightkit.common.suggest import nearest
+from lightkit.config.origins import Key, dotted
+
+
+class _Collects(Protocol):
+    def add(self, key: Key, what: str, **facts: Any) -> None: ...
+
+
+class _Unknown:
+    """Stands for a value that was reported already, so that nothing more is said about it."""
+
+    def __repr__(self) -> str:
+        return "unknown"
+
+
+UNKNOWN = _Unknown()
+_DEPTH = 60  # only a container that contains itself by interpolation goes that deep
+
+
+def plain_tree(cfg: DictConfig | ListConfig, report: _Collects, key: Key = ()) -> Any:
+    """Dicts, lists and scalars; `UNKNOWN` where there is no value."""
+    if len(key) > _DEPTH:
+        report.add(key[:5], "refers to itself")
+        return UNKNOWN
+    if isinstance(cfg, ListConfig):
+        return [_value(cfg, index, report, (*key, index)) for index in range(len(cfg))]
+    return {str(name): _value(cfg, name, report, (*key, str(name))) for name in cfg}
+
+
+def _value(parent: DictConfig | ListConfig, name: Any, report: _Collects, key: Key) -> Any:
+    node = parent._get_node(name)
+    assert isinstance(node, Node)
+    if node._is_missing():
+        report.add(key, "a value is missing", received="???", fix=f"{dotted(key)}=VALUE")
+        return UNKNOWN
+    if node._is_interpolation():
+        return _resolved(parent, name, report, key)
+    if node._is_none():
+        return None
+    return plain_tree(node, report, key) if isinstance(node, (DictConfig, ListConfig)) else node._value()
+
+
+def _resolved(parent: DictConfig | ListConfig, name: Any, report: _Collects, key: Key) -> Any:
+    raw = parent._get_node(name)._value()  # type: ignore[union-attr]
+    try:
+        value = parent[name]
+    except InterpolationToMissingValueError:
+        report.add(key, "refers to a value that is missing", received=raw)
+        return UNKNOWN
+    except (OmegaConfBaseException, InterpolationResolutionError, RecursionError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        report.add(key, f"the interpolation can't be resolved: {reason}", received=raw, fix=_hint(parent, raw))
+        return UNKNOWN
+    if isinstance(value, (DictConfig, ListConfig)):
+        return plain_tree(value, _Silent(), key)
+    return value
+
+
+def _hint(node: DictConfig | ListConfig, raw: str) -> str | None:
+    wanted = raw.strip()[2:-1].strip()
+    if ":" in wanted or wanted.startswith("."):
+        return None
+    root = node._get_root()
+    close = nearest(wanted, [key for key in _all_keys(root, "") if key != wanted], count=1)
+    return f"did you mean ${{{close[0]}}}?" if close else None
+
+
+def _all_keys(node: Any, prefix: str) -> list[str]:
+    if not isinstance(node, DictConfig) or node._is_missing() or node._is_none() or node._is_interpolation():
+        return []
+    found = []
+    for name, child in node.items_ex(resolve=False):
+        found += [prefix + str(name), *_all_keys(child, f"{prefix}{name!s}.")]
+    return found
+
+
+class _Silent:
+    """Drops reports: what an interpolation leads to is reported where it stands itself."""
+
+    def add(self, key: Key, what: str, **facts: Any) -> None:
+        """Do nothing."""
+
+
+def to_plain(node: Any) -> Any:
+    """A node with everything resolved, as dicts, lists and scalars; other values are handed back as they are."""
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

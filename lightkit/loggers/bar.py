@@ -1,0 +1,106 @@
+"""The live display of a terminal, drawn by rich: two lines at the bottom, everything else above them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich import box
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lightkit.loggers.base import Progress
+from lightkit.loggers.wording import highlights, left, numeric, percent, rate
+
+_NARROW = 72
+"""Columns below which the throughput is left out."""
+_SMALLEST_BAR = 8
+
+
+class Bar:
+    """A progress bar with the newest values below it.
+
+    It is redrawn when told to and by no thread of its own: that would take time from the training loop.
+
+    Args:
+        stream: A terminal.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.console = Console(file=stream, highlight=False)
+        self._stream = stream
+        self._live: Live | None = None
+
+    def show(self, progress: Progress) -> None:
+        """Draw how far the run is."""
+        self._measure()
+        if self._live is None:
+            self._live = Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop")
+            self._live.start()
+        self._live.update(self.render(progress), refresh=True)
+
+    def render(self, progress: Progress) -> RenderableType:
+        """The two lines, no wider than the terminal."""
+        width = self.console.width - 1
+        before, after = _before(progress), _after(progress, width)
+        room = width - len(before) - len(after) - 2
+        values = Text("  ".join(highlights(progress)), style="dim", no_wrap=True, overflow="ellipsis")
+        if room < _SMALLEST_BAR:
+            return Group(_one_line(f"{before}  {percent(progress):.0%}", width), values)
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_row(
+            Text(before, style="bold"),
+            ProgressBar(total=max(1, progress.total_steps), completed=progress.step, width=room),
+            Text(after),
+        )
+        return Group(grid, values)
+
+    def _measure(self) -> None:
+        """Take the size from this very terminal: rich asks standard input first, and only once per environment."""
+        if self._stream is not None:
+            size = os.get_terminal_size(self._stream.fileno())
+            if size.columns > 0 and size.lines > 0:
+                self.console.size = ConsoleDimensions(size.columns, size.lines)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table above the bar."""
+        self._measure()
+        heads = any(columns)
+        table = Table(box=box.ROUNDED, title=title or None, show_header=heads, header_style="bold")
+        table.title_justify, table.title_style = "left", "bold"
+        for name, right in zip(columns, [*numeric(rows), *[False] * len(columns)]):
+            table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self.console.print(table)
+
+    def close(self) -> None:
+        """Take the bar away and give the cursor back."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _before(progress: Progress) -> str:
+    epoch = f"epoch {progress.epoch}/{progress.epochs}" if progress.epochs else f"epoch {progress.epoch}"
+    return epoch if progress.phase == "train" else f"{epoch} {progress.phase} {progress.batch}/{progress.batches}"
+
+
+def _after(progress: Progress, width: int) -> str:
+    steps = f"{progress.step}/{progress.total_steps}"
+    pace = rate(progress.samples_per_second) if width >= _NARROW else ""
+    return "  ".join(part for part in (steps, pace, left(progress)) if part)
+
+
+def _one_line(text: str, width: int) -> Text:
+    line = Text(text, style="bold", no_wrap=True, overflow="ellipsis")
+    line.truncate(width)
+    return line

@@ -1,0 +1,147 @@
+"""The interface of every logger. The base class is the null logger: it takes everything and keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    epoch: int
+    """Epoch under way, counted from 1."""
+    epochs: int | None
+    """Number of epochs; None when the run is counted in steps."""
+    step: int
+    """Optimizer steps taken."""
+    total_steps: int
+    """Optimizer steps of the whole run."""
+    batch: int
+    """Batches done in this phase."""
+    batches: int
+    """Batches of this phase."""
+    phase: str = "train"
+    """`train`, `val` or `test`."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """The newest values by name."""
+    samples_per_second: float = 0.0
+    """Training samples per second; 0 when not known yet."""
+    eta_seconds: float | None = None
+    """Seconds to the end of training; None when not known yet."""
+
+
+class Logger:
+    """Takes everything a run has to tell; subclasses keep what concerns them."""
+
+    def start(self, step: int) -> None:
+        """Before the first value. On a resume: forget what was written after optimizer step `step`.
+
+        Args:
+            step: Optimizer steps already taken; 0 for a new run.
+        """
+
+    def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
+        """Numbers by name (`val/accuracy`), measured after optimizer step `step` in epoch `epoch`."""
+
+    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """The settings of the run (nested or flat) with the values it ended with; once, at the end."""
+
+    def figure(self, name: str, figure: Any, *, step: int) -> None:
+        """A matplotlib figure."""
+
+    def text(self, name: str, markdown: str, *, step: int) -> None:
+        """A piece of Markdown."""
+
+    def images(self, name: str, images: Any, *, step: int) -> None:
+        """Pictures: a tensor `(N, C, H, W)` of any range; C is 1 or 3, others show their first channel."""
+
+    def graph(self, model: Any, example: Any) -> None:
+        """The graph of a model, traced with an example input."""
+
+    def progress(self, progress: Progress) -> None:
+        """How far the run is; called at most ten times a second."""
+
+    def message(self, text: str) -> None:
+        """A line for whoever watches."""
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A table for whoever watches."""
+
+    def close(self) -> None:
+        """Write what is left and close files. May be called twice."""
+
+
+class Loggers(Logger):
+    """Hands everything to several loggers, in order.
+
+    Args:
+        loggers: The loggers; none makes a null logger.
+    """
+
+    def __init__(self, loggers: Iterable[Logger]) -> None:
+        self.loggers = list(loggers)
+
+    def start(self, step: int) -> None:
+        """See `Logger.start`."""
+        for logger in self.loggers:
+            logger.start(step)
+
+    def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
+        """See `Logger.scalars`."""
+        for logger in self.loggers:
+            logger.scalars(values, step=step, epoch=epoch)
+
+    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """See `Logger.hparams`."""
+        for logger in self.loggers:
+            logger.hparams(params, metrics)
+
+    def figure(self, name: str, figure: Any, *, step: int) -> None:
+        """See `Logger.figure`."""
+        for logger in self.loggers:
+            logger.figure(name, figure, step=step)
+
+    def text(self, name: str, markdown: str, *, step: int) -> None:
+        """See `Logger.text`."""
+        for logger in self.loggers:
+            logger.text(name, markdown, step=step)
+
+    def images(self, name: str, images: Any, *, step: int) -> None:
+        """See `Logger.images`."""
+        for logger in self.loggers:
+            logger.images(name, images, step=step)
+
+    def graph(self, model: Any, example: Any) -> None:
+        """See `Logger.graph`."""
+        for logger in self.loggers:
+            logger.graph(model, example)
+
+    def progress(self, progress: Progress) -> None:
+        """See `Logger.progress`."""
+        for logger in self.loggers:
+            logger.progress(progress)
+
+    def message(self, text: str) -> None:
+        """See `Logger.message`."""
+        for logger in self.loggers:
+            logger.message(text)
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """See `Logger.table`."""
+        rows = [tuple(row) for row in rows]
+        for logger in self.loggers:
+            logger.table(title, columns, rows)
+
+    def close(self) -> None:
+        """Close all, even where one fails; the first failure is raised at the end."""
+        failures = []
+        for logger in self.loggers:
+            try:
+                logger.close()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]

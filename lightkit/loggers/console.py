@@ -1,0 +1,147 @@
+"""What is seen while a run goes on: a live bar on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lightkit.common.errors import UserError
+from lightkit.loggers.base import Logger, Progress
+from lightkit.loggers.wording import number, plain_table, progress_line, summary_line
+
+if TYPE_CHECKING:
+    from lightkit.loggers.bar import Bar
+
+STYLES = ("auto", "bar", "lines", "quiet")
+_SECONDS_BETWEEN_EPOCHS = 1.0
+_SECONDS_BETWEEN_FRAMES = 0.2
+
+
+class ConsoleLogger(Logger):
+    """Progress, messages and tables for whoever watches.
+
+    Control characters go to a terminal only: anywhere else `bar` becomes `lines`. A console that breaks (a closed pipe,
+    a lost terminal) falls silent instead of ending the run.
+
+    Args:
+        style: `bar`, `lines`, `quiet` (tables only) or `auto`: the bar on a terminal.
+        every_seconds: Seconds between two progress lines.
+        stream: Where to write; None takes standard output.
+
+    Raises:
+        UserError: There is no such style.
+    """
+
+    def __init__(self, style: str = "auto", every_seconds: float = 5.0, stream: TextIO | None = None) -> None:
+        if style not in STYLES:
+            raise UserError("unknown style", key="logger.console.style", received=style, choices=STYLES)
+        self.stream: TextIO | None = sys.stdout if stream is None else stream
+        live = style in ("auto", "bar") and _is_terminal(self.stream)
+        self.style = style if style == "quiet" else "bar" if live else "lines"
+        self.every_seconds = every_seconds
+        self._bar: Bar | None = None
+        self._next_line = time.monotonic() + every_seconds
+        self._next_epoch_line = self._next_frame = 0.0
+        self._progress: Progress | None = None
+        self._pending: tuple[int, int, dict[str, float]] | None = None
+
+    def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
+        """One line for the values of whole splits; those of a training epoch wait for their validation."""
+        shown = {name: value for name, value in values.items() if not name.endswith("loss_step")}
+        if self.style == "quiet" or not any(name.endswith("/loss") for name in shown):
+            return
+        if self._pending is not None and self._pending[0] == step:
+            shown = {**self._pending[2], **shown}
+            self._pending = None
+        self._say_pending()
+        self._pending = (step, epoch, shown)
+        if any(not name.startswith("train/") for name in shown):
+            self._say_pending()
+
+    def progress(self, progress: Progress) -> None:
+        """Move the bar, or print a line now and then."""
+        self._progress = progress
+        if self.style == "quiet":
+            return
+        if progress.phase == "train":
+            self._say_pending()
+        now = time.monotonic()
+        if self.style == "bar" and now >= self._next_frame:
+            self._next_frame = now + _SECONDS_BETWEEN_FRAMES
+            self._guarded(lambda: self._live().show(progress))
+        elif self.style == "lines" and now >= self._next_line:
+            self._say(progress_line(progress))
+
+    def message(self, text: str) -> None:
+        """Print a line; on a terminal above the bar."""
+        if self.style != "quiet":
+            self._say_pending()
+            self._say(text)
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Print a table; on a terminal with lines and colours."""
+        self._say_pending()
+        cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
+        if self.style == "bar":
+            self._guarded(lambda: self._live().table(title, columns, cells))
+        else:
+            self._say(plain_table(title, columns, cells))
+
+    def close(self) -> None:
+        """Print what waits and take the bar away."""
+        self._say_pending(last=True)
+        if self._bar is not None:
+            bar, self._bar = self._bar, None
+            self._guarded(bar.close)
+
+    def _say_pending(self, *, last: bool = False) -> None:
+        """The waiting line of an epoch. Above a bar, short epochs are not all told: the bar shows the newest values."""
+        if self._pending is None:
+            return
+        (step, epoch, values), self._pending = self._pending, None
+        now = time.monotonic()
+        if self.style == "bar" and now < self._next_epoch_line and not last:
+            return
+        self._next_epoch_line = now + _SECONDS_BETWEEN_EPOCHS
+        self._say(summary_line(values, step=step, epoch=epoch, progress=self._progress))
+
+    def _live(self) -> Bar:
+        if self._bar is None:
+            from lightkit.loggers.bar import Bar  # rich takes a tenth of a second to import
+
+            self._bar = Bar(self.stream)
+        return self._bar
+
+    def _say(self, text: str) -> None:
+        self._next_line = time.monotonic() + self.every_seconds
+        if self._bar is not None:
+            self._guarded(lambda: self._live().say(text))
+        else:
+            self._guarded(lambda: _write(self.stream, text))
+
+    def _guarded(self, write: Any) -> None:
+        """A console that can't be written to must not cost the run."""
+        if self.stream is None:
+            return
+        try:
+            write()
+        except (OSError, ValueError):
+            self.stream, self._bar, self.style = None, None, "quiet"
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is None:
+        return
+    try:
+        stream.write(f"{text}\n")
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(f"{text}\n".encode(encoding, "replace").decode(encoding))
+    stream.flush()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")

@@ -1,0 +1,111 @@
+"""What a run ran with: versions, commit, machine, command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("lightkit", "torch", "torchvision", "torchmetrics", "torchensemble", "numpy", "scikit-learn", "hydra-core",
+            "omegaconf", "tensorboard", "timm", "optuna")  # fmt: skip
+"""Packages whose versions are noted, where they are installed."""
+DIFF_LIMIT = 200_000
+"""Characters of an uncommitted diff that are kept."""
+_GIT_SECONDS = 10
+
+
+def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str, Any]:
+    """Everything needed to tell later what a run ran with. Environment variables are left out: they hold secrets.
+
+    Args:
+        project: Folder whose git state is noted; None takes the working directory.
+        facts: Whatever the caller knows besides, such as `device` and `seed`.
+
+    Returns:
+        Plain values, ready for JSON.
+    """
+    return {
+        **facts,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": list(sys.argv),
+        "folder": str(Path.cwd()),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpus": _cpus(),
+        "memory_gib": _memory_gib(),
+        "python": platform.python_version(),
+        "packages": versions(),
+        "gpus": _gpus(),
+        "git": git_state(Path(project) if project is not None else Path.cwd()),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that matter, without importing them."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit, branch and uncommitted changes of the repository around a folder.
+
+    Args:
+        folder: Any folder.
+
+    Returns:
+        None outside a repository or without git; else `commit` (None before the first), `branch`, `dirty`, `status`
+        (changed and untracked files) and `diff` of tracked files, cut at `DIFF_LIMIT` characters.
+    """
+    if _git(folder, "rev-parse", "--show-toplevel") is None:
+        return None
+    status = (_git(folder, "status", "--porcelain") or "").splitlines()
+    diff = (_git(folder, "diff", "HEAD") or "") if status else ""
+    cut = f"\n… cut: {len(diff):,} characters in all\n"
+    return {
+        "commit": _git(folder, "rev-parse", "--verify", "HEAD"),
+        "branch": _git(folder, "symbolic-ref", "--short", "HEAD"),
+        "dirty": bool(status),
+        "status": status[:200],
+        "diff": diff if len(diff) <= DIFF_LIMIT else diff[:DIFF_LIMIT] + cut,
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, or None where it fails, hangs or is missing."""
+    command = ["git", "-C", str(folder), "--no-optional-locks", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_GIT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace").rstrip() if done.returncode == 0 else None
+
+
+def _cpus() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _gpus() -> list[str]:
+    """Names of the visible GPUs; torch is only asked where it is already in use."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,134 @@
+"""Files of the run folder: `metrics.jsonl`, which grows line by line, and JSON that is written whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from lightkit.loggers.base import Logger
+from lightkit.loggers.environment import environment
+from lightkit.loggers.runlog import run_log
+
+__all__ = ["JsonlLogger", "environment", "plain", "read_jsonl", "replace_file", "run_log", "write_json"]
+
+
+class JsonlLogger(Logger):
+    """Appends `{"step": 50, "epoch": 0, "time": 1.7e9, "train/loss": 0.31, …}`, flushed line by line.
+
+    Values that JSON has no number for (NaN, infinities) are null.
+
+    Args:
+        path: The file; made with its folder at the first line.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._file: IO[str] | None = None
+
+    def start(self, step: int) -> None:
+        """Keep the lines up to `step`; those after it, and a line torn by a crash, are dropped."""
+        self.close()
+        if not self.path.exists():
+            return
+        text = self.path.read_bytes().decode(errors="replace")
+        kept = "".join(f"{line}\n" for line, row in _rows(text) if row["step"] <= step) if step > 0 else ""
+        if kept != text:
+            replace_file(self.path, kept)
+
+    def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
+        """Append one line."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a", encoding="utf-8")
+        row: dict[str, Any] = {"step": step, "epoch": epoch, "time": round(time.time(), 3)}
+        row |= {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file, its contents safely on disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+
+def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl`; one torn by a crash is left out.
+
+    Args:
+        path: The file; a missing one has no lines.
+    """
+    file = Path(path)
+    return [row for _, row in _rows(file.read_bytes().decode(errors="replace"))] if file.exists() else []
+
+
+def _rows(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Whole lines and what they say."""
+    for line in text.split("\n"):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            yield line, row
+
+
+def replace_file(path: Path | str, text: str) -> None:
+    """Write a text file so that a crash leaves either the old or the new one, never half of it.
+
+    Args:
+        path: The file; its folder is made where it is missing.
+        text: Its whole contents.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+
+
+def write_json(path: Path | str, content: Any) -> None:
+    """Write readable JSON atomically; NaN and infinities become null, so that every JSON reader takes it.
+
+    Args:
+        path: The file.
+        content: Plain values; paths and other objects are written as text.
+    """
+    replace_file(path, json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def plain(content: Any) -> Any:
+    """Nested content with only what JSON knows."""
+    if isinstance(content, Mapping):
+        return {str(key): plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple | set | frozenset):
+        return [plain(value) for value in content]
+    if content is None or isinstance(content, bool | int | str):
+        return content
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    return str(content)
+
+
+def _umask() -> int:
+    """The process's file mask; reading it means setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

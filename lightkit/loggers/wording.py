@@ -1,0 +1,137 @@
+"""How numbers and progress are put into words on the console."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightkit.loggers.base import Progress
+
+_VALUES_SHOWN = 6
+"""Values of a split in one line; the rest is in TensorBoard and metrics.jsonl."""
+
+
+def number(value: Any) -> str:
+    """A value with four significant digits, as short as it can be; anything but a float as it is."""
+    if not isinstance(value, float):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    if value.is_integer() and abs(value) < 1e6:
+        return f"{value:.1f}"
+    return f"{value:.4f}" if 0.1 <= abs(value) < 100 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: `0:07`, `12:30`, `3:05:00`, `2d 4h`."""
+    whole = max(0, round(seconds))
+    if whole >= 86_400:
+        return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def rate(samples_per_second: float) -> str:
+    """Throughput: `870 samples/s`, `12.3k samples/s`; empty when not known."""
+    if not samples_per_second > 0:
+        return ""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if samples_per_second >= size:
+            return f"{samples_per_second / size:.1f}{unit} samples/s"
+    return f"{samples_per_second:.0f} samples/s"
+
+
+def percent(progress: Progress) -> float:
+    """Share of the whole run that is done, 0 to 1."""
+    return min(1.0, progress.step / progress.total_steps) if progress.total_steps else 0.0
+
+
+def position(progress: Progress) -> str:
+    """Where the run is: `epoch 3/10, step 120/600`."""
+    return f"epoch {_of(progress.epoch, progress.epochs)}, step {_of(progress.step, progress.total_steps)}"
+
+
+def left(progress: Progress) -> str:
+    """Time to the end, empty when not known."""
+    return "" if progress.eta_seconds is None else f"{duration(progress.eta_seconds)} left"
+
+
+def highlights(progress: Progress) -> list[str]:
+    """The newest values worth a glance: loss, validation, learning rate."""
+    values = progress.values
+    shown = [f"loss {number(values[name])}" for name in ("train/loss_step", "train/loss") if name in values][:1]
+    shown += [f"{name} {number(value)}" for name, value in values.items() if name.startswith("val/")][:_VALUES_SHOWN]
+    rates = [value for name, value in values.items() if name.startswith("lr/")]
+    if rates:
+        low, high = min(rates), max(rates)
+        shown.append(f"lr {high:.3g}" if low == high else f"lr {low:.3g} to {high:.3g}")
+    return shown
+
+
+def progress_line(progress: Progress) -> str:
+    """One plain line: `[epoch 3/10, step 120/600] 20 %, loss 0.31, 12.3k samples/s, 0:42 left`."""
+    facts = [f"{percent(progress):.0%}"]
+    if progress.phase != "train":
+        facts.append(f"{progress.phase} {progress.batch}/{progress.batches}")
+    facts += [*highlights(progress), rate(progress.samples_per_second), left(progress)]
+    return f"[{position(progress)}] " + ", ".join(fact for fact in facts if fact)
+
+
+def summary_line(values: Mapping[str, float], *, step: int, epoch: int, progress: Progress | None) -> str:
+    """One plain line for whole splits: `[epoch 3/10, step 180/600] train: loss 0.31 | val: loss 0.35, accuracy 0.91`.
+
+    Args:
+        values: Values by name.
+        step: Optimizer steps taken.
+        epoch: Epochs finished.
+        progress: Newest progress, for the totals.
+    """
+    splits: dict[str, list[str]] = {}
+    for name, value in values.items():
+        split, _, rest = name.partition("/")
+        splits.setdefault(split, []).append(f"{rest} {number(float(value))}")
+    epochs, steps = (progress.epochs, progress.total_steps) if progress else (None, None)
+    parts = [f"{split}: {', '.join(_first(found))}" for split, found in splits.items()]
+    return f"[epoch {_of(epoch, epochs)}, step {_of(step, steps)}] " + " | ".join(parts)
+
+
+def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of aligned columns without any drawing.
+
+    Args:
+        title: Headline; empty for none.
+        columns: Heads of the columns; all empty for none.
+        rows: Cells as text.
+    """
+    lines = [list(columns), *map(list, rows)] if any(columns) else [list(row) for row in rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))] if lines else []
+    body = ["  " + "  ".join(_aligned(line, widths, numeric(rows))).rstrip() for line in lines]
+    return "\n".join(([title] if title else []) + body)
+
+
+def numeric(rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold nothing but numbers, and so are aligned to the right."""
+    return [any(column) and all(not cell or _is_number(cell) for cell in column) for column in zip(*rows)]
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
+    sides = [*right, *[False] * (len(line) - len(right))]
+    return [cell.rjust(width) if side else cell.ljust(width) for cell, width, side in zip(line, widths, sides)]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def _first(found: list[str]) -> list[str]:
+    rest = len(found) - _VALUES_SHOWN
+    return found if rest <= 0 else [*found[:_VALUES_SHOWN], f"{rest} more"]
+
+
+def _of(value: int, total: int | None) -> str:
+    return f"{value}/{total}" if total else str(value)

@@ -1,0 +1,10 @@
+"""What is measured: torchmetrics per split, metrics of our own, and the figures of the final evaluation.
+
+torchmetrics takes seconds to import, so nothing here imports it before the first values are needed; the metric classes
+that derive from it live in `lightkit.metrics.language` and `lightkit.metrics.retrieval`.
+"""
+
+from lightkit.metrics.figures import Figures
+from lightkit.metrics.split import SplitMetrics
+
+__all__ = ["Figures", "SplitMetrics"]

@@ -1,0 +1,247 @@
+"""How the figures look. Plain matplotlib figures: pyplot, its windows and its global state are never touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from torch import Tensor
+
+from lightkit.metrics.counts import Curve, Row
+
+DPI = 144
+BLUE, ORANGE, INK, FAINT = "#2a6fbb", "#e08214", "#1f2933", "#d5dae0"
+_COLOURS = (
+    "#2a6fbb",
+    "#e08214",
+    "#2f9e69",
+    "#c2385a",
+    "#7b5ec6",
+    "#8c6a4f",
+    "#d86fb0",
+    "#6b7a89",
+    "#a8a22c",
+    "#1fa6b8",
+)
+_WRITTEN_CELLS = 20
+_NAMED_CLASSES = 60
+_ROWS = 40
+_PANELS = 24
+_LINES = 10
+
+
+def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = True) -> Figure:
+    """A heat map, rows true and columns predicted, with counts written in while they fit.
+
+    Args:
+        matrix: Counts `(C, C)`.
+        names: Names of the classes.
+        normalize: Colour by the share of each true class; else by the count.
+    """
+    counts, size = matrix.numpy().astype(float), len(names)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    shown = shares if normalize else counts
+    width = min(14.0, max(4.6, 2.4 + (0.5 if size <= _WRITTEN_CELLS else 0.2) * size))
+    figure, axes = _figure(width + 0.6, width, "True class against predicted class")
+    # of many classes most cells are rare mistakes, which a linear scale would hide
+    scale = PowerNorm(1.0 if size <= _WRITTEN_CELLS else 0.5, vmin=0, vmax=1 if normalize else max(1, counts.max()))
+    image = axes.imshow(shown, cmap="Blues", norm=scale, interpolation="nearest")
+    _class_ticks(axes, names)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    if size <= _WRITTEN_CELLS:
+        _write_counts(axes, counts, shown / max(shown.max(), 1e-12), digits=max(1, len(str(int(counts.max())))))
+        axes.set_xticks(np.arange(size + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(size + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=1.2)
+        axes.tick_params(which="minor", length=0)
+    else:
+        axes.set_title(_frequent_mistakes(counts, names), loc="left", fontsize=8, color=INK)
+    bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
+    bar.set_label("share of the true class" if normalize else "samples", color=INK)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, length=0, colors=INK)
+    return figure
+
+
+def label_matrices(matrices: Tensor, names: Sequence[str]) -> Figure:
+    """Right and wrong answers of every label, one small panel each; of many labels those with most errors.
+
+    Args:
+        matrices: Counts `(L, 2, 2)`: true no/yes, predicted no/yes.
+        names: Names of the labels.
+    """
+    wrong = matrices[:, 0, 1] + matrices[:, 1, 0]
+    chosen = sorted(wrong.argsort(descending=True, stable=True)[:_PANELS].tolist())
+    columns = min(6, math.ceil(math.sqrt(len(chosen))))
+    lines = math.ceil(len(chosen) / columns)
+    title = "Labels: true against predicted" + _of_many(len(chosen), len(names), "most errors")
+    figure = Figure(figsize=(1.7 * columns + 0.6, 1.9 * lines + 0.7), dpi=DPI, layout="constrained")
+    figure.suptitle(title, fontsize=11, color=INK, fontweight="bold")
+    for place, axes in enumerate(np.ravel(figure.subplots(lines, columns))):
+        if place >= len(chosen):
+            axes.set_visible(False)
+            continue
+        counts = matrices[chosen[place]].numpy().astype(float)
+        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        _write_counts(axes, counts, shares, digits=max(3, len(str(int(counts.max())))))
+        axes.set_title(_short(names[chosen[place]]), fontsize=9, color=INK)
+        axes.set_xticks([0, 1], ["no", "yes"], fontsize=7)
+        axes.set_yticks([0, 1], ["no", "yes"], fontsize=7)
+        _bare(axes)
+    return figure
+
+
+def per_class(rows: Sequence[Row]) -> Figure:
+    """Precision, recall and F1 of each class as dots on a line; of many classes the weakest.
+
+    Args:
+        rows: The per-class table.
+    """
+    weakest = sorted(range(len(rows)), key=lambda at: -1.0 if math.isnan(rows[at].f1) else rows[at].f1)[:_ROWS]
+    shown = [rows[at] for at in sorted(weakest)]
+    title = "Precision, recall and F1" + _of_many(len(shown), len(rows), "weakest")
+    figure, axes = _figure(7.0, 1.5 + 0.32 * max(2, len(shown)), title)
+    places = range(len(shown))
+    for place, row in zip(places, shown):
+        axes.plot(
+            [row.precision, row.recall], [place, place], color=FAINT, linewidth=5, solid_capstyle="round", zorder=1
+        )
+    for colour, marker, label in ((BLUE, "o", "precision"), (ORANGE, "o", "recall"), (INK, "|", "f1")):
+        values = [getattr(row, label) for row in shown]
+        size = 90 if marker == "|" else 34
+        axes.scatter(values, places, s=size, color=colour, marker=marker, label=label.replace("f1", "F1"), zorder=3)
+    lowest = min((v for row in shown for v in row[1:4] if not math.isnan(v)), default=0.0)
+    start = max(0.0, math.floor((lowest - 0.02) * 20) / 20)
+    axes.set_xlim(start - (1 - start) * 0.02, 1 + (1 - start) * 0.02)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_yticks(places, [f"{_short(row.name)}  ({row.support:,})" for row in shown])
+    axes.grid(axis="x", color=FAINT, linewidth=0.7)
+    _legend(axes, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
+    axes.set_xlabel("value; samples of the class in brackets")
+    _bare(axes)
+    return figure
+
+
+def roc(curves: Sequence[Curve]) -> Figure:
+    """Receiver operating characteristic of each class against the rest.
+
+    Args:
+        curves: x false positive rate, y true positive rate.
+    """
+    figure, axes = _figure(7.4, 5.4, "ROC: found against falsely reported")
+    axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+    _draw_curves(axes, curves, area="AUROC", steps=False)
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("true positive rate")
+    return figure
+
+
+def precision_recall(curves: Sequence[Curve]) -> Figure:
+    """Precision over recall of each class against the rest.
+
+    Args:
+        curves: x recall, y precision.
+    """
+    figure, axes = _figure(7.4, 5.4, "Precision over recall")
+    _draw_curves(axes, curves, area="AP", steps=True)
+    axes.set_xlabel("recall")
+    axes.set_ylabel("precision")
+    return figure
+
+
+def _draw_curves(axes: Axes, curves: Sequence[Curve], *, area: str, steps: bool) -> None:
+    """Few classes each in a colour; of many the weakest in colour and the rest as a pale background."""
+    weakest = sorted(range(len(curves)), key=lambda at: curves[at].area)[
+        : _LINES if len(curves) <= _LINES else _LINES // 2
+    ]
+    for at, curve in enumerate(curves):
+        if at not in weakest:
+            axes.plot(
+                curve.x, curve.y, color=FAINT, linewidth=0.8, zorder=2, drawstyle="steps-pre" if steps else "default"
+            )
+    for colour, at in zip(_COLOURS, sorted(weakest)):
+        curve = curves[at]
+        label = f"{curve.area:.3f}  {_short(curve.label)}"
+        style = "steps-pre" if steps else "default"
+        axes.plot(curve.x, curve.y, color=colour, linewidth=1.7, label=label, zorder=3, drawstyle=style, alpha=0.9)
+    if len(curves) > 1:
+        mean = float(np.nanmean([curve.area for curve in curves]))
+        axes.plot([], [], " ", label=f"{mean:.3f}  mean of {len(curves)}")
+    title = f"{area}\nweakest {len(weakest)} of {len(curves)}" if len(weakest) < len(curves) else area
+    legend = _legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), title=title, title_fontsize=8)
+    legend.get_title().set(color=INK, fontweight="bold")
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.04)
+    axes.set_aspect("equal")
+    axes.grid(color=FAINT, linewidth=0.5)
+    _bare(axes)
+
+
+def _figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
+    layout = ConstrainedLayoutEngine(compress=True, w_pad=0.12, h_pad=0.1)  # inches; less cuts labels off
+    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+    figure.suptitle(title, fontsize=11, color=INK, fontweight="bold")
+    axes = figure.subplots()
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.xaxis.label.set(color=INK, fontsize=9)
+    axes.yaxis.label.set(color=INK, fontsize=9)
+    _bare(axes)
+    return figure, axes
+
+
+def _bare(axes: Axes) -> None:
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _legend(axes: Axes, **place: Any) -> Any:
+    return axes.legend(frameon=False, fontsize=8, labelcolor=INK, alignment="left", **place)
+
+
+def _class_ticks(axes: Axes, names: Sequence[str]) -> None:
+    """Every class by name while they can be read, then every so many by number."""
+    size = len(names)
+    stride = 1 if size <= _NAMED_CLASSES else 10 * math.ceil(size / 400)
+    places = list(range(0, size, stride))
+    labels = [_short(names[at]) if stride == 1 else str(at) for at in places]
+    small = 8 if size <= _WRITTEN_CELLS else 6.5
+    longest = max(map(len, labels), default=0)
+    axes.set_xticks(places, labels, fontsize=small, rotation=90 if longest > 3 and size > 4 else 0)
+    axes.set_yticks(places, labels, fontsize=small)
+
+
+def _write_counts(axes: Axes, counts: Any, shares: Any, *, digits: int) -> None:
+    """Counts inside the cells, white on dark ones; zeros stay blank."""
+    size = max(5.0, 9.5 - 0.7 * digits) if len(counts) > 2 else 9.0
+    for (row, column), count in np.ndenumerate(counts):
+        if count:
+            light = sum(colormaps["Blues"](shares[row, column])[:3]) > 1.6
+            axes.text(
+                column, row, f"{int(count)}", ha="center", va="center", fontsize=size, color=INK if light else "white"
+            )
+
+
+def _frequent_mistakes(counts: Any, names: Sequence[str]) -> str:
+    """The three most frequent confusions, which nobody finds in a large matrix."""
+    wrong = counts - np.diag(np.diag(counts))
+    places = [np.unravel_index(at, wrong.shape) for at in np.argsort(-wrong, axis=None, kind="stable")[:3]]
+    told = [f"{_short(names[t])} as {_short(names[p])} ({int(wrong[t, p])})" for t, p in places if wrong[t, p]]
+    return f"most frequent mistakes: {', '.join(told)}" if told else "no mistakes"
+
+
+def _of_many(shown: int, total: int, which: str) -> str:
+    return f" ({which}: {shown} of {total})" if shown < total else ""
+
+
+def _short(name: str, limit: int = 18) -> str:
+    return name if len(name) <= limit else f"{name[: limit - 1]}…"

@@ -1,0 +1,114 @@
+"""Figures and tables of the final evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lightkit.metrics.counts import Counts, Row, per_class
+
+TASKS = ("multiclass", "binary", "multilabel")
+
+
+class Figures:
+    """Collects outputs of a whole split and draws what was asked for; give it to `evaluate` beside the metrics.
+
+    Args:
+        task: Kind of targets; only `multiclass`, `binary` and `multilabel` have figures, others draw nothing.
+        names: `confusion_matrix`, `per_class`, `roc`, `pr`.
+        class_names: Names of classes or labels; numbers where they do not fit `num_classes`.
+        num_classes: Classes or labels; 1 for `binary`.
+    """
+
+    def __init__(self, task: str, names: Sequence[str], class_names: Sequence[str], num_classes: int) -> None:
+        task = "binary" if (task, num_classes) == ("multilabel", 1) else task
+        self.task, self.names = task, list(names) if task in TASKS else []
+        classes = 2 if task == "binary" else num_classes
+        known = [str(name) for name in class_names]
+        if task == "binary" and len(known) == 1:
+            known = [f"not {known[0]}", known[0]]
+        self.class_names = known if len(known) == classes else [str(index) for index in range(classes)]
+        self._counts = Counts(self.task, num_classes, curves=bool({"roc", "pr"} & set(self.names)))
+        self._empty = True
+
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor | None = None, size: int = 0) -> None:
+        """Take in a batch; same arguments as `SplitMetrics.update`, of which only the first two are used."""
+        if self.names and preds is not None and target is not None:
+            self._empty = False
+            self._counts.update(preds, target)
+
+    def draw(self) -> dict[str, Any]:
+        """The matplotlib figures by name, in the order asked for."""
+        from lightkit.metrics import drawing  # matplotlib is slow to import
+
+        if self._empty:
+            return {}
+        makers = {
+            "confusion_matrix": lambda: self._draw_confusion(drawing),
+            "per_class": lambda: drawing.per_class(self.rows()),
+            "roc": lambda: drawing.roc(self._counts.curves("roc", self._curve_names("roc"))),
+            "pr": lambda: drawing.precision_recall(self._counts.curves("pr", self._curve_names("pr"))),
+        }
+        return {name: makers[name]() for name in self.names}
+
+    def rows(self) -> list[Row]:
+        """The per-class table."""
+        return [] if self._empty else per_class(self._counts.confusion(), self._curve_names("pr"))
+
+    def tables(self) -> dict[str, tuple[list[str], list[list[Any]]]]:
+        """Tables by name: heads of the columns and rows of plain values."""
+        if self._empty or "per_class" not in self.names:
+            return {}
+        return {"per_class": (list(Row._fields), [list(row) for row in self.rows()])}
+
+    def write(self, logger: Any, folder: Path | str, *, step: int, split: str = "test") -> None:
+        """Hand figures and tables to a logger, and write them as PNG and CSV files.
+
+        Args:
+            logger: A `lightkit.loggers.Logger`.
+            folder: Where the files go; made when there is something to write.
+            step: Optimizer steps taken.
+            split: Begins the names in the logger (`test/roc`).
+        """
+        target = Path(folder)
+        for name, figure in self.draw().items():
+            target.mkdir(parents=True, exist_ok=True)
+            figure.savefig(target / f"{name}.png", dpi=figure.dpi)
+            logger.figure(f"{split}/{name}", figure, step=step)
+        for name, (columns, rows) in self.tables().items():
+            (target / f"{name}.csv").write_text(_csv(columns, rows), encoding="utf-8")
+            logger.text(f"{split}/{name}", _markdown(columns, rows), step=step)
+
+    def _draw_confusion(self, drawing: Any) -> Any:
+        matrix = self._counts.confusion()
+        if matrix.ndim == 3:
+            return drawing.label_matrices(matrix, self.class_names)
+        return drawing.confusion_matrix(matrix, self.class_names)
+
+    def _curve_names(self, kind: str) -> list[str]:
+        """Classes a curve is drawn for: a yes-or-no question has one."""
+        return self.class_names[1:] if self.task == "binary" else self.class_names
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    return text.getvalue()
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [columns, ["---"] * len(columns), *([_cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:.4f}"
+    return str(value).replace("|", "\\|")

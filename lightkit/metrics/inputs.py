@@ -1,0 +1,100 @@
+"""What each family of metrics wants to see of a model's raw output.
+
+Models give logits, as the losses take them. torchmetrics guesses per call whether values are logits or probabilities,
+so that the same sample could be read differently in another batch; here the family of the metric decides instead, once.
+
+Shapes: N samples, C classes, L labels, `...` further dimensions such as pixels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ARGMAX_FAMILIES = ("MulticlassStatScores", "MulticlassConfusionMatrix")
+
+
+def kind_of(metric: Any) -> str:
+    """The family a metric belongs to, a key of `CONVERTERS`.
+
+    A metric of your own is handed the output as it is (`raw`), or what its attribute `inputs` names.
+
+    Args:
+        metric: A torchmetrics metric; a wrapper counts as what it wraps.
+    """
+    if isinstance(getattr(metric, "inputs", None), str):
+        return str(metric.inputs)
+    inner = getattr(metric, "metric", None) or getattr(metric, "_base_metric", None)
+    if isinstance(inner, torch.nn.Module):
+        return kind_of(inner)
+    bases = [base for base in type(metric).__mro__ if base.__module__.startswith("torchmetrics.")]
+    if any(base.__module__.startswith("torchmetrics.regression") for base in bases):
+        return "regression"
+    names = [base.__name__ for base in bases]
+    if any(name.startswith("Multiclass") for name in names):
+        return "scores" if any(name in _ARGMAX_FAMILIES for name in names) else "multiclass"
+    return next((kind for kind in ("binary", "multilabel") if any(n.lower().startswith(kind) for n in names)), "raw")
+
+
+def convert(kind: str, preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and targets as the metrics of a family take them.
+
+    Args:
+        kind: What `kind_of` said.
+        preds: Raw output of the model.
+        target: What the loss compared it with.
+    """
+    if preds.dtype in (torch.float16, torch.bfloat16):
+        preds = preds.float()
+    return CONVERTERS[kind](preds, target)
+
+
+def _scores(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits `(N, C, ...)` as they are, for metrics that only ask which class is largest; labels `(N, ...)`."""
+    if target.is_floating_point() and target.shape == preds.shape:
+        target = target.argmax(1)  # shares of classes, from mixup or label smoothing
+    return preds, target
+
+
+def _multiclass(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities `(N, C, ...)`, labels `(N, ...)`."""
+    preds, target = _scores(preds, target)
+    return (preds.softmax(1) if preds.is_floating_point() else preds), target
+
+
+def _binary(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities `(N,)` and labels 0 or 1 `(N,)`, from `(N,)` or `(N, 1)`."""
+    preds, target = _multilabel(preds, target)
+    return preds.flatten(), target.flatten()
+
+
+def _multilabel(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities `(N, L, ...)` and labels 0 or 1 of the same shape."""
+    preds = preds.sigmoid() if preds.is_floating_point() else preds
+    return preds, ((target > 0.5).long() if target.is_floating_point() else target)
+
+
+def _regression(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in double precision, `(N,)` for one target and `(N, K)` for several; float32 sums of squares lose digits."""
+    wide = torch.float32 if preds.device.type == "mps" else torch.float64
+    if preds.numel() == target.numel() == len(preds):
+        preds, target = preds.flatten(), target.flatten()
+    return preds.to(wide), target.to(wide)
+
+
+def _raw(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """As they are."""
+    return preds, target
+
+
+CONVERTERS = {
+    "scores": _scores,
+    "multiclass": _multiclass,
+    "binary": _binary,
+    "multilabel": _multilabel,
+    "regression": _regression,
+    "raw": _raw,
+}
+"""Families of metrics and the conversion each needs."""

@@ -1,0 +1,101 @@
+"""Ranking by similarity: does a sample's own class come first among all the others?
+
+Shapes: N samples, D dimensions of a model's output vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics import Metric
+from torchmetrics.utilities.data import dim_zero_cat
+
+BLOCK_ELEMENTS = 4_000_000
+"""Similarities held at a time: queries are ranked in blocks of this many pairs."""
+
+
+class EmbeddingRetrieval(Metric):
+    """Every sample queries all others by cosine similarity; those with the same label are relevant.
+
+    Gives `map` (mean average precision), `mrr` (mean reciprocal rank of the first relevant one), `ndcg`,
+    `precision_at_<k>` and `recall_at_<k>`, as torchmetrics.retrieval defines them for one query, averaged over queries
+    (Manning et al. 2008, chapter 8, https://nlp.stanford.edu/IR-book/).
+
+    Args:
+        k: Length of the list that precision and recall look at.
+        empty_target_action: What a query without any relevant sample counts: `neg` nothing found, `skip` is left out.
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    embeddings: Any
+    labels: Any
+
+    def __init__(self, k: int = 10, empty_target_action: Literal["neg", "skip"] = "neg", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        if empty_target_action not in ("neg", "skip"):
+            raise ValueError(f"empty_target_action must be neg or skip, got {empty_target_action!r}")
+        self.k, self.empty_target_action = k, empty_target_action
+        self.add_state("embeddings", [], dist_reduce_fx="cat")
+        self.add_state("labels", [], dist_reduce_fx="cat")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Keep a batch.
+
+        Args:
+            preds: Output vectors `(N, D)`.
+            target: Labels `(N,)`.
+
+        Raises:
+            ValueError: The shapes do not fit.
+        """
+        if preds.ndim != 2 or target.shape != preds.shape[:1]:
+            raise ValueError(f"vectors (N, D) and labels (N,) expected, got {preds.shape} and {target.shape}")
+        self.embeddings.append(F.normalize(preds.float(), dim=1))
+        self.labels.append(target)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Values averaged over queries."""
+        vectors, labels = dim_zero_cat(self.embeddings), dim_zero_cat(self.labels)
+        rows = max(1, BLOCK_ELEMENTS // max(1, len(labels)))
+        parts = [self._block(vectors, labels, torch.arange(at, min(at + rows, len(labels)), device=labels.device))
+                 for at in range(0, len(labels), rows)]  # fmt: skip
+        return {name: torch.cat([part[name] for part in parts]).mean() for name in parts[0]}
+
+    def _block(self, vectors: Tensor, labels: Tensor, queries: Tensor) -> dict[str, Tensor]:
+        """Values of single queries: their similarities to all samples, ranked without the query itself."""
+        similarity = vectors[queries] @ vectors.T
+        similarity[torch.arange(len(queries), device=queries.device), queries] = -torch.inf
+        ranking = similarity.argsort(dim=1, descending=True, stable=True)[:, :-1]
+        relevant = (labels[ranking] == labels[queries, None]).double()
+        found = _scores(relevant, self.k)
+        if self.empty_target_action == "skip":
+            found = {name: values[relevant.any(1)] for name, values in found.items()}
+        return found
+
+
+def _scores(relevant: Tensor, k: int) -> dict[str, Tensor]:
+    """Values of ranked lists; 0 where nothing is relevant.
+
+    Args:
+        relevant: 1 where the sample at a rank is relevant, else 0, `(queries, N - 1)`.
+        k: Length of the list for precision and recall.
+    """
+    total = relevant.sum(1)
+    some = total.clamp_min(1)
+    ranks = torch.arange(1, relevant.shape[1] + 1, device=relevant.device, dtype=relevant.dtype)
+    gains = 1 / (ranks + 1).log2()
+    ideal = torch.cat([gains.new_zeros(1), gains.cumsum(0)])[total.long()]
+    top = relevant[:, :k].sum(1)
+    return {
+        "map": (relevant.cumsum(1) / ranks * relevant).sum(1) / some,
+        "mrr": (relevant / ranks).amax(1) if relevant.shape[1] else total,
+        "ndcg": (relevant * gains).sum(1) / torch.where(total > 0, ideal, torch.ones_like(ideal)),
+        f"precision_at_{k}": top / k,
+        f"recall_at_{k}": top / some,
+    }

@@ -1,0 +1,161 @@
+"""The metrics of one split: a step only queues its results, a block of steps is counted at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightkit.metrics.collection import Collection, flatten
+
+BLOCK_ELEMENTS = 4_000_000
+"""A queue with this many output values is counted before its block is full: 16 MB in float32."""
+
+
+class SplitMetrics:
+    """Loss and metrics over all samples of a split.
+
+    No value depends on the batch size: the loss is averaged over samples in double precision, metrics accumulate and
+    are computed once. `update` never waits for the device. Blocks end at fixed places counted from `reset` on, and the
+    queue is part of the state, so that a run resumed in the middle of an epoch ends with the same bits.
+
+    Args:
+        prefix: Name of the split; begins every value's name (`val/accuracy`).
+        make: Builds the metrics by name; called when the first block is counted, because torchmetrics is slow to
+            import.
+        device: Where metric states live: the device of the model's output.
+        block: Number of steps counted at once.
+        class_names: Names of classes or labels, for metrics that give one value for each.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        make: Callable[[], Mapping[str, Any]] = dict,
+        *,
+        device: torch.device | str = "cpu",
+        block: int = 32,
+        class_names: Sequence[str] = (),
+    ) -> None:
+        self.prefix, self.class_names, self.block = prefix, tuple(class_names), block
+        self.figures_data: dict[str, Any] = {}
+        self._make, self._device, self._collection = make, torch.device(device), None  # type: Any, torch.device, Any
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything counted and queued."""
+        self._queue: list[tuple[Tensor | None, Tensor | None, Tensor, int]] = []
+        self._elements, self._samples = 0, 0
+        self._loss_sum = torch.zeros((), dtype=self._wide, device=self._device)
+        if self._collection is not None:
+            self._collection.reset()
+
+    @property
+    def _wide(self) -> torch.dtype:
+        return torch.float32 if self._device.type == "mps" else torch.float64
+
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int) -> None:
+        """Queue the results of one batch; do not change these tensors in place afterwards.
+
+        Args:
+            preds: Raw output of the model, samples in dimension 0; None leaves the metrics alone.
+            target: What it was compared with.
+            loss: Mean loss over the samples of the batch, 0-d.
+            size: Samples in the batch.
+        """
+        if preds is not None and target is not None:
+            preds, target = preds.detach(), target.detach()
+            self._elements += preds.numel()
+        self._queue.append((preds, target, loss.detach(), size))
+        if len(self._queue) >= self.block or self._elements >= BLOCK_ELEMENTS:
+            self._flush()
+
+    def compute(self) -> dict[str, float]:
+        """The values since `reset`, by name: `val/loss` and each metric's (`val/f1`, for vectors `val/f1/<class>`).
+
+        Results that are no numbers, such as matrices and curves, go to `figures_data`.
+        """
+        self._flush()
+        if not self._samples:
+            return {f"{self.prefix}/loss": float("nan")}
+        found = {"loss": self._loss_sum / self._samples}
+        self.figures_data = {}
+        with torch.inference_mode(False), torch.no_grad():
+            for name, result in ({} if self._collection is None else self._collection.compute()).items():
+                numbers, rest = flatten(name, result, self.class_names)
+                found.update(numbers)
+                self.figures_data.update(rest)
+        # one transfer for all values: each float() by itself would wait for the device
+        values = torch.stack([value.to(self._device, self._wide) for value in found.values()]).tolist()
+        return {f"{self.prefix}/{name}": value for name, value in zip(found, values)}
+
+    def _flush(self) -> None:
+        """Count what is queued."""
+        if not self._queue:
+            return
+        queue, self._queue, self._elements = self._queue, [], 0
+        # tensors made in inference mode could not be changed outside of it later
+        with torch.inference_mode(False), torch.no_grad():
+            self._count_losses([(loss, size) for _, _, loss, size in queue])
+            pairs = [(preds, target) for preds, target, _, _ in queue if preds is not None and target is not None]
+            for preds, target in _joined(pairs):
+                self._metrics().update(preds.to(self._device), target.to(self._device))
+
+    def _count_losses(self, losses: list[tuple[Tensor, int]]) -> None:
+        """Add up losses times samples. Sizes stay numbers of the host: copying them to a GPU would wait for it."""
+        for size in dict.fromkeys(size for _, size in losses):
+            same = [loss for loss, samples in losses if samples == size]
+            self._loss_sum = self._loss_sum + torch.stack(same).to(self._device, self._wide).sum() * size
+            self._samples += size * len(same)
+
+    def _metrics(self) -> Collection:
+        if self._collection is None:
+            self._collection = Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
+        return self._collection
+
+    def to(self, device: torch.device | str) -> SplitMetrics:
+        """Move states and queue."""
+        state, self._device = self.state_dict(), torch.device(device)
+        if self._collection is not None:
+            self._collection.to(self._device)
+        self.load_state_dict(state)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything counted and queued: copies, tensors and plain values only."""
+        queue = [tuple(None if t is None else t.clone() for t in row[:3]) + row[3:] for row in self._queue]
+        metrics = {} if self._collection is None or not self._samples else self._collection.state_dict()
+        return {"samples": self._samples, "loss_sum": self._loss_sum.clone(), "queue": queue, "metrics": metrics}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; the next values are those of a run that never stopped.
+
+        Args:
+            state: What `state_dict` gave.
+
+        Raises:
+            UserError: It holds counts of other metrics.
+        """
+        self.reset()
+        self._samples = state["samples"]
+        self._loss_sum = state["loss_sum"].to(self._device, self._wide, copy=True)
+        for preds, target, loss, size in state["queue"]:
+            moved = [None if tensor is None else tensor.to(self._device) for tensor in (preds, target, loss)]
+            self._queue.append((moved[0], moved[1], moved[2], size))  # type: ignore[arg-type]
+            self._elements += 0 if preds is None else preds.numel()
+        if state["metrics"]:
+            self._metrics().load_state_dict(state["metrics"], self._device)
+
+
+def _joined(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Batches put together where their shapes allow it; sequences of unequal length stay apart."""
+    if not pairs:
+        return []
+    first, second = pairs[0]
+    if any(p.shape[1:] != first.shape[1:] or t.shape[1:] != second.shape[1:] for p, t in pairs) or not first.ndim:
+        return pairs
+    if any(t.dtype != second.dtype or p.dtype != first.dtype for p, t in pairs):
+        return pairs
+    return [(torch.cat([preds for preds, _ in pairs]), torch.cat([target for _, target in pairs]))]

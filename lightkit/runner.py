@@ -1,0 +1,314 @@
+"""A run from its configuration to its result: build → resume → fit → evaluate → close."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+import lightkit.trainer.summary as summary
+from lightkit.build import Components, build, build_logger
+from lightkit.checkpoint import content
+from lightkit.common.errors import UserError
+from lightkit.config import save, to_plain
+from lightkit.config.project import project_root
+from lightkit.config.saved import to_yaml
+from lightkit.loggers.base import Logger
+from lightkit.loggers.environment import environment
+from lightkit.loggers.files import replace_file, write_json
+from lightkit.loggers.runlog import run_log
+from lightkit.metrics import Figures
+from lightkit.trainer import Ema, State, Trainer, evaluate
+from lightkit.trainer.predictions import Predictions
+
+_LOG = logging.getLogger(__name__)
+
+
+class Runner:
+    """One run in one folder.
+
+    Args:
+        cfg: A composed and checked configuration.
+        folder: The run's folder; created when the run starts to write.
+        overrides: What was typed on the command line, for the record.
+
+    Example:
+        ```python
+        from lightkit import Runner, compose
+
+        result = Runner(compose(["data=wine", "trainer.epochs=5"]).cfg, Path("outputs/runs/demo")).run()
+        ```
+    """
+
+    def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
+        self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
+
+    def run(self, *, resume: bool = False) -> dict[str, Any]:
+        """Train, test and write the result.
+
+        Args:
+            resume: Go on from the newest checkpoint in the folder.
+
+        Returns:
+            The content of `result.json`.
+
+        Raises:
+            UserError: Something the user gave is wrong; nothing was written if it was wrong from the start.
+        """
+        began, state = time.time(), State()
+        parts = build(self.cfg, self.folder)
+        try:
+            self._restore(parts, state, resume=resume)
+            self._open(parts)
+            with run_log(self.folder / "run.log"), self._logger(state.step) as logger, self._outcome(state, began):
+                self._introduce(parts, logger)
+                self._trainer(parts, state, logger).fit()
+                self._test(parts, state, logger)
+                return self._finish(parts, state, logger, time.time() - began)
+        finally:
+            parts.data.close()
+
+    def evaluate(self, split: str = "test", checkpoint: str = "best") -> dict[str, float]:
+        """Metrics of a trained run on a split.
+
+        Args:
+            split: `train`, `val` or `test`.
+            checkpoint: `best`, `last` or the path of a checkpoint file.
+
+        Returns:
+            Metrics by name, such as `test/accuracy`.
+
+        Raises:
+            UserError: There is no such split or checkpoint, or its weights do not fit the model.
+        """
+        parts = build(self.cfg, self.folder)
+        try:
+            self._load_weights(parts, checkpoint)
+            return _evaluate(parts, split, [])
+        finally:
+            parts.data.close()
+
+    def predict(self, split: str = "test", checkpoint: str = "best") -> list[dict[str, Any]]:
+        """Outputs of a trained run for every sample of a split, in the order of the data.
+
+        Args:
+            split: `train`, `val` or `test`.
+            checkpoint: `best`, `last` or the path of a checkpoint file.
+
+        Returns:
+            One row a sample: its row in the data set, target, prediction, and the probability of each class.
+
+        Raises:
+            UserError: There is no such split or checkpoint, or its weights do not fit the model.
+        """
+        parts = build(self.cfg, self.folder)
+        try:
+            self._load_weights(parts, checkpoint)
+            collected = Predictions(parts.data.info.task, parts.data.info.class_names)
+            _evaluate(parts, split, [collected])
+            return collected.rows(parts.data.rows[split])
+        finally:
+            parts.data.close()
+
+    def _restore(self, parts: Components, state: State, *, resume: bool) -> None:
+        """Load the newest checkpoint into the freshly built parts."""
+        if not resume:
+            return
+        found = parts.store.load_newest() if parts.store else None
+        if found is None:
+            fix = "start a new run: lightkit train --from RUN"
+            raise UserError("there is no checkpoint to go on from", key=str(self.folder), fix=fix)
+        content.apply(found[1], **_saved(parts, state))
+        _LOG.info("resumed from %s at step %d", found[0], state.step)
+
+    def _open(self, parts: Components) -> None:
+        """Make the folder and write down what is about to run."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save(self.cfg, self.folder)
+            replace_file(
+                self.folder / "overrides.yaml", "".join(f"- {json.dumps(text)}\n" for text in self.overrides) or "[]\n"
+            )
+            write_json(
+                self.folder / "environment.json",
+                environment(project=project_root(), device=parts.engine.describe(), seed=self.cfg.seed),
+            )
+        except OSError as error:
+            fix = "hydra.run.dir=FOLDER writes elsewhere"
+            raise UserError(f"cannot write: {error.strerror}", key=str(self.folder), fix=fix) from error
+        if parts.store:
+            parts.store.prepare()
+
+    @contextmanager
+    def _logger(self, step: int) -> Iterator[Logger]:
+        logger = build_logger(self.cfg, self.folder)
+        logger.start(step)
+        try:
+            yield logger
+        finally:
+            logger.close()
+
+    @contextmanager
+    def _outcome(self, state: State, began: float) -> Iterator[None]:
+        """Write down how a run ended that did not reach its end."""
+        try:
+            yield
+        except BaseException as error:
+            status = "interrupted" if isinstance(error, (KeyboardInterrupt, SystemExit)) else "failed"
+            reason = str(error) or type(error).__name__
+            _LOG.error("%s: %s", status, reason)
+            self._write_result(status, state, seconds=time.time() - began, reason=reason)
+            raise
+
+    def _introduce(self, parts: Components, logger: Logger) -> None:
+        """The lines a run starts with."""
+        count = sum(parameter.numel() for parameter in parts.model.parameters())
+        target = self.cfg.model["_target_"].rpartition(".")[2]
+        facts = dict(parts.data.describe())
+        splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
+        logger.message(f"run     {self.cfg.name} in {self.folder}")
+        logger.message(f"data    {facts['task']}, input {facts['input']}, {splits}")
+        logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe()}")
+        tensorboard = self.cfg.logger.tensorboard
+        if tensorboard.images or tensorboard.graph:
+            _show_inputs(parts, logger, images=tensorboard.images, graph=tensorboard.graph)
+
+    def _trainer(self, parts: Components, state: State, logger: Logger) -> Trainer:
+        return Trainer(
+            parts.network,
+            parts.data.train,
+            parts.data.val,
+            task=parts.task,
+            criterion=parts.criterion,
+            optimizer=parts.optimizer,
+            scheduler=parts.scheduler,
+            timetable=parts.timetable,
+            engine=parts.engine,
+            train_metrics=parts.metrics["train"],
+            val_metrics=parts.metrics["val"],
+            monitor=self.cfg.metrics.monitor,
+            mode=self.cfg.metrics.mode,
+            average=parts.average,
+            callbacks=tuple(parts.callbacks.values()),
+            logger=logger,
+            save=lambda value: self._save(parts, state, value),
+            state=state,
+        )
+
+    def _save(self, parts: Components, state: State, value: float | None) -> None:
+        if parts.store is not None:
+            saved = content.gather(**_saved(parts, state), config_text=to_yaml(self.cfg))
+            parts.store.save(saved, step=state.step, value=value, epoch=state.epoch)
+
+    def _test(self, parts: Components, state: State, logger: Logger) -> None:
+        """The final test, with figures; of the best weights where there are any on disk."""
+        if self.cfg.trainer.test == "none" or parts.data.test is None:
+            return
+        best = parts.store.best() if parts.store and self.cfg.trainer.test == "best" else None
+        if best is not None:
+            self._load_weights(parts, str(best))
+        else:
+            parts.average.keep()
+        info = parts.data.info
+        figures = Figures(info.task, self.cfg.metrics.figures, info.class_names, info.num_classes)
+        values = _evaluate(parts, "test", [figures])
+        state.last.update(values)
+        logger.scalars(values, step=state.step, epoch=state.epoch)
+        figures.write(logger, self.folder / "figures", step=state.step)
+
+    def _load_weights(self, parts: Components, checkpoint: str) -> None:
+        """Put the weights to evaluate into the model: the averaged ones where the run kept an average."""
+        path = self._checkpoint_path(parts, checkpoint)
+        weights = content.load_model_state(path)
+        problems = content.model_problems(weights, parts.model)
+        if problems:
+            raise problems[0]
+        parts.model.load_state_dict(weights)
+
+    def _checkpoint_path(self, parts: Components, checkpoint: str) -> Path:
+        if checkpoint not in ("best", "last"):
+            return Path(checkpoint)
+        store = parts.store
+        path = None if store is None else (store.best() or store.newest()) if checkpoint == "best" else store.newest()
+        if path is None:
+            raise UserError("the run has no checkpoint", key=str(self.folder), fix="train it first")
+        return path
+
+    def _finish(self, parts: Components, state: State, logger: Logger, seconds: float) -> dict[str, Any]:
+        """Result file, hyperparameters and the closing table."""
+        content = self._write_result("finished", state, seconds=seconds, reason=state.stop_reason)
+        values = summary.final_values(state)
+        logger.hparams(to_plain(self.cfg), values)
+        columns, rows = summary.final_table(values)
+        logger.table(self._title(state, tested="test" in columns), columns, rows)
+        logger.message(f"folder  {self.folder}")
+        return content
+
+    def _title(self, state: State, *, tested: bool) -> str:
+        monitor = self.cfg.metrics.monitor
+        best = "" if state.best_value is None else f"; best {monitor} {state.best_value:.4g} at step {state.best_step}"
+        weights = "the best" if self.cfg.trainer.test == "best" and self.cfg.checkpoint.enabled else "the last"
+        return f"result after {state.step} steps{best}" + (f"; tested with {weights} weights" if tested else "")
+
+    def _write_result(self, status: str, state: State, *, seconds: float, reason: str | None) -> dict[str, Any]:
+        result = summary.result(
+            state,
+            status=status,
+            monitor=self.cfg.metrics.monitor,
+            mode=self.cfg.metrics.mode,
+            reason=reason,
+            name=self.cfg.name,
+            seconds=round(seconds, 3),
+        )
+        write_json(self.folder / "result.json", result)
+        return result
+
+
+def _saved(parts: Components, state: State) -> dict[str, Any]:
+    """The stateful parts, as a checkpoint names them."""
+    return {
+        "model": parts.model,
+        "optimizer": parts.optimizer,
+        "scheduler": parts.scheduler,
+        "precision": parts.engine.precision,
+        "callbacks": parts.callbacks,
+        "metrics": {"train": parts.metrics["train"]},
+        "state": state,
+        "ema": parts.average if isinstance(parts.average, Ema) else None,
+    }
+
+
+def _evaluate(parts: Components, split: str, collectors: list[Any]) -> dict[str, float]:
+    """Metrics of the model's present weights on a split, without augmentation."""
+    loader = parts.data.evaluation(split)
+    if loader is None:
+        raise UserError("the data has no such split", received=split, choices=parts.data.loaders())
+    metrics = parts.metrics[split]
+    metrics.reset()
+    parts.engine.seed_validation(0)
+    evaluate(
+        parts.network,
+        loader,
+        [metrics, *collectors],
+        task=parts.task,
+        criterion=parts.criterion,
+        context=parts.engine,
+    )
+    values: dict[str, float] = metrics.compute()
+    return values
+
+
+def _show_inputs(parts: Components, logger: Logger, *, images: int, graph: bool) -> None:
+    """Training images and the graph of the model, where asked for."""
+    batch = next(iter(parts.data.train.epoch(0)))
+    x = batch[0]
+    if images and x.ndim == 4:
+        logger.images("train/images", x[:images], step=0)
+    if graph:
+        logger.graph(parts.model, parts.engine.move(x[:1]))

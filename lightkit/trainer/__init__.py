@@ -1,0 +1,23 @@
+"""The training loop and what hooks into it."""
+
+from lightkit.trainer.average import Ema, NoAverage
+from lightkit.trainer.callbacks import Callback, EarlyStopping
+from lightkit.trainer.evaluate import evaluate
+from lightkit.trainer.loop import Trainer
+from lightkit.trainer.state import State
+from lightkit.trainer.tasks import Step, Supervised, Task
+from lightkit.trainer.timetable import Timetable
+
+__all__ = [
+    "Callback",
+    "EarlyStopping",
+    "Ema",
+    "NoAverage",
+    "State",
+    "Step",
+    "Supervised",
+    "Task",
+    "Timetable",
+    "Trainer",
+    "evaluate",
+]

@@ -1,0 +1,78 @@
+"""Hooks into the loop, for what is not part of every run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightkit.common.ranking import improves
+
+if TYPE_CHECKING:
+    from lightkit.trainer.loop import Trainer
+
+
+class Callback:
+    """Base of all callbacks: every hook does nothing. Only overridden `on_step` hooks cost anything."""
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Before the first step, after a checkpoint was loaded."""
+
+    def on_step(self, trainer: Trainer) -> None:
+        """After every optimizer step."""
+
+    def on_validation(self, trainer: Trainer, values: dict[str, float]) -> None:
+        """After every validation, with its values by name (`val/accuracy`)."""
+
+    def on_epoch(self, trainer: Trainer, values: dict[str, float]) -> None:
+        """After every epoch, with the training values by name."""
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """After the last step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and tensors a checkpoint keeps."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what a checkpoint kept."""
+
+
+class EarlyStopping(Callback):
+    """Ends training after `patience` validations without an improvement.
+
+    Args:
+        monitor: Name of the value to watch, such as `val/loss`.
+        mode: Whether `min` or `max` is better.
+        patience: Validations without improvement before training ends, at least 1.
+        min_delta: Smallest change that counts, in units of the value.
+    """
+
+    def __init__(self, monitor: str, mode: str, *, patience: int, min_delta: float = 0.0) -> None:
+        self.monitor, self.mode, self.patience, self.min_delta = monitor, mode, patience, min_delta
+        self.best: float | None = None
+        self.waited = 0
+
+    def on_validation(self, trainer: Trainer, values: dict[str, float]) -> None:
+        """Count validations that did not improve on the best by `min_delta`; NaN never improves."""
+        if self.monitor in values:
+            self._judge(trainer, values[self.monitor])
+
+    def on_epoch(self, trainer: Trainer, values: dict[str, float]) -> None:
+        """The same for a value of the training split."""
+        if self.monitor in values:
+            self._judge(trainer, values[self.monitor])
+
+    def _judge(self, trainer: Trainer, value: float) -> None:
+        if improves(value, self.best, mode=self.mode, min_delta=self.min_delta):
+            self.best, self.waited = value, 0
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            trainer.stop(f"early stopping: {self.monitor} has not improved {self.waited} times in a row")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Best value and validations waited."""
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on counting where the checkpoint stood."""
+        self.best, self.waited = state["best"], state["waited"]

@@ -1,0 +1,74 @@
+"""One pass over a split without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lightkit.trainer.tasks import Criterion, Step, Task
+
+
+class Meter(Protocol):
+    """What collects the results of batches: metrics of a split, figures, predictions."""
+
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int) -> None:
+        """Take in one batch of `size` samples."""
+
+
+class EvalContext(Protocol):
+    """What evaluation needs of the device room: moving, precision and its own seed."""
+
+    def move(self, batch: Any) -> Any:
+        """The batch on the device."""
+
+    def autocast(self) -> Any:
+        """Context manager of the forward pass."""
+
+
+def evaluate(
+    model: nn.Module,
+    loader: Any,
+    meters: Iterable[Meter],
+    *,
+    task: Task,
+    criterion: Criterion,
+    context: EvalContext,
+    each: Callable[[int], None] | None = None,
+) -> None:
+    """Run the model over a whole split in eval mode and without gradients.
+
+    The mode of the model is put back afterwards, module by module: a frozen part that was in eval stays there.
+
+    Args:
+        model: The network as trained, wrapped or not.
+        loader: Batches of the split; always read in the same order.
+        meters: Collectors that get every batch.
+        task: How a batch becomes a loss and metric inputs.
+        criterion: The loss.
+        context: Device placement and precision.
+        each: Called with the number of finished batches after each of them.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            left = loader.num_samples
+            for index, batch in enumerate(loader.epoch(0)):
+                size = min(loader.batch_size, left)
+                left -= size
+                step = _forward(model, batch, task, criterion, context)
+                for meter in meters:
+                    meter.update(step.preds, step.target, step.loss, size)
+                if each is not None:
+                    each(index + 1)
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _forward(model: nn.Module, batch: Any, task: Task, criterion: Criterion, context: EvalContext) -> Step:
+    with context.autocast():
+        return task.step(model, context.move(batch), criterion)

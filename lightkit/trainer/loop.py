@@ -1,0 +1,255 @@
+"""The training loop: the only one, for every model, precision and ensemble member."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lightkit.common.errors import UserError
+from lightkit.common.ranking import improves
+from lightkit.loggers.base import Logger
+from lightkit.trainer.average import NoAverage
+from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.clock import Clock
+from lightkit.trainer.evaluate import evaluate
+from lightkit.trainer.report import Reporter
+from lightkit.trainer.state import State
+from lightkit.trainer.tasks import Criterion, Task
+from lightkit.trainer.timetable import Timetable
+
+
+class Trainer:
+    """Trains one model, validates it and says when to save.
+
+    ```
+    until the last step:
+        for each optimizer step of the epoch, from where the state stands:
+            for each batch of its window: seed → device → autocast(task.step) → backward → metrics.update
+            unscale, clip → optimizer → scheduler → average
+            log, validate, save where due
+        metrics.compute → log → validate → save
+    ```
+
+    Args:
+        model: The network, on its device and wrapped.
+        train: Loader of the training split.
+        val: Loader of the validation split; None trains without validation.
+        task: How a batch becomes a loss and metric inputs.
+        criterion: The loss.
+        optimizer: The optimizer over the parameters of `model`.
+        scheduler: Changes the learning rates; stepped after every optimizer step.
+        timetable: Lengths and intervals.
+        engine: Placement, precision and seeding on the device (`lightkit.device.Engine`).
+        train_metrics: Metrics of the training split (`lightkit.metrics.SplitMetrics`).
+        val_metrics: Metrics of the validation split.
+        monitor: Name of the value that decides what is best.
+        mode: Whether `min` or `max` of it is better.
+        average: Average of the weights to evaluate with.
+        callbacks: Further hooks.
+        logger: Where numbers go.
+        save: Called with the value of `monitor` (None between validations) when a checkpoint is due.
+        state: Counters to go on from.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Any,
+        val: Any | None,
+        *,
+        task: Task,
+        criterion: Criterion,
+        optimizer: Optimizer,
+        scheduler: Any,
+        timetable: Timetable,
+        engine: Any,
+        train_metrics: Any,
+        val_metrics: Any,
+        monitor: str = "val/loss",
+        mode: str = "min",
+        average: NoAverage | None = None,
+        callbacks: Sequence[Callback] = (),
+        logger: Logger | None = None,
+        save: Callable[[float | None], None] = lambda value: None,
+        state: State | None = None,
+    ) -> None:
+        self.model, self.train, self.val, self.task, self.criterion = model, train, val, task, criterion
+        self.optimizer, self.scheduler, self.timetable, self.engine = optimizer, scheduler, timetable, engine
+        self.train_metrics, self.val_metrics, self.monitor, self.mode = train_metrics, val_metrics, monitor, mode
+        self.average, self.callbacks, self.save = average or NoAverage(), list(callbacks), save
+        self.state, self.logger = state or State(), logger or Logger()
+        self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
+        self._clock, self._saved_step = Clock(), -1
+        self._loss, self._norm = torch.zeros(()), torch.zeros(())
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step was taken or something ended training."""
+        return self.state.step >= self.timetable.total_steps or self.state.stop_reason is not None
+
+    def stop(self, reason: str) -> None:
+        """End training after the step under way."""
+        self.state.stop_reason = reason
+
+    def fit(self) -> State:
+        """Train from where the state stands to the end.
+
+        Returns:
+            The counters at the end.
+
+        Raises:
+            UserError: The loss is no longer finite (exit code 3), or `monitor` names no value.
+        """
+        self._report = Reporter(self.logger, self.state, self.timetable, self._clock)
+        for callback in self.callbacks:
+            callback.on_fit_start(self)
+        while not self.finished:
+            self._epoch()
+        for callback in self.callbacks:
+            callback.on_fit_end(self)
+        return self.state
+
+    def _epoch(self) -> None:
+        """The optimizer steps of an epoch that are still to do, then its end."""
+        state = self.state
+        self.model.train()
+        with closing(self.train.epoch(state.epoch, state.samples_done)) as batches:
+            while state.samples_done < self.timetable.epoch_samples and not self.finished:
+                self._step(batches)
+                self._after_step()
+        self._end_epoch()
+
+    def _step(self, batches: Iterator[Any]) -> None:
+        """One optimizer step over a window of batches; each sample of the window counts the same."""
+        state, timetable = self.state, self.timetable
+        window, done = timetable.window(state.samples_done), 0
+        while done < window:
+            size = min(timetable.batch_size, window - done)
+            self._micro_step(batches, state.samples_done + done, size=size, share=size / window)
+            done += size
+        state.step += 1
+        self._norm = self.engine.step(self.optimizer, want_norm=state.step % timetable.log_steps == 0)
+        self.scheduler.step()
+        self.average.update()
+        state.samples_done += window
+
+    def _micro_step(self, batches: Iterator[Any], position: int, *, size: int, share: float) -> None:
+        """Forward and backward of one batch; its randomness is a function of where in the run it stands."""
+        asked = perf_counter()
+        batch = next(batches)
+        self._clock.data_seconds += perf_counter() - asked
+        self.engine.seed(self.state.epoch, position)
+        with self.engine.autocast():
+            step = self.task.step(self.model, self.engine.move(batch), self.criterion)
+        self.engine.backward(step.loss if share == 1.0 else step.loss * share)
+        self.train_metrics.update(step.preds, step.target, step.loss, size)
+        self._loss = step.loss
+
+    def _after_step(self) -> None:
+        """What is due between two optimizer steps; at the end of an epoch `_end_epoch` does the rest."""
+        state, timetable = self.state, self.timetable
+        for callback in self._on_step:
+            callback.on_step(self)
+        if state.step % timetable.log_steps == 0:
+            self._log_step()
+        if perf_counter() > self._report.next_show:
+            self._report.show("train", state.samples_done // timetable.batch_size, len(self.train))
+        if state.samples_done >= timetable.epoch_samples or self.finished:
+            return
+        improved = timetable.validates_after_step(state.step) and self._validate()
+        if improved or timetable.saves_after_step(state.step):
+            self._save()
+
+    def _end_epoch(self) -> None:
+        """Training metrics, validation and checkpoint after the last step of an epoch, or of the run."""
+        state, timetable = self.state, self.timetable
+        values = self.train_metrics.compute()
+        self._check_finite(values["train/loss"])
+        if state.samples_done >= timetable.epoch_samples:
+            self.train_metrics.reset()
+            state.epoch, state.samples_done = state.epoch + 1, 0
+        self._report.values(values)
+        improved = self.monitor in values and self._judge(values)
+        for callback in self.callbacks:
+            callback.on_epoch(self, values)
+        due = (
+            timetable.validates_after_epoch(state.epoch) or timetable.validates_after_step(state.step) or self.finished
+        )
+        if due and state.validated_step != state.step:
+            improved = self._validate() or improved
+        if (
+            improved
+            or timetable.saves_after_epoch(state.epoch)
+            or timetable.saves_after_step(state.step)
+            or self.finished
+        ):
+            self._save()
+
+    def _validate(self) -> bool:
+        """Evaluate on the validation split; returns whether the monitored value is the best so far."""
+        self.state.validated_step = self.state.step
+        if self.val is None:
+            return False
+        began = perf_counter()
+        self.engine.seed_validation(self.state.step)
+        self.val_metrics.reset()
+        with self.average.applied():
+            evaluate(
+                self.model,
+                self.val,
+                [self.val_metrics],
+                task=self.task,
+                criterion=self.criterion,
+                context=self.engine,
+                each=self._show_validation,
+            )
+        values = self.val_metrics.compute()
+        self._report.values(values)
+        improved = self._judge(values) if self.monitor.startswith(f"{self.val_metrics.prefix}/") else False
+        for callback in self.callbacks:
+            callback.on_validation(self, values)
+        self._clock.leave_out(perf_counter() - began)
+        return improved
+
+    def _judge(self, values: dict[str, float]) -> bool:
+        """Keep the best of the monitored value and hand it to the scheduler."""
+        if self.monitor not in values:
+            raise UserError("no such value", key="metrics.monitor", received=self.monitor, choices=values)
+        value, state = values[self.monitor], self.state
+        self.scheduler.epoch_end(value)
+        better = improves(value, state.best_value, mode=self.mode)
+        if better:
+            state.best_value, state.best_step = value, state.step
+        return better
+
+    def _save(self) -> None:
+        """Hand the moment to the checkpointer, once per step."""
+        if self._saved_step == self.state.step:
+            return
+        began, self._saved_step = perf_counter(), self.state.step
+        judged = self.state.validated_step == self.state.step or self.monitor.startswith("train/")
+        self.save(self.state.last.get(self.monitor) if judged else None)
+        self._clock.leave_out(perf_counter() - began)
+
+    def _log_step(self) -> None:
+        """Values of this very step: the only place in an epoch where the loop waits for the device."""
+        loss = float(self._loss.detach())
+        self._check_finite(loss)
+        self._report.step(loss, float(self._norm), self.optimizer)
+
+    def _check_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            where = f"at step {self.state.step} (epoch {self.state.epoch + 1})"
+            fix = "lower optim.lr, set trainer.clip_norm=1.0, or look for extreme values in the data"
+            raise UserError(f"the loss became {loss} {where}", expected="a finite loss", fix=fix, exit_code=3)
+
+    def _show_validation(self, batch: int) -> None:
+        if perf_counter() > self._report.next_show:
+            self._report.show("val", batch, len(self.val))  # type: ignore[arg-type]

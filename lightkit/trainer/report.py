@@ -1,0 +1,73 @@
+"""What the loop tells the outside: logged values, learning rates, throughput, progress."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from torch.optim import Optimizer
+
+from lightkit.loggers.base import Logger, Progress
+from lightkit.trainer.clock import Clock
+from lightkit.trainer.state import State
+from lightkit.trainer.timetable import Timetable
+
+SECONDS_BETWEEN_PROGRESS = 0.1
+
+
+class Reporter:
+    """Hands numbers to the logger; the loop itself only asks whether it is time.
+
+    Args:
+        logger: Where numbers go.
+        state: The counters of the run.
+        timetable: Its lengths.
+        clock: Where the time of the loop goes.
+    """
+
+    def __init__(self, logger: Logger, state: State, timetable: Timetable, clock: Clock) -> None:
+        self.logger, self.state, self.timetable, self.clock = logger, state, timetable, clock
+        self.next_show = 0.0
+        self._began, self._first_step, self._counted = perf_counter(), state.step, self._samples()
+
+    def values(self, values: dict[str, float]) -> None:
+        """Log values of this step and keep them as the newest."""
+        self.state.last.update(values)
+        self.logger.scalars(values, step=self.state.step, epoch=self.state.epoch)
+
+    def step(self, loss: float, norm: float, optimizer: Optimizer) -> None:
+        """Log what belongs to single optimizer steps.
+
+        Args:
+            loss: Loss of the newest batch.
+            norm: Norm of the gradients before clipping.
+            optimizer: Its groups' rates are logged by the groups' names.
+        """
+        rates = {
+            f"lr/{group.get('name', index)}": float(group["lr"]) for index, group in enumerate(optimizer.param_groups)
+        }
+        samples, self._counted = self._samples() - self._counted, self._samples()
+        self.values({"train/loss_step": loss, "grad/norm": norm, **rates, **self.clock.read(samples)})
+
+    def _samples(self) -> int:
+        return self.state.epoch * self.timetable.epoch_samples + self.state.samples_done
+
+    def show(self, phase: str, batch: int, batches: int) -> None:
+        """Tell the console how far the run is, with the newest logged values."""
+        state, timetable, now = self.state, self.timetable, perf_counter()
+        self.next_show = now + SECONDS_BETWEEN_PROGRESS
+        taken = state.step - self._first_step
+        pace = (now - self._began) / taken if taken else None
+        self.logger.progress(
+            Progress(
+                epoch=state.epoch + bool(state.samples_done),
+                epochs=timetable.total_epochs,
+                step=state.step,
+                total_steps=timetable.total_steps,
+                batch=batch,
+                batches=batches,
+                phase=phase,
+                values=state.last,
+                samples_per_second=state.last.get("speed/samples_per_second", 0.0),
+                eta_seconds=None if pace is None else pace * (timetable.total_steps - state.step),
+            )
+        )

@@ -1,0 +1,38 @@
+"""The only counters of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+
+@dataclass
+class State:
+    """Where training stands, always at the boundary of an optimizer step."""
+
+    epoch: int = 0
+    """Epochs finished; also the number of the one under way."""
+    samples_done: int = 0
+    """Training samples of the epoch under way that went into an optimizer step."""
+    step: int = 0
+    """Optimizer steps taken."""
+    validated_step: int = -1
+    """Step of the last validation; -1 before the first."""
+    best_value: float | None = None
+    """Best value of the monitored metric so far."""
+    best_step: int | None = None
+    """Step of `best_value`."""
+    last: dict[str, float] = field(default_factory=dict)
+    """Newest value of every logged epoch metric."""
+    stop_reason: str | None = None
+    """Why training ended before its last step; None while it has not."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values of all counters."""
+        return asdict(self)
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        """Take over saved counters; unknown names are ignored, so that older files load."""
+        for entry in fields(self):
+            if entry.name in values:
+                setattr(self, entry.name, values[entry.name])

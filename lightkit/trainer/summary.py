@@ -1,0 +1,56 @@
+"""What a run came to, as a file and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lightkit.trainer.state import State
+
+SPLITS = ("train", "val", "test")
+
+
+def result(
+    state: State, *, status: str, monitor: str, mode: str, reason: str | None = None, **facts: Any
+) -> dict[str, Any]:
+    """The content of `result.json`.
+
+    Args:
+        state: The counters and newest values.
+        status: `finished`, `failed` or `interrupted`.
+        monitor: Name of the value that decides what is best; the objective of a sweep.
+        mode: Whether `min` or `max` of it is better.
+        reason: Why the run ended, where it did not take its last step.
+        facts: Whatever else belongs to the result.
+    """
+    return {
+        "status": status,
+        "reason": reason,
+        **facts,
+        "objective": {"name": monitor, "mode": mode, "value": state.best_value, "step": state.best_step},
+        "test": {name: value for name, value in state.last.items() if name.startswith("test/")},
+        "metrics": dict(state.last),
+        "epochs": state.epoch,
+        "steps": state.step,
+    }
+
+
+def final_values(state: State) -> dict[str, float]:
+    """The newest metrics of whole splits, without what belongs to single steps."""
+    values = {name: value for name, value in state.last.items() if name.partition("/")[0] in SPLITS}
+    return {name: value for name, value in values.items() if name != "train/loss_step"}
+
+
+def final_table(values: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows of a table with a line for each metric and a column for each split."""
+    splits = [split for split in SPLITS if any(name.startswith(f"{split}/") for name in values)]
+    names = dict.fromkeys(name.partition("/")[2] for name in values)
+    rows = [[name, *(_shown(values.get(f"{split}/{name}")) for split in splits)] for name in names]
+    return ["metric", *splits], rows
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if math.isfinite(value) and 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"

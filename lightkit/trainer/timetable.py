@@ -1,0 +1,70 @@
+"""How long training lasts and what is due at a step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """The lengths and intervals of a run, all counted in optimizer steps.
+
+    Args:
+        epoch_samples: Training samples per epoch.
+        batch_size: Samples per batch.
+        epochs: Passes over the training split; ignored when `steps` is given.
+        steps: Optimizer steps to take in all.
+        accumulate: Batches per optimizer step.
+        validate_every: Epochs or steps between two validations.
+        validate_unit: What `validate_every` counts, `epoch` or `step`.
+        save_epochs: Epochs between two checkpoints; None saves at the end only.
+        save_steps: Steps between two checkpoints in an epoch.
+        log_steps: Steps between two logged training values.
+    """
+
+    epoch_samples: int
+    batch_size: int
+    epochs: int | None = 10
+    steps: int | None = None
+    accumulate: int = 1
+    validate_every: int = 1
+    validate_unit: str = "epoch"
+    save_epochs: int | None = 1
+    save_steps: int | None = None
+    log_steps: int = 50
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of a whole epoch, the last partial window included."""
+        return math.ceil(self.epoch_samples / (self.batch_size * self.accumulate))
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.steps if self.steps is not None else (self.epochs or 0) * self.steps_per_epoch
+
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of the whole run, a last partial one counted as one."""
+        return math.ceil(self.total_steps / self.steps_per_epoch)
+
+    def validates_after_step(self, step: int) -> bool:
+        """Whether a validation is due at this step because steps are counted."""
+        return self.validate_unit == "step" and step % self.validate_every == 0
+
+    def validates_after_epoch(self, epoch: int) -> bool:
+        """Whether a validation is due after this many finished epochs."""
+        return self.validate_unit == "epoch" and epoch % self.validate_every == 0
+
+    def saves_after_step(self, step: int) -> bool:
+        """Whether a checkpoint is due at this step."""
+        return self.save_steps is not None and step % self.save_steps == 0
+
+    def saves_after_epoch(self, epoch: int) -> bool:
+        """Whether a checkpoint is due after this many finished epochs."""
+        return self.save_epochs is not None and epoch % self.save_epochs == 0
+
+    def window(self, samples_done: int) -> int:
+        """Samples of the optimizer step that starts after `samples_done` samples of the epoch."""
+        return min(self.accumulate * self.batch_size, self.epoch_samples - samples_done)

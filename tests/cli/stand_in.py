@@ -1,0 +1,43 @@
+"""A stand-in for `lightkit.runner` that trains nothing: the command line is what is tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lightkit.common.errors import UserError
+
+
+class Runner:
+    """Notes what it was asked for; fails where the configuration's `extra.fail` says so."""
+
+    asked: list[tuple[str, Path, tuple[object, ...]]] = []
+
+    def __init__(self, cfg: Any, folder: Path, *, overrides: list[str]) -> None:
+        self.cfg, self.folder, self.overrides = cfg, folder, overrides
+
+    def run(self, *, resume: bool = False) -> dict[str, Any]:
+        """Write the smallest run folder."""
+        if self.cfg.extra.get("fail"):
+            raise UserError("the data has a hole", key="data")
+        self.asked.append(("run", self.folder, (resume, *self.overrides)))
+        (self.folder / "config.yaml").write_text("name: run\n")
+        return {}
+
+    def evaluate(self, split: str, checkpoint: str) -> dict[str, float]:
+        """Two metrics."""
+        self.asked.append(("evaluate", self.folder, (split, checkpoint)))
+        return {f"{split}/loss": 0.5, f"{split}/accuracy": 0.987654}
+
+    def predict(self, split: str, checkpoint: str) -> list[dict[str, Any]]:
+        """Two rows, or none for the training split."""
+        self.asked.append(("predict", self.folder, (split, checkpoint)))
+        return [] if split == "train" else [{"index": i, "prediction": f"class, {i}", "target": i} for i in (4, 7)]
+
+
+def module() -> ModuleType:
+    """The stand-in as a module."""
+    made = ModuleType("lightkit.runner")
+    made.Runner = type("Runner", (Runner,), {"asked": []})  # type: ignore[attr-defined]
+    return made

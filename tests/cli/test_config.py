@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Outcome
+
+Cli = Callable[..., Outcome]
+GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
+
+
+def test_prints_what_train_would_run(cli: Cli) -> None:
+    assert cli("config", "seed=5").out == cli("train", "seed=5", "--cfg", "job").out
+    assert cli("config", "data=wine", "-p", "name").out == "run\n"
+
+
+@pytest.mark.parametrize("group", [name for name in GROUPS if name != "hydra"])
+def test_every_group_lists_its_choices_and_keys(cli: Cli, group: str) -> None:
+    done = cli("config", group)
+    assert done.code == 0, done.err
+    files = {
+        p.relative_to(ROOT / "conf" / group).with_suffix("").as_posix() for p in (ROOT / "conf" / group).rglob("*.yaml")
+    }
+    rows = [line.split(maxsplit=1) for line in done.out.splitlines() if line.startswith(f"  {group}=")]
+    assert {name for name, *_ in rows} == {f"{group}={name}" for name in files if not name.startswith("_")}
+    assert [name for name, *rest in rows if not rest] == [], "options without a first comment"
+
+
+def test_a_users_options_are_listed(cli: Cli, project: Path) -> None:
+    (project / "conf" / "optim").mkdir(parents=True)
+    (project / "conf" / "optim" / "mine.yaml").write_text("# @package optim\n# Better than theirs.\nlr: 1\n")
+    (project / "conf" / "weather").mkdir()
+    (project / "conf" / "weather" / "rain.yaml").write_text("a: 1\n")
+    assert re.search("^  optim=mine +Better than theirs.$", cli("config", "optim").out, re.M)
+    assert cli("config", "weather").out == "choices of weather:\n  weather=rain\n"
+
+
+def test_unknown_group(cli: Cli) -> None:
+    done = cli("config", "optmi")
+    assert done.code == 2
+    assert "nearest: optim" in done.err
+
+
+def test_wrong_override(cli: Cli) -> None:
+    done = cli("config", "trainer.epoch=5")
+    assert done.code == 2
+    assert "trainer.epochs" in done.err
+
+
+def test_keys_are_shown_with_type_default_and_meaning(cli: Cli) -> None:
+    out = cli("config", "trainer").out
+    assert re.search(r"^  trainer\.accumulate \(.*\) = 1\n      Batches whose gradients", out, re.M)
+    assert re.search(r"^  trainer\.early_stopping\.patience \(.*null.*\) = null$", out, re.M)
+    assert cli("config", "trainer.ema").out.startswith("keys of trainer.ema:\n  trainer.ema.decay (")
+
+
+def test_every_key_has_a_meaning(cli: Cli) -> None:
+    for group in GROUPS:
+        lines = cli("config", group).out.partition(f"keys of {group}:\n")[2].splitlines()
+        assert all(line.strip() for line in lines), group
+        heads = [line for line in lines if not line.startswith("   ")]
+        assert all(line.startswith(f"  {group}.") for line in heads), group

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from lightkit.cli import entry, main
+from lightkit.cli.entry import COMMANDS
+from lightkit.common.errors import UserError
+from tests.conftest import ROOT
+
+
+def raising(error: BaseException) -> Callable[[str], SimpleNamespace]:
+    """A stand-in for the import of a command's module, whose commands raise."""
+
+    def command(_args: list[str]) -> int:
+        raise error
+
+    return lambda _name: SimpleNamespace(runs=command)
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+    assert main([]) == 0
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_usage_and_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: lightkit {command}")
+    assert f"examples:\n  lightkit {command}" in out
+    assert max(map(len, out.splitlines())) <= 120
+    assert main(["help", command]) == 0
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["help", "train"], *([name, "-h"] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
+    code = (
+        "import sys; from lightkit.cli import main; main(sys.argv[1:]); "
+        "sys.exit(', '.join({'torch', 'hydra', 'omegaconf', 'yaml', 'numpy', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *args], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == "\n"  # `sys.exit("")` prints the empty list
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("lightkit 0.")
+
+
+def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trian"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no such command" in err
+    assert "nearest: train" in err
+
+
+@pytest.mark.parametrize("args", [["runs", "--limt", "3"], ["board", "--prot", "1"], ["eval", "last", "--splt", "val"]])
+def test_unknown_option_names_the_nearest(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 2
+    assert "nearest: --" in capsys.readouterr().err
+
+
+def test_missing_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval"]) == 2
+    err = capsys.readouterr().err
+    assert "required: run" in err
+    assert "lightkit eval --help" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserError("wrong"), 2),
+        (UserError("loss is nan", exit_code=3), 3),
+        (UserError("damaged", exit_code=5), 5),
+        (MemoryError(), 4),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), 4),
+        (KeyboardInterrupt(), 130),
+        (SystemExit(143), 143),
+        (SystemExit(None), 0),
+        (SystemExit("text"), 1),
+        (ZeroDivisionError("a bug"), 1),
+    ],
+)
+def test_exit_status(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "_module", raising(error))
+    assert main(["runs"]) == code
+
+
+def test_user_errors_show_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(entry, "_module", raising(UserError("no such key", key="a.b")))
+    monkeypatch.delenv("LIGHTKIT_DEBUG", raising=False)
+    main(["runs"])
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: a.b: no such key\n")
+    monkeypatch.setenv("LIGHTKIT_DEBUG", "1")
+    assert main(["runs"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_bugs_show_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(entry, "_module", raising(ZeroDivisionError("a bug")))
+    main(["runs"])
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "a bug" in err
+
+
+def test_closed_pipe_is_quiet() -> None:
+    code = (
+        "import os, sys; from lightkit.cli import main; r, w = os.pipe(); os.close(r); os.dup2(w, 1); "
+        "sys.exit(main(['--help']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_public_names_are_lazy() -> None:
+    code = (
+        "import sys, lightkit; assert 'torch' not in sys.modules; lightkit.UserError; dir(lightkit); lightkit.nothing"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "AttributeError: module 'lightkit' has no attribute 'nothing'" in done.stderr

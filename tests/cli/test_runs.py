@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+
+
+def a_run(project: Path, name: str, result: str | None) -> Path:
+    folder = project / "outputs" / "runs" / "2026-01-31" / name
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("name: run\n")
+    if result is not None:
+        (folder / "result.json").write_text(result)
+    return folder
+
+
+def test_no_runs_yet(cli: Cli) -> None:
+    done = cli("runs")
+    assert done.code == 0
+    assert "no runs in" in done.out
+
+
+def test_table_is_tolerant(cli: Cli, project: Path) -> None:
+    good = {"status": "finished", "objective": {"name": "val/accuracy", "value": 0.987654}, "epochs": 3}
+    a_run(project, "09-00-00-good", json.dumps(good))
+    a_run(project, "10-00-00-broken", '{"status": "do')
+    a_run(project, "11-00-00-list", "[1, 2]")
+    a_run(project, "12-00-00-odd", json.dumps({"status": 3, "objective": 7, "epochs": "many"}))
+    a_run(project, "13-00-00-killed", None)
+    done = cli("runs")
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert lines[0].split() == ["when", "name", "status", "metric", "best", "epochs", "folder"]
+    assert lines[1].split()[:7] == ["2026-01-31", "09:00:00", "good", "finished", "val/accuracy", "0.9877", "3"]
+    assert [line.split()[3] for line in lines[2:]] == ["unfinished"] * 4
+
+
+def test_json_and_limit(cli: Cli, project: Path) -> None:
+    for hour in range(3):
+        a_run(project, f"0{hour}-00-00-run", json.dumps({"status": "finished", "objective": {"value": float("nan")}}))
+    rows = json.loads(cli("runs", "--json", "--limit", "2").out)
+    assert [row["folder"] for row in rows] == [f"outputs/runs/2026-01-31/0{hour}-00-00-run" for hour in (1, 2)]
+    assert rows[0]["best"] is None
+    assert len(json.loads(cli("runs", "--json", "--limit", "0").out)) == 3
+
+
+@pytest.mark.parametrize("text", ["-1", "two", "1.5"])
+def test_limit_must_be_a_number(cli: Cli, text: str) -> None:
+    done = cli("runs", f"--limit={text}")
+    assert done.code == 2
+    assert "--limit: not a number of runs" in done.err

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, Outcome
+
+Cli = Callable[..., Outcome]
+TINY = ("data=wine", "trainer.epochs=1", "device=cpu", "model.hidden=[4]")
+
+
+def run_folders(project: Path) -> list[Path]:
+    return sorted((project / "outputs").glob("runs/*/*"))
+
+
+def test_a_run_gets_a_folder_of_its_own(cli: Cli, runner: Any, project: Path) -> None:
+    assert [cli("train", "name=first try", "seed=3").code for _ in range(2)] == [0, 0]
+    folders = run_folders(project)
+    assert len(folders) == 2
+    assert all(re.search(r"/outputs/runs/\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d-first-try(-2)?$", str(f)) for f in folders)
+    assert sorted(folder for _, folder, _ in runner.asked) == folders
+    assert runner.asked[0][2] == (False, "name=first try", "seed=3")
+
+
+def test_hydra_run_dir_is_respected(cli: Cli, runner: Any, project: Path) -> None:
+    assert cli("train", "hydra.run.dir=elsewhere/here").code == 0
+    assert runner.asked[0][1] == project / "elsewhere" / "here"
+    assert not (project / "outputs").exists()
+    again = cli("train", "hydra.run.dir=elsewhere/here")
+    assert again.code == 2
+    assert "already holds a run" in again.err
+
+
+def test_outputs_go_to_the_project_from_any_folder_below(
+    cli: Cli, runner: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = project / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert cli("train").code == 0
+    assert run_folders(project) == [runner.asked[0][1]]
+
+
+def test_unwritable_outputs(cli: Cli, runner: Any, project: Path) -> None:
+    (project / "outputs").write_text("in the way")
+    done = cli("train")
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert runner.asked == []
+
+
+@pytest.mark.usefixtures("runner")
+def test_a_run_that_cannot_start_leaves_nothing(cli: Cli, project: Path) -> None:
+    done = cli("train", "+extra.fail=true")
+    assert (done.code, done.err) == (2, "error: data: the data has a hole\n")
+    assert list(project.iterdir()) == [project / "experiments"]
+
+
+def test_wrong_configuration_starts_nothing(cli: Cli, runner: Any, project: Path) -> None:
+    done = cli("train", "optim.lrr=1", "modle=cnn")
+    assert done.code == 2
+    assert "optim.lrr" in done.err
+    assert "modle" in done.err
+    assert "2 problems found" in done.err
+    assert runner.asked == []
+    assert not (project / "outputs").exists()
+
+
+def test_cfg_job_prints_what_would_run(cli: Cli, project: Path) -> None:
+    done = cli("train", "--cfg", "job", "seed=7", "name=x${seed}")
+    assert done.code == 0
+    assert "\nseed: 7" in done.out
+    assert "name: x${seed}" in done.out
+    assert not (project / "outputs").exists()
+    resolved = cli("train", "seed=7", "name=x${seed}", "--cfg=job", "--resolve", "--package", "name")
+    assert resolved.out == "x7\n"
+    assert cli("train", "--cfg", "job", "-p", "optim").out.count("_target_: torch.optim.AdamW\n") == 1
+
+
+def test_unknown_package(cli: Cli) -> None:
+    done = cli("train", "--cfg", "job", "-p", "optm")
+    assert done.code == 2
+    assert "nearest: optim" in done.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["train", "--cfg", "job"],
+        ["train", "optim.lrr=1"],
+        ["config"],
+        ["config", "optim"],
+        ["runs"],
+        ["train", "-m", "optim.lrr=1,2"],
+        ["train", "--cfg", "hydra"],
+    ],
+)
+def test_nothing_but_training_imports_torch(project: Path, args: list[str]) -> None:
+    code = (
+        "import sys; from lightkit.cli import main; main(sys.argv[1:]); "
+        "sys.exit(7 if {'torch', 'torchmetrics', 'numpy', 'lightkit.runner'} & set(sys.modules) else 0)"
+    )
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code, *args], cwd=project, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_config_dir_joins_the_options(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "more" / "optim").mkdir(parents=True)
+    (tmp_path / "more" / "optim" / "mine.yaml").write_text("# Mine.\n_target_: torch.optim.SGD\nlr: 0.125\n")
+    done = cli("train", "--cfg", "job", "--config-dir", str(tmp_path / "more"), "optim=mine", "-p", "optim.lr")
+    assert done.out == "0.125\n"
+    missing = cli("train", "--cfg", "job", "--config-dir", str(tmp_path / "none"))
+    assert missing.code == 2
+    assert "--config-dir" in missing.err
+
+
+def test_a_users_project_joins_and_wins(cli: Cli, project: Path) -> None:
+    (project / "conf" / "optim").mkdir(parents=True)
+    (project / "conf" / "optim" / "adamw.yaml").write_text("_target_: torch.optim.AdamW\nlr: 0.5\n")
+    (project / "experiments" / "mine.yaml").write_text("# Mine.\nseed: 9\n")
+    done = cli("train", "--cfg", "job", "experiment=mine", "--resolve")
+    assert "\nseed: 9" in done.out
+    assert "lr: 0.5" in done.out
+
+
+@pytest.mark.parametrize("kind", ["hydra", "all"])
+def test_hydras_own_view(cli: Cli, kind: str) -> None:
+    done = cli("train", "--cfg", kind)
+    assert done.code == 0, done.err
+    assert "hydra:" in done.out
+
+
+def test_hydras_help_and_info(cli: Cli) -> None:
+    assert "override" in cli("train", "--hydra-help").out
+    assert str(ROOT / "conf") in cli("train", "--info", "searchpath").out
+
+
+def test_completion(process: Callable[..., Outcome]) -> None:
+    assert "complete" in process("train", "-sc", "install=bash").out
+    line = "lightkit train optim=ad"
+    done = process("train", "-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert {"optim=adam", "optim=adamw"} <= set(done.out.split())
+    top = process("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert top.out == done.out
+
+
+@pytest.mark.slow
+def test_the_whole_way(process: Callable[..., Outcome], cli: Cli, project: Path) -> None:
+    first = process("train", *TINY, "seed=1")
+    assert first.code == 0, first.err
+    assert "Traceback" not in first.err
+    (folder,) = run_folders(project)
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["status"], result["epochs"]) == ("finished", 1)
+    assert "finished" in cli("runs").out
+
+    again = cli("train", "--from", "last", f"hydra.run.dir={project / 'again'}")
+    assert again.code == 0, again.err
+    repeated = json.loads((project / "again" / "result.json").read_text())
+    assert repeated["test"] == result["test"]
+
+    longer = cli("resume", str(folder), "trainer.epochs=2")
+    assert longer.code == 0, longer.err
+    assert json.loads((folder / "result.json").read_text())["epochs"] == 2
+
+    measured = cli("eval", str(folder), "--split", "val")
+    assert measured.code == 0, measured.err
+    assert json.loads((folder / "eval-val.json").read_text())["metrics"]
+    predicted = cli("predict", str(folder), "--output", "-")
+    assert predicted.code == 0, predicted.err
+    assert len(predicted.out.splitlines()) > 30

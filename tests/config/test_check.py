@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from lightkit.common.errors import UserErrors
+from lightkit.config import Composed, check, compose
+from lightkit.config.origins import Sources
+from tests.config.conftest import Write
+
+Report = Callable[..., str]
+Compose = Callable[..., Composed]
+
+# Override, and what the report must say about it.
+BAD = [
+    ("optim.lrr=0.1", ["optim.lrr: torch.optim.SGD takes no such argument", "did you mean optim.lr?"]),
+    ("+optim.lrr=0.1", ["optim.lrr: torch.optim.SGD takes no such argument", "command line: +optim.lrr=0.1"]),
+    ("++optim.lrr=0.1", ["optim.lrr: torch.optim.SGD takes no such argument"]),
+    ("trainer.epoch=3", ["trainer.epoch: unknown key", "did you mean trainer.epochs?"]),
+    ("+trainer.epoch=3", ["trainer.epoch: unknown key"]),
+    ("epochs=3", ["epochs: unknown key", "did you mean trainer.epochs?"]),
+    ("sede=3", ["sede: unknown key", "did you mean seed?"]),
+    ("optm=sgd", ["optm: unknown key", "did you mean optim?"]),
+    ("trainer.ema.dekay=0.9", ["trainer.ema.dekay: unknown key", "did you mean trainer.ema.decay?"]),
+    ("data.split.vall=0.2", ["data.split.vall: unknown key", "did you mean data.split.val?"]),
+    ("data.dataset.row=3", ["data.dataset.row: toy.Data takes no such argument", "did you mean data.dataset.rows?"]),
+    ("data.augment=[{_target_: toy.Noise, scael: 1}]", ["data.augment[0].scael: toy.Noise takes no such argument"]),
+    ("data.augment=[{_target_: toy.Nois}]", ["data.augment[0]._target_: toy.Nois does not exist", "toy.Noise?"]),
+    ("data.augment=[{scale: 1}]", ["data.augment[0]._target_: missing"]),
+    ("data.augment=[3]", ["data.augment[0]: wrong type", "a mapping with `_target_`"]),
+    ("data.augment=3", ["data.augment: wrong type"]),
+    ("metrics.val.accuracy.topk=3", ["metrics.val.accuracy.topk", "did you mean metrics.val.accuracy.top_k?"]),
+    ("metrics.val.f1._target_=torchmetrics.F1Scor", ["torchmetrics.F1Scor does not exist", "torchmetrics.F1Score?"]),
+    ("metrics.mode=maximum", ["metrics.mode: not one of the choices", "min, max"]),
+    ("metrics.monitor=val/acuracy", ["no metric of that name is measured", "nearest: val/accuracy"]),
+    ("metrics.monitor=accuracy", ["metrics.monitor: no metric of that name is measured"]),
+    ("metrics.figures=[confusion]", ["metrics.figures[0]: not one of the choices", "confusion_matrix"]),
+    ("model._target_=toy.Nett", ["model._target_: toy.Nett does not exist", "did you mean toy.Net?"]),
+    ("model._target_=toi.Net", ["model._target_: toi.Net does not exist: there is no such module"]),
+    ("model._target_=torch.optm.SGD", ["torch.optm.SGD does not exist", "torch.optim.SGD?"]),
+    ("model._target_=Net", ["model._target_: Net does not exist: there is no such module"]),
+    ("model._target_=torch", ["a module is not something to build"]),
+    ("model._target_=3", ["model._target_: wrong type"]),
+    ("model=any", ["model._target_: a value is missing", "'???'"]),
+    ("model.act=rleu", ["model.act: not one of the choices", "relu, gelu", "nearest: relu"]),
+    ("model.hidden=3", ["model.hidden: wrong type", "a list (a whole number each)", "write [3]"]),
+    ("model.hidden=[a]", ["model.hidden: wrong type"]),
+    ("model.body={_target_: toy.Net, hiden: [1]}", ["model.body.hiden: toy.Net takes no such argument"]),
+    ("model.body=[{_target_: toy.Noise, scale: loud}]", ["model.body[0].scale: wrong type", "'loud'"]),
+    ("loss.label_smoothing=2", ["loss.label_smoothing: out of range", "at least 0, at most 1"]),
+    ("loss.reduction=[1]", ["loss.reduction: wrong type"]),
+    ("optim.lr='0.1'", ["optim.lr: wrong type", "write 0.1 without quotes"]),
+    ("optim.lr=fast", ["optim.lr: wrong type", "a number", "'fast'"]),
+    ("optim.lr=true", ["optim.lr: wrong type"]),
+    ("optim.lr=null", ["optim.lr: wrong type", "received: 'null'"]),
+    ("optim.lr=0", ["optim.lr: out of range", "above 0", "freeze"]),
+    ("optim.lr=-1", ["optim.lr: out of range"]),
+    ("optim.lr=nan", ["optim.lr: out of range"]),
+    ("optim.nesterov=1", ["optim.nesterov: wrong type", "true or false"]),
+    ("optim.nesterov='true'", ["optim.nesterov: wrong type", "without quotes"]),
+    ("optim.rules=[{match: head.*, lr: 0}]", ["optim.rules[0].lr: out of range", "freeze"]),
+    ("optim.rules=[{lr: 0.1}]", ["optim.rules[0].match: missing"]),
+    ("optim.rules=[{match: a, lrscale: 2}]", ["optim.rules[0].lrscale: unknown key", "optim.rules[0].lr_scale?"]),
+    ("optim.layer_decay=1.5", ["optim.layer_decay: out of range"]),
+    ("scheduler.warmpu=1", ["scheduler.warmpu: toy.Schedule takes no such argument", "scheduler.warmup?"]),
+    ("trainer.task._target_=toy.Task.mak", ["the class Task has no method of that name"]),
+    ("trainer.task={_target_: toy.Task.make}", ["trainer.task.weight: missing: toy.Task.make needs it"]),
+    ("trainer.callbacks.mine=3", ["trainer.callbacks.mine: wrong type"]),
+    ("trainer.callbacks.mine.weight=3", ["trainer.callbacks.mine._target_: missing"]),
+    ("trainer.epochs=1.0", ["trainer.epochs: wrong type", "write 1"]),
+    ("trainer.epochs=true", ["trainer.epochs: wrong type"]),
+    ("trainer.epochs=-1", ["trainer.epochs: out of range", "at least 1"]),
+    ("trainer.epochs=null", ["trainer.epochs: training has no end"]),
+    ("trainer.validate_unit=epochs", ["not one of the choices", "nearest: epoch"]),
+    ("trainer.validate_every=0", ["trainer.validate_every: out of range"]),
+    ("trainer=3", ["no such option", "default"]),
+    ("trainer.ema=3", ["trainer.ema: wrong type", "a mapping"]),
+    ("trainer.ema.decay=1", ["trainer.ema.decay: out of range"]),
+    ("data.batch_size=0", ["data.batch_size: out of range"]),
+    ("data.split.by=stratifed", ["data.split.by: not one of the choices", "nearest: stratified"]),
+    ("data.split.val=1.5", ["data.split.val: out of range"]),
+    ("data.split={by: random, val: 0.5, test: 0.6}", ["data.split: val and test leave no training rows"]),
+    ("data.split={by: fold, fold: 5}", ["data.split.fold: out of range", "0 to 4"]),
+    ("data.num_workers=-1", ["data.num_workers: out of range"]),
+    ("checkpoint.keep_last=0", ["checkpoint.keep_last: out of range"]),
+    ("device.precision=fp16", ["device.precision: not one of the choices"]),
+    ("seed=-1", ["seed: out of range"]),
+    ("seed=1.5", ["seed: wrong type"]),
+    ("seed=???", ["seed: a value is missing"]),
+    ("name=a/b", ["name: can't be part of a folder's name"]),
+    ("extra=3", ["extra: wrong type"]),
+    ("extra.a=${trainer.epoch}", ["extra.a: the interpolation can't be resolved", "${trainer.epochs}?"]),
+    ("seed=${oc.env:LIGHTKIT_NOT_SET}", ["seed: the interpolation can't be resolved"]),
+    ("seed=${nope:1}", ["seed: the interpolation can't be resolved"]),
+    ("~optim._target_", ["optim._target_: missing"]),
+    ("~data", ["data: missing"]),
+    ("~metrics.monitor", ["metrics.monitor: missing"]),
+    ("~data.dataset.rows", ["data.dataset.rows: missing: toy.Data needs it", "command line: ~data.dataset.rows"]),
+    ("~model.hiden", ["there is nothing of that name to remove", "~model.hidden"]),
+    ("optim=sgdd", ["optim: no such option", "adam", "fix:      optim=sgd"]),
+    ("+optim=sgdd", ["optim: no such option"]),
+    ("optim=null", ["optim: an option is missing"]),
+    ("experiment=nope", ["experiment: no such option"]),
+    ("optim/rules=a", ["there is no such group"]),
+    ("optim.lr=0.1,0.2", ["several runs, which wants -m"]),
+    ("optim.lr", ["this override can't be read"]),
+    ("optim.lr={", ["this override can't be read"]),
+    ("hydra.run.dri=/tmp/x", ["hydra.run.dri"]),
+]
+
+
+@pytest.mark.parametrize(("override", "said"), BAD, ids=lambda value: str(value)[:60])
+def test_a_mistake_is_reported(report: Report, override: str, said: list[str]) -> None:
+    text = report(override)
+    for part in said:
+        assert part in text
+    assert "1 problem found" in text
+
+
+def test_every_report_names_the_override(report: Report) -> None:
+    for override in ("optim.lrr=0.1", "optim=sgdd", "trainer.epoch=3", "~model.hiden", "seed=-1", "seed=1,2"):
+        assert f"command line: {override}" in report(override)
+
+
+def test_all_mistakes_come_in_one_report(report: Report, write: Write) -> None:
+    write("experiments/bad.yaml", "trainer:\n  epoch: 3\ndata:\n  batch_size: many\n")
+    text = report("experiment=bad", "optim.lrr=1", "loss=msee", "x={", "~model.nothing", "seed=-1", "+foo=1")
+    for part in ("trainer.epoch:", "data.batch_size:", "optim.lrr:", "loss:", "x={", "model.nothing", "seed:", "foo:"):
+        assert part in text
+    assert "8 problems found" in text
+    assert "experiments/bad.yaml:2" in text
+    assert "experiments/bad.yaml:4" in text
+
+
+def test_nothing_is_said_about_a_group_whose_option_is_wrong(report: Report) -> None:
+    text = report("optim=adamm", "optim.betas=[0.9,0.99]")
+    assert "1 problem found" in text
+    assert "1 problem found" in report("experiment=nope", "model.size=3")
+
+
+def test_valid_keys_need_no_plus(composed: Compose) -> None:
+    cfg = composed("optim.nesterov=true", "trainer.callbacks.x._target_=toy.Task", "extra.deep.er=[1,{a: 2}]").cfg
+    assert cfg.optim.nesterov is True
+    assert cfg.extra.deep.er[1].a == 2
+    assert composed("+optim.nesterov=true").cfg.optim.nesterov is True
+    assert composed("++optim.nesterov=true").cfg.optim.nesterov is True
+    assert composed("+optim.lr=0.5").cfg.optim.lr == 0.5
+
+
+def test_what_is_right_passes(composed: Compose) -> None:
+    for override in (
+        "trainer.epochs=null + trainer.steps=10",
+        "optim.lr=1",
+        "optim.lr=1e-3",
+        "optim.rules=[{match: [a.*, b], lr_scale: 2}]",
+        "model.hidden=[]",
+        "model._target_=toy.Wrapped + model.depth=2",
+        "model._target_=toy.anything + ~model.act + model.whatever=1",
+        "model.body={_target_: toy.Net, hidden: [1], _partial_: true}",
+        "trainer.task={_target_: toy.Task.make, weight: 1}",
+        "trainer.task={_target_: toy.Task, _args_: [1.0]}",
+        "data.augment=[]",
+        "data.pin_memory=null",
+        "loss.weight=null",
+        "seed=${extra.s} + extra.s=3",
+        "name='with space'",
+        "metrics.monitor=val/loss + metrics.mode=min",
+        "metrics.val.f1._target_=torchmetrics.classification.MulticlassF1Score + metrics.val.f1.sync_on_compute=false",
+    ):
+        composed(*override.split(" + "))
+
+
+def test_kwargs_handed_to_the_base_are_checked(report: Report) -> None:
+    assert "did you mean model.hidden?" in report("model._target_=toy.Wrapped", "model.hiden=[1]")
+    assert "takes no such argument" in report("metrics.val.accuracy.sync_on_computee=false")
+
+
+def test_arguments_left_over_from_another_target_are_named(report: Report) -> None:
+    text = report("model._target_=toy.Noise")
+    assert "remove it: ~model.hidden" in text
+    assert "conf/model/net.yaml:3" in text
+
+
+def test_interpolated_values_are_checked(report: Report) -> None:
+    text = report("trainer.epochs=${name}")
+    assert "trainer.epochs: wrong type" in text
+    assert "'toy'" in text
+
+
+def test_origins_are_lines_of_the_file_that_wins(report: Report, write: Write) -> None:
+    assert "conf/model/wide.yaml:4" in _with(
+        write, report, "conf/model/wide.yaml", "# W.\ndefaults:\n  - net\nhiden: [1]\n"
+    )
+    write("experiments/e.yaml", "model:\n  act: nope\n")
+    assert "experiments/e.yaml:2" in report("experiment=e")
+    assert "command line: model.act=nix" in report("experiment=e", "model.act=nix")
+
+
+def _with(write: Write, report: Report, name: str, text: str) -> str:
+    write(name, text)
+    return report("model=wide")
+
+
+def test_a_list_takes_its_lines_from_the_file_that_sets_it(report: Report, write: Write) -> None:
+    write(
+        "experiments/e.yaml",
+        "data:\n  augment:\n    - _target_: toy.Noise\n    - _target_: toy.Noise\n      scale: x\n",
+    )
+    assert "data.augment[1].scale: wrong type\n    at:       experiments/e.yaml:5" in report("experiment=e")
+
+
+def test_shipped_files_are_named_in_full_from_elsewhere(toy: Path) -> None:
+    origin = compose([]).sources.find("trainer.epochs")
+    assert origin is not None
+    assert Path(origin.rpartition(":")[0]).is_absolute()
+
+
+def test_check_takes_any_configuration() -> None:
+    with pytest.raises(UserErrors, match="data: missing"):
+        check(OmegaConf.create({"nmae": "x"}))
+    with pytest.raises(UserErrors, match="nmae: unknown key"):
+        check(OmegaConf.create({"nmae": "x"}), Sources())
+
+
+def test_a_configuration_that_contains_itself_is_refused(report: Report) -> None:
+    assert "extra.a: the interpolation can't be resolved" in report("extra.a=${extra}")
+    assert "extra.a: the interpolation can't be resolved" in report("extra.a=${extra.b}", "extra.b=${extra.a}")
+
+
+def test_defaults_of_the_schema_are_written_out_and_frozen(composed: Compose) -> None:
+    cfg = composed("optim.rules=[{match: a}]").cfg
+    assert cfg.data.mixup.alpha is None
+    assert cfg.data.split.folds == 5
+    assert cfg.optim.rules[0].lr_scale is None
+    assert cfg.optim.no_decay is False
+    assert OmegaConf.is_readonly(cfg)
+    assert "hydra" not in cfg
+
+
+def test_nothing_heavy_is_imported(toy: Path, root: Path) -> None:
+    code = (
+        "import sys; from lightkit.config import compose\n"
+        "compose([])\n"
+        "try: compose(['optim.lrr=1', 'model._target_=toy.Nett'])\nexcept ValueError: pass\n"
+        "bad = [m for m in ('torch', 'torchmetrics', 'numpy', 'sklearn', 'toy') if m in sys.modules]\n"
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=toy, env={"PYTHONPATH": str(root)}, check=True, timeout=60)

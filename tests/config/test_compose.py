@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config import Composed, compose
+from tests.config.conftest import Write
+
+Compose = Callable[..., Composed]
+
+
+def test_groups_values_and_experiments_in_their_order(composed: Compose, write: Write) -> None:
+    write("experiments/e.yaml", "defaults:\n  - override /optim: adam\noptim:\n  lr: 0.5\ntrainer:\n  epochs: 3\n")
+    plain, chosen, forced = (
+        composed(),
+        composed("experiment=e"),
+        composed("experiment=e", "optim=sgd", "trainer.epochs=4"),
+    )
+    assert (plain.cfg.optim._target_, plain.cfg.optim.lr) == ("torch.optim.SGD", 0.1)
+    assert (chosen.cfg.optim._target_, chosen.cfg.optim.lr, chosen.cfg.trainer.epochs) == ("torch.optim.Adam", 0.5, 3)
+    assert (forced.cfg.optim._target_, forced.cfg.optim.lr, forced.cfg.trainer.epochs) == ("torch.optim.SGD", 0.5, 4)
+
+
+def test_choices_and_overrides_are_kept(composed: Compose) -> None:
+    made = composed("optim=adam", "optim.lr=1")
+    assert made.choices["optim"] == "adam"
+    assert made.choices["trainer"] == "default"
+    assert "experiment" not in made.choices
+    assert made.overrides == ["optim=adam", "optim.lr=1"]
+    assert made.sources.find("optim.lr") == "command line: optim.lr=1"
+    assert made.sources.find("optim._target_") == "conf/optim/adam.yaml:2"
+
+
+def test_own_options_win_over_shipped_ones_and_join_them(composed: Compose, write: Write) -> None:
+    write("conf/trainer/default.yaml", "# Mine.\nepochs: 77\n")
+    write("conf/device/mine.yaml", "# Mine.\nname: cpu\n")
+    assert composed("device=mine").cfg.trainer.epochs == 77
+    assert composed("device=cuda").cfg.device.name == "cuda"
+    assert composed().cfg.trainer.accumulate == 1
+
+
+def test_config_dir_comes_first(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "more/optim").mkdir(parents=True)
+    (tmp_path / "more/optim/sgd.yaml").write_text("_target_: torch.optim.SGD\nlr: 9.0\n")
+    assert compose([], config_dir=str(tmp_path / "more")).cfg.optim.lr == 9.0
+    with pytest.raises(UserError, match="--config-dir: no such folder"):
+        compose([], config_dir=str(tmp_path / "nope"))
+
+
+def test_another_file_to_start_from(toy: Path, write: Write) -> None:
+    write("conf/other.yaml", "defaults:\n  - config\n  - _self_\nseed: 5\n")
+    assert compose([], config_name="other").cfg.seed == 5
+    with pytest.raises(UserErrors, match="no such file to start from"):
+        compose([], config_name="othr")
+
+
+def test_the_project_is_found_from_below_and_by_the_environment(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (toy / "deep/er").mkdir(parents=True)
+    monkeypatch.chdir(toy / "deep/er")
+    assert compose([]).cfg.name == "toy"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIGHTKIT_PROJECT", str(toy))
+    assert compose([]).cfg.name == "toy"
+    monkeypatch.setenv("LIGHTKIT_PROJECT", str(tmp_path / "nope"))
+    with pytest.raises(UserError, match="LIGHTKIT_PROJECT names no folder"):
+        compose([])
+
+
+def test_the_project_can_be_given(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert compose([], project=toy).cfg.name == "toy"
+
+
+def test_experiments_by_their_names(composed: Compose, write: Write) -> None:
+    write("experiments/flat.yaml", "seed: 1\n")
+    write("experiments/own/own.yaml", "seed: 2\n")
+    write("experiments/own/second.yaml", "defaults:\n  - own\nname: second\n")
+    write("experiments/own/deep/third.yaml", "seed: 4\n")
+    assert composed("experiment=flat").cfg.seed == 1
+    assert composed("experiment=own").cfg.seed == 2
+    assert composed("experiment=own/second").cfg.seed == 2
+    assert composed("experiment=own/second").cfg.name == "second"
+    assert composed("experiment=own/deep/third").cfg.seed == 4
+    assert composed("experiment=[flat,own]").cfg.seed == 2
+    assert composed("+experiment=flat").cfg.seed == 1
+    assert composed("experiment=null").cfg.seed == 0
+    assert composed("experiment=own").sources.find("seed") == "experiments/own/own.yaml:1"
+
+
+def test_a_wrong_experiment_gets_the_list(toy: Path, write: Write) -> None:
+    write("experiments/digits/digits.yaml", "seed: 2\n")
+    write("experiments/digits/small.yaml", "seed: 2\n")
+    with pytest.raises(UserErrors, match=r"(?s)experiment: no such option.*digits/small.*nearest: digits"):
+        compose(["experiment=digit"])
+
+
+def test_a_package_header_in_an_experiment_counts(composed: Compose, write: Write) -> None:
+    write("experiments/p.yaml", "# @package optim\nlr: 0.25\n")
+    assert composed("experiment=p").cfg.optim.lr == 0.25
+
+
+def test_modules_of_the_project_and_of_experiments_are_targets(composed: Compose, write: Write) -> None:
+    write("experiments/mine/nets.py", "class Net:\n    def __init__(self, num_classes, size: int = 3): ...\n")
+    write(
+        "experiments/mine/mine.yaml",
+        "defaults:\n  - override /model: any\nmodel:\n  _target_: experiments.mine.nets.Net\n",
+    )
+    assert composed("experiment=mine", "model.size=4").cfg.model.size == 4
+    with pytest.raises(UserErrors, match=r"did you mean model\.size\?"):
+        compose(["experiment=mine", "model.sise=4"])
+
+
+def test_the_answer_does_not_depend_on_what_was_composed_before(composed: Compose) -> None:
+    first = OmegaConf.to_yaml(composed("optim=adam").cfg)
+    composed("optim=sgd", "optim.lr=7")
+    assert OmegaConf.to_yaml(composed("optim=adam").cfg) == first
+
+
+def test_a_group_outside_of_the_defaults_list_needs_no_plus(composed: Compose, write: Write) -> None:
+    write("conf/extra/wide.yaml", "# Own values.\nwidth: 3\n")
+    assert composed("extra=wide").cfg.extra.width == 3
+    assert composed("+extra=wide").cfg.extra.width == 3
+    assert composed("+optim=adam").cfg.optim._target_ == "torch.optim.Adam"
+
+
+def test_hydra_settings_survive(composed: Compose) -> None:
+    made = composed("hydra.run.dir=/tmp/there", "hydra.job.name=abc")
+    assert made.hydra_cfg is not None
+    assert made.hydra_cfg.hydra.run.dir == "/tmp/there"
+    assert HydraConfig.get().job.name == "abc"
+
+
+def test_deleting_values_and_groups(composed: Compose) -> None:
+    cfg = composed("~data.augment", "~optim.momentum").cfg
+    assert cfg.data.augment == []
+    assert "momentum" not in cfg.optim
+
+
+def test_quotes_lists_dicts_and_interpolations_reach_the_configuration(composed: Compose) -> None:
+    cfg = composed("name='a, b'", "extra={a: [1, 2.5, null, true], b: 'x=y'}", "seed=${extra.a[0]}").cfg
+    assert cfg.name == "a, b"
+    assert cfg.extra.a == [1, 2.5, None, True]
+    assert cfg.extra.b == "x=y"
+    assert cfg.seed == 1
+
+
+def test_broken_yaml_names_file_and_line(toy: Path, write: Write) -> None:
+    write("conf/optim/sgd.yaml", "_target_: a\nlr: [1, 2\nmomentum: 3\n")
+    with pytest.raises(UserErrors, match=r"not valid YAML(.|\n)*conf/optim/sgd.yaml:[23]"):
+        compose([])
+    write("experiments/e.yaml", "optim:\n  lr: 1\n lr: 2\n")
+    write("conf/optim/sgd.yaml", "_target_: torch.optim.SGD\n")
+    with pytest.raises(UserErrors, match=r"not valid YAML(.|\n)*experiments/e.yaml:3"):
+        compose(["experiment=e"])

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from lightkit.common.errors import UserError
+from lightkit.config import compose, instantiate, to_plain
+from tests.config.conftest import Write
+
+
+def test_arguments_come_from_the_configuration_first(toy: Path) -> None:
+    net = instantiate({"_target_": "toy.Net", "hidden": [1]}, key="model", num_classes=3, in_channels=1)
+    assert (net.num_classes, net.hidden) == (3, [1])
+    assert (
+        instantiate({"_target_": "toy.Net", "hidden": [], "num_classes": 9}, key="model", num_classes=3).num_classes
+        == 9
+    )
+
+
+def test_what_is_built_sees_plain_values(toy: Path) -> None:
+    cfg = OmegaConf.create({"w": 2, "model": {"_target_": "toy.Net", "hidden": ["${w}", 3], "num_classes": 1}})
+    net = instantiate(cfg.model, key="model")
+    assert type(net.hidden) is list
+    assert net.hidden == [2, 3]
+
+
+def test_nested_targets_are_built_and_get_sizes(toy: Path) -> None:
+    body = {"_target_": "toy.Net", "hidden": []}
+    net = instantiate({"_target_": "toy.Net", "hidden": [], "body": [body, {"a": body}]}, key="model", num_classes=5)
+    assert net.body[0].num_classes == 5
+    assert net.body[1]["a"].num_classes == 5
+
+
+def test_own_keys_are_no_arguments(toy: Path) -> None:
+    node = compose(["optim._target_=toy.anything", "optim.rules=[{match: a}]", "optim.no_decay=true"]).cfg.optim
+    assert instantiate(node, key="optim") == {"lr": 0.1, "momentum": 0.9}
+
+
+def test_objects_are_handed_on_untouched(toy: Path) -> None:
+    marker = [{"params": [object()]}]
+    schedule = instantiate(
+        {"_target_": "toy.Schedule"}, key="scheduler", optimizer=marker, total_steps=3, unused=object()
+    )
+    assert schedule.optimizer is marker
+
+
+def test_only_named_arguments_are_filled_in(toy: Path) -> None:
+    assert instantiate({"_target_": "toy.anything"}, key="loss", num_classes=3) == {}
+    assert instantiate({"_target_": "toy.Wrapped", "hidden": []}, key="model", num_classes=3).num_classes == 3
+
+
+def test_arguments_by_position_and_partial(toy: Path) -> None:
+    assert instantiate({"_target_": "toy.Net", "_args_": [2, [1]]}, key="model", num_classes=7).num_classes == 2
+    made = instantiate({"_target_": "toy.Net", "_partial_": True, "hidden": [1]}, key="model", num_classes=7)
+    assert made().num_classes == 7
+
+
+def test_methods_and_compiled_targets(toy: Path) -> None:
+    assert instantiate({"_target_": "toy.Task.make", "weight": 2.0}, key="trainer.task").weight == 2.0
+    assert instantiate({"_target_": "math.sqrt", "_args_": [4]}, key="x", num_classes=1) == 2.0
+
+
+def test_an_error_of_the_target_names_key_and_target(toy: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"data.augment\[0\]: toy.Noise could not be built: ValueError: too loud"
+    ) as caught:
+        instantiate({"_target_": "toy.Noise", "scale": 101}, key="data.augment[0]")
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert not isinstance(caught.value.__cause__, UserError)
+
+
+def test_an_error_of_a_nested_target_names_its_own_key(toy: Path) -> None:
+    node = {"_target_": "toy.Net", "num_classes": 1, "hidden": [], "body": {"_target_": "toy.Noise", "scale": 101}}
+    with pytest.raises(UserError, match=r"^model.body: .*too loud") as caught:
+        instantiate(node, key="model")
+    assert type(caught.value.__cause__) is ValueError
+
+
+def test_user_errors_pass_through(toy: Path, write: Write) -> None:
+    write(
+        "rude.py", "from lightkit.common.errors import UserError\ndef f(x=1):\n    raise UserError('no', key='mine')\n"
+    )
+    for node in ({"_target_": "rude.f"}, {"_target_": "toy.Net", "num_classes": 1, "hidden": {"_target_": "rude.f"}}):
+        with pytest.raises(UserError, match=r"^mine: no$") as caught:
+            instantiate(node, key="model")
+        assert caught.value.__cause__ is not caught.value
+
+
+@pytest.mark.parametrize("node", [{}, {"_target_": 3}, None, [1]])
+def test_nothing_to_build(node: Any) -> None:
+    with pytest.raises(UserError, match="model: nothing to build"):
+        instantiate(node, key="model")
+
+
+def test_a_target_that_cannot_be_imported(toy: Path, write: Write) -> None:
+    write("sick.py", "import nowhere_at_all\ndef f(): ...\n")
+    with pytest.raises(UserError, match=r"model: sick.f could not be built"):
+        instantiate({"_target_": "sick.f"}, key="model")
+
+
+def test_to_plain() -> None:
+    cfg = OmegaConf.create({"a": 1, "b": {"c": "${a}"}, "d": [1, "${a}"]})
+    assert to_plain(cfg) == {"a": 1, "b": {"c": 1}, "d": [1, 1]}
+    assert to_plain(3) == 3

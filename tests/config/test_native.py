@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config import compose, compose_jobs, hydra_command, run_hydra
+from lightkit.config.compose import make_loader
+from lightkit.config.hydra_compat import one_by_one
+from lightkit.config.native import config_text
+from tests.config.conftest import Write
+
+
+def test_every_job_of_the_grid(toy: Path) -> None:
+    jobs = compose_jobs(["optim=sgd,adam", "seed=range(0,2)", "optim.lr=choice(0.5)", "name=x"])
+    assert [job.overrides[:2] for job in jobs] == [
+        ["optim=sgd", "seed=0"],
+        ["optim=sgd", "seed=1"],
+        ["optim=adam", "seed=0"],
+        ["optim=adam", "seed=1"],
+    ]
+    assert {(job.cfg.optim.lr, job.cfg.name) for job in jobs} == {(0.5, "x")}
+
+
+def test_globs_and_values_without_sweep(toy: Path, write: Write) -> None:
+    assert {job.cfg.loss._target_ for job in compose_jobs(["loss=glob(m*)"])} == {"torch.nn.MSELoss"}
+    assert len(compose_jobs(["optim.nesterov=true,false"])) == 2
+    assert len(compose_jobs([])) == 1
+
+
+def test_all_jobs_are_checked_in_one_report(toy: Path) -> None:
+    with pytest.raises(UserErrors) as caught:
+        compose_jobs(["optim=sgd,adam,adm", "seed=0,-1", "optim.momentum=0.9"])
+    text = str(caught.value)
+    assert "optim: no such option" in text
+    assert "'adm'" in text
+    with pytest.raises(UserErrors) as caught:
+        compose_jobs(["optim=sgd,adam", "seed=0,-1", "optim.momentum=0.9"])
+    text = str(caught.value)
+    assert "torch.optim.Adam takes no such argument" in text
+    assert "command line: seed=-1" in text
+    assert "2 problems found" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("seed=interval(0,1)", "can't be laid out"),
+        ("hydra.run.dir=a,b", "can't be swept"),
+        ("seed=1,{", "can't be read"),
+        ("traine.epochs=1,2", "traine: unknown key"),
+    ],
+)
+def test_wrong_sweeps(toy: Path, override: str, said: str) -> None:
+    with pytest.raises(UserErrors, match=said):
+        compose_jobs([override])
+
+
+def test_the_sweepers_own_params_count(toy: Path, write: Write) -> None:
+    write("experiments/sweep.yaml", "hydra:\n  sweeper:\n    params:\n      seed: 1,2,3\n")
+    assert sorted(job.cfg.seed for job in compose_jobs(["experiment=sweep"])) == [1, 2, 3]
+
+
+def test_other_sweepers_get_every_value_tried(toy: Path) -> None:
+    jobs = one_by_one(make_loader(), ["a=1,2", "b=interval(0,1)", "c=3"])
+    assert jobs[0] == ["a=1", "b=0.0", "c=3"]
+    assert ["a=2", "b=0.0", "c=3"] in jobs
+    assert ["a=1", "b=1.0", "c=3"] in jobs
+
+
+def test_hydra_runs_the_jobs(toy: Path) -> None:
+    seen: list[tuple[float, int, str]] = []
+
+    def task(cfg: DictConfig) -> float:
+        assert OmegaConf.is_readonly(cfg)
+        assert "hydra" not in cfg
+        seen.append((cfg.optim.lr, cfg.data.split.folds, str(HydraConfig.get().runtime.output_dir)))
+        return cfg.optim.lr
+
+    run_hydra(["optim.lr=0.1,0.2", "optim.nesterov=true"], task)
+    assert [lr for lr, _, _ in seen] == [0.1, 0.2]
+    assert seen[0][1] == 5
+    assert Path(seen[0][2]).parents[2] == toy / "outputs/sweeps"
+    assert Path.cwd() == toy
+    assert list(toy.glob("outputs/**/.hydra")) == []
+
+
+def test_no_job_starts_when_one_is_wrong(toy: Path) -> None:
+    with pytest.raises(UserErrors, match="seed: out of range"):
+        run_hydra(["seed=1,-1"], lambda cfg: pytest.fail("started"))
+    assert not (toy / "outputs").exists()
+
+
+def test_the_folder_of_a_sweep_can_be_chosen(toy: Path, tmp_path: Path) -> None:
+    run_hydra(["seed=1,2"], lambda cfg: None, sweep_dir=tmp_path / "here")
+    assert (tmp_path / "here").is_dir()
+    run_hydra(["seed=1", f"hydra.sweep.dir={tmp_path}/there"], lambda cfg: None)
+    assert (tmp_path / "there").is_dir()
+
+
+def test_completion_knows_groups_options_and_keys(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line, expected in (("optim=s", "optim=sgd\n"), ("optim.mom", "optim.momentum="), ("experiment=", "")):
+        monkeypatch.setenv("COMP_LINE", f"lightkit train -m {line}")
+        hydra_command(["-sc", "query=bash"])
+        assert expected in capsys.readouterr().out
+
+
+def test_views_of_the_composition(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hydra_command(["--hydra-help"])
+    assert "Hydra" in capsys.readouterr().out
+    hydra_command(["--cfg", "hydra"])
+    assert capsys.readouterr().out.startswith("hydra:")
+    hydra_command(["--cfg", "all", "optim.nesterov=true"])
+    text = capsys.readouterr().out
+    assert "nesterov: true" in text
+    assert "hydra:" in text
+    with pytest.raises(UserErrors, match="optim: no such option"):
+        hydra_command(["--info", "defaults", "optim=nope"])
+    assert "hydra" not in config_text(compose([]))
+
+
+def test_what_hydra_refuses_is_a_user_error(toy: Path) -> None:
+    with pytest.raises(UserError, match="Hydra: "):
+        hydra_command(["-sc", "install=nothing"])

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightkit.config.origins import Sources, dotted, line_of, nodes, parts_of, shown
+
+
+@pytest.mark.parametrize("text", ["a", "a.b", "a.b[0].c", "a[1][2]", "metrics.val.f1"])
+def test_keys_there_and_back(text: str) -> None:
+    assert dotted(parts_of(text)) == text
+
+
+def test_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("a: 1\nb:\n  c: {d: 2,\n      e: 3}\n  f:\n  - 1\n  - g: 4\nb2: 0\n")
+    for key, line in (("a", 1), ("b", 2), ("b.c.d", 3), ("b.c.e", 4), ("b.f[1]", 7), ("b.f[1].g", 7), ("b2", 8)):
+        assert line_of(path, parts_of(key)) == line
+    assert line_of(path, ("b", "nope")) is None
+    assert line_of(path, ("b", "f", 9)) is None
+
+
+def test_the_strongest_source_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    weak, strong = tmp_path / "weak.yaml", tmp_path / "strong.yaml"
+    weak.write_text("lr: 1\nmomentum: 2\n")
+    strong.write_text("optim:\n  lr: 3\n")
+    sources = Sources([(weak, "optim"), (strong, "")], [("optim.eps", "optim.eps=1"), ("extra", "extra={a: 1}")])
+    assert sources.find("optim.lr") == "strong.yaml:2"
+    assert sources.find("optim.momentum") == "weak.yaml:2"
+    assert sources.find("optim.eps") == "command line: optim.eps=1"
+    assert sources.find("extra.a") == "command line: extra={a: 1}"
+    assert sources.find("optim.missing") == "strong.yaml:1"
+    assert sources.find("nothing") is None
+
+
+def test_unreadable_files_have_no_lines(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("a: [")
+    assert nodes(path) is None
+    assert nodes(tmp_path / "none.yaml") is None
+
+
+def test_paths_are_relative_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "conf/a.yaml") == "conf/a.yaml"
+    assert shown(tmp_path.parent / "a.yaml") == str(tmp_path.parent / "a.yaml")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.config import project as places
+from lightkit.config.signatures import read
+
+
+def test_the_nearest_folder_with_options_is_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIGHTKIT_PROJECT", raising=False)
+    (tmp_path / "a/conf").mkdir(parents=True)
+    (tmp_path / "a/b/experiments").mkdir(parents=True)
+    (tmp_path / "a/b/c").mkdir()
+    monkeypatch.chdir(tmp_path / "a/b/c")
+    assert places.project_root() == tmp_path / "a/b"
+    monkeypatch.chdir(tmp_path / "a")
+    assert places.project_root() == tmp_path / "a"
+    monkeypatch.setenv("LIGHTKIT_PROJECT", str(tmp_path / "a/b"))
+    assert places.project_root() == tmp_path / "a/b"
+    monkeypatch.setenv("LIGHTKIT_PROJECT", str(tmp_path / "nope"))
+    with pytest.raises(UserError, match="LIGHTKIT_PROJECT names no folder"):
+        places.project_root()
+
+
+def test_own_modules_hide_nothing(toy: Path) -> None:
+    places.make_importable(toy)
+    places.make_importable(toy)
+    assert sys.path.count(str(toy)) == 1
+    assert sys.path.index(str(toy)) > 0
+
+
+def test_experiments_of_an_installed_package_join_those_of_the_project(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site/lightkit"
+    for folder, name in ((package / "experiments/theirs", "Shipped"), (toy / "experiments/mine", "Own")):
+        folder.mkdir(parents=True)
+        (folder / "nets.py").write_text(f"class {name}:\n    def __init__(self, size): ...\n")
+    monkeypatch.setattr(places, "_PACKAGE", package)
+    places.make_importable(toy)
+    for target in ("experiments.theirs.nets.Shipped", "experiments.mine.nets.Own"):
+        signature = read(target)
+        assert signature is not None
+        assert signature.names() == ["size"]
+        module, _, name = target.rpartition(".")
+        assert hasattr(importlib.import_module(module), name)
+    assert str(package) not in sys.path
+
+
+def test_an_extra_folder_must_exist(tmp_path: Path) -> None:
+    assert places.find_config_dir(None) is None
+    assert places.find_config_dir(str(tmp_path)) == tmp_path
+    with pytest.raises(UserError, match="--config-dir: no such folder"):
+        places.find_config_dir(tmp_path / "nope")

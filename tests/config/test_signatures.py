@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+import pytest
+
+from lightkit.config.signatures import TargetError, clear, read
+
+CODE = {
+    "pack/__init__.py": "from pack.base import Base as Base\nfrom .stars import *\nfrom . import deep\nALIAS = Base\n",
+    "pack/base.py": """\
+from __future__ import annotations
+from typing import Any, Literal, Optional, Sequence, Union, overload
+from dataclasses import dataclass, field
+from enum import Enum
+
+class Base:
+    def __init__(self, width: int, name: str = "a", *, flag: bool = False, **kwargs: Any) -> None:
+        self.a = kwargs.pop("alpha", 1)
+        if kwargs:
+            raise ValueError(kwargs)
+
+    @classmethod
+    def make(cls, width: int): ...
+
+    @staticmethod
+    def plain(height: int): ...
+
+    def method(self, x): ...
+
+class Child(Base):
+    def __init__(self, depth: int, **kwargs: Any) -> None:
+        super().__init__(3, **kwargs)
+
+class Grandchild(Child):
+    pass
+
+class Open:
+    def __init__(self, a, **kwargs): ...
+
+class New:
+    def __new__(cls, a): ...
+
+class Colour(Enum):
+    RED = 1
+
+@dataclass
+class Record:
+    x: int
+    y: list[int] = field(default_factory=list)
+    z: str = "z"
+    hidden: int = field(init=False, default=0)
+
+@dataclass
+class More(Record):
+    w: float = 1.0
+
+class Nothing:
+    pass
+
+def types(a: int, b: Optional[float], c: "str | None", d: Literal["x", "y"], e: Union[int, list[str]],
+          f: Sequence[int], g: dict[str, int], h: "Tensor", i: Unknown, j: tuple[int, ...], k: int = None, *args): ...
+
+def position(a, /, b, *, c=1): ...
+
+@overload
+def over(a: int): ...
+def over(a, b=2): ...
+
+try:
+    from nowhere import fallback
+except ImportError:
+    fallback = None
+
+if True:
+    def branch(a): ...
+else:
+    def branch(b): ...
+""",
+    "pack/stars.py": "__all__ = ['starred']\ndef starred(a): ...\ndef not_exported(b): ...\n",
+    "pack/deep/__init__.py": "",
+    "pack/deep/leaf.py": "from ..base import Base\nclass Leaf(Base): ...\n",
+    "lazy/__init__.py": "_HOME = {'Base': 'pack.base', 'Local': 'local'}\ndef __getattr__(name): ...\n",
+    "lazy/local.py": "class Local:\n    def __init__(self, here): ...\n",
+    "dyn.py": "globals().update(a=1)\n",
+    "broken.py": "def (:\n",
+    "space/inner.py": "def f(a): ...\n",
+}
+
+
+@pytest.fixture
+def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, text in CODE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    clear()
+    yield
+    clear()
+
+
+def names(target: str) -> list[str]:
+    signature = read(target)
+    assert signature is not None
+    return signature.names()
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("pack.Base", ["width", "name", "flag", "alpha"]),
+        ("pack.base.Base", ["width", "name", "flag", "alpha"]),
+        ("pack.ALIAS", ["width", "name", "flag", "alpha"]),
+        ("pack.base.Child", ["depth", "name", "flag", "alpha"]),
+        ("pack.base.Grandchild", ["depth", "name", "flag", "alpha"]),
+        ("pack.deep.leaf.Leaf", ["width", "name", "flag", "alpha"]),
+        ("pack.base.Record", ["x", "y", "z"]),
+        ("pack.base.More", ["x", "y", "z", "w"]),
+        ("pack.base.Nothing", []),
+        ("pack.Base.make", ["width"]),
+        ("pack.Base.plain", ["height"]),
+        ("pack.Base.method", ["self", "x"]),
+        ("pack.base.Child.make", ["width"]),
+        ("pack.starred", ["a"]),
+        ("pack.base.position", ["b", "c"]),
+        ("pack.base.over", ["a", "b"]),
+        ("pack.base.branch", ["a"]),
+        ("lazy.Base", ["width", "name", "flag", "alpha"]),
+        ("lazy.Local", ["here"]),
+        ("space.inner.f", ["a"]),
+    ],
+)
+def test_arguments_are_read(pack: None, target: str, expected: list[str]) -> None:
+    assert names(target) == expected
+
+
+def test_rest_arguments(pack: None) -> None:
+    for target, is_open in (("pack.Base", False), ("pack.base.Child", False), ("pack.base.Open", True)):
+        signature = read(target)
+        assert signature is not None
+        assert signature.open is is_open
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "pack.base.New",
+        "pack.base.Colour",
+        "pack.base.fallback",
+        "dyn.whatever",
+        "broken.f",
+        "math.sqrt",
+        "builtins.dict",
+        "lazy.Else",
+    ],
+)
+def test_what_source_does_not_tell_is_left_open(pack: None, target: str) -> None:
+    assert read(target) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "what", "received", "close"),
+    [
+        ("pack.base.Bse", "the module pack.base has no such name", "Bse", "Base"),
+        ("pack.not_exported", "the module pack has no such name", "not_exported", "starred"),
+        ("pack.Base.mak", "the class Base has no method of that name", "mak", "make"),
+        ("pakc.Base", "there is no such module", "pakc", "pack"),
+        ("pack.deep.leef.Leaf", "the module pack.deep has no such name", "leef", "leaf"),
+        ("", "there is no such module", "", ""),
+        ("pack", "a module is not something to build", "pack", ""),
+    ],
+)
+def test_what_does_not_exist_is_an_error(pack: None, target: str, what: str, received: str, close: str) -> None:
+    with pytest.raises(TargetError, match=what) as caught:
+        read(target)
+    assert caught.value.received == received
+    assert not close or close in caught.value.choices
+
+
+def test_types_are_read(pack: None) -> None:
+    signature = read("pack.base.types")
+    assert signature is not None
+    kinds: dict[str, Any] = {parameter.name: parameter.annotation for parameter in signature.parameters}
+    assert kinds["a"] is int
+    assert kinds["b"] == Optional[float]
+    assert kinds["c"] == Optional[str]
+    assert kinds["d"] == Literal["x", "y"]
+    assert kinds["f"] == list[int]
+    assert kinds["i"] is Any
+    assert kinds["j"] == list[int]
+    assert kinds["k"] == Optional[int]
+
+
+def test_required_arguments_are_those_without_default(pack: None) -> None:
+    signature = read("pack.base.Record")
+    assert signature is not None
+    assert [parameter.name for parameter in signature.parameters if parameter.required] == ["x"]
+
+
+MODULES = [
+    "torch.optim",
+    "torch.optim.lr_scheduler",
+    "torch.nn",
+    "torchmetrics.classification",
+    "torchmetrics.regression",
+]
+
+
+def test_source_says_what_inspect_says() -> None:
+    checked, wrong = 0, []
+    for module in MODULES:
+        for name, built in inspect.getmembers(importlib.import_module(module), inspect.isclass):
+            signature = None if name.startswith("_") else read(f"{module}.{name}")
+            if signature is not None:
+                checked += 1
+                wrong += [f"{module}.{name}"] if not _agree(signature, inspect.signature(built)) else []
+    assert checked > 250
+    assert wrong == []
+
+
+def _agree(mine: Any, real: inspect.Signature) -> bool:
+    plain = [item for item in real.parameters.values() if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    takes_rest = any(item.kind is item.VAR_KEYWORD for item in real.parameters.values())
+    required = {item.name for item in plain if item.default is item.empty}
+    names_agree = (
+        {item.name for item in plain} <= set(mine.names()) if takes_rest else {*mine.names()} == {i.name for i in plain}
+    )
+    return names_agree and required <= {item.name for item in mine.parameters if item.required}
+
+
+def test_reading_imports_nothing(root: Path) -> None:
+    code = (
+        "import sys; from lightkit.config.signatures import read\n"
+        "assert read('torch.optim.AdamW') and read('torchmetrics.classification.MulticlassAccuracy')\n"
+        "assert 'torch' not in sys.modules and 'torchmetrics' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)

@@ -1,0 +1,84 @@
+"""Fixtures every test may use: a project folder of its own, and the command line inside and outside of this process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+# Before torch is imported: one thread per operation here and in every process the tests start, as results are compared
+# bit by bit and tests run side by side.
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+os.environ["MPLBACKEND"] = "Agg"
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not gpu:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.fixture
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty user project that is the working directory; runs are written into its `outputs/`."""
+    folder = tmp_path / "project"
+    (folder / "experiments").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("LIGHTKIT_PROJECT", raising=False)
+    monkeypatch.delenv("LIGHTKIT_DEBUG", raising=False)
+    return folder
+
+
+@pytest.fixture
+def cli(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """`cli("train", "data=wine")`: the command line in this process, inside `project`."""
+    from lightkit.cli import main
+
+    def run(*args: str) -> Outcome:
+        capfd.readouterr()
+        code = main(list(args))
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def process(project: Path) -> Callable[..., Outcome]:
+    """`process("train", "data=wine")`: the command line in a process of its own, inside `project`."""
+
+    def run(*args: str, cwd: Path = project, **variables: str) -> Outcome:
+        command = [sys.executable, "-m", "lightkit", *args]
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        env = {**os.environ, "PYTHONPATH": path, **variables}
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return run

@@ -1,0 +1,80 @@
+"""Every shipped experiment, shortened, through the command line: it composes, trains, and leaves a finite result."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.custom_task.pairs import DigitPairs
+from experiments.custom_task.task import distribution_of_sum
+from lightkit.config.experiments import experiment_names
+from tests.conftest import ROOT, Outcome
+
+Cli = Callable[..., Outcome]
+
+EXPERIMENTS = experiment_names(ROOT / "experiments")
+ONE_EPOCH = ("trainer.steps=null", "trainer.epochs=1", "scheduler.warmup_epochs=0", "scheduler.warmup_steps=0")
+SHORTER = {
+    "char_lm": ("data.dataset.max_chars=60000", "model.hidden=32"),
+    "char_lm/transformer": ("data.dataset.max_chars=60000", "model.dim=32"),
+    "custom_task": ("data.dataset.train=256", "data.dataset.val=64", "data.dataset.test=64"),
+    "shapes": ("data.dataset.train=256", "data.dataset.val=64", "data.dataset.test=64"),
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_shortened_experiment_ends_with_a_finite_result(name: str, cli: Cli, project: Path) -> None:
+    fast = (*ONE_EPOCH, *SHORTER.get(name, ()), "logger.tensorboard.enabled=false", "device=cpu", "device.threads=1")
+    outcome = cli("train", f"experiment={name}", *fast)
+
+    assert outcome.code == 0, outcome.out + outcome.err
+    (file,) = project.glob("outputs/runs/**/result.json")
+    result = json.loads(file.read_text())
+    assert result["status"] == "finished"
+    assert math.isfinite(result["objective"]["value"])
+    assert all(math.isfinite(value) for value in result["test"].values())
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_has_a_readme_with_its_command(name: str) -> None:
+    text = (EXPERIMENTS[name].parent / "README.md").read_text(encoding="utf-8")
+
+    assert f"lightkit train experiment={name}" in text
+    assert "Protocol" in text
+
+
+def test_an_image_of_a_test_pair_is_in_no_other_pair() -> None:
+    data = DigitPairs(train=400, val=100, test=100, seed=1)
+    used = {name: set(data.pairs[rows].flatten().tolist()) for name, rows in data.splits.items()}
+
+    assert not used["test"] & (used["train"] | used["val"])
+    assert not used["val"] & used["train"]
+
+
+def test_pairs_come_with_their_sum_and_depend_on_the_seed() -> None:
+    data, again, other = (DigitPairs(train=50, val=10, test=10, seed=seed) for seed in (0, 0, 1))
+    batch = data.take(torch.tensor([0, 60]))
+
+    assert batch["left"].shape == batch["right"].shape == (2, 1, 8, 8)
+    assert torch.equal(batch["sum"], data.images.y[data.pairs[[0, 60]]].sum(1))
+    assert torch.equal(data.pairs, again.pairs)
+    assert not torch.equal(data.pairs, other.pairs)
+    assert data.info.fingerprint == again.info.fingerprint != other.info.fingerprint
+
+
+def test_distribution_of_sum_counts_the_ways_to_reach_each_sum() -> None:
+    even = torch.full((1, 10), 0.1)
+
+    ways = torch.tensor([*range(1, 11), *range(9, 0, -1)]) / 100
+    torch.testing.assert_close(distribution_of_sum(even, even), ways[None])
+
+
+def test_distribution_of_sum_is_certain_where_both_digits_are() -> None:
+    left, right = torch.eye(10)[[3, 9]], torch.eye(10)[[4, 9]]
+
+    assert distribution_of_sum(left, right).argmax(1).tolist() == [7, 18]

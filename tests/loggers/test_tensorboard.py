@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+from torch import nn
+
+from lightkit.loggers import TensorBoardLogger
+from lightkit.loggers.tensorboard import flat, tag
+
+
+def read(folder):
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
+    events.Reload()
+    return events
+
+
+def points(folder, name):
+    return [(event.step, event.value) for event in read(folder).Scalars(name)]
+
+
+def log(folder, start, stop, *, resume=0):
+    logger = TensorBoardLogger(folder)
+    logger.start(resume)
+    for step in range(start, stop):
+        logger.scalars({"train/loss": float(step), "val/f1/a cat": 0.5}, step=step, epoch=step // 10)
+    return logger
+
+
+def test_values_arrive_under_their_names(tmp_path):
+    log(tmp_path / "tb", 1, 4).close()
+    assert points(tmp_path / "tb", "train/loss") == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert read(tmp_path / "tb").Tags()["scalars"] == ["train/loss", "val/f1/a_cat", "epoch"]
+
+
+def test_nothing_is_made_before_the_first_value(tmp_path):
+    logger = TensorBoardLogger(tmp_path / "tb")
+    logger.start(0)
+    logger.close()
+    assert not (tmp_path / "tb").exists()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_after_a_resume_no_step_stands_twice(tmp_path, closed):
+    folder = tmp_path / "tb"
+    logger = log(folder, 1, 30)
+    logger.close() if closed else logger._writer.flush()
+    log(folder, 21, 40, resume=20).close()
+    assert [step for step, _ in points(folder, "train/loss")] == list(range(1, 40))
+    logger.close()
+
+
+def test_resume_from_step_zero_and_twice(tmp_path):
+    folder = tmp_path / "tb"
+    log(folder, 1, 5).close()
+    log(folder, 3, 9, resume=2).close()
+    log(folder, 6, 8, resume=5).close()
+    assert [step for step, _ in points(folder, "train/loss")] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_hparams_and_metrics_stand_in_the_same_directory(tmp_path):
+    logger = log(tmp_path / "tb", 1, 3)
+    settings = {"optim": {"lr": 0.1, "betas": [0.9, 0.99], "fused": None, "amsgrad": False}, "name": "run"}
+    logger.hparams(settings, {"test/f1": 0.5, "val/loss": float("nan")})
+    logger.close()
+    assert [path for path in (tmp_path / "tb").rglob("*") if path.is_dir()] == []
+    content = read(tmp_path / "tb").summary_metadata
+    data = {name: plugin_data_pb2.HParamsPluginData.FromString(m.plugin_data.content) for name, m in content.items()
+            if m.plugin_data.plugin_name == "hparams"}  # fmt: skip
+    start = data["_hparams_/session_start_info"].session_start_info.hparams
+    assert start["optim.lr"].number_value == 0.1
+    assert start["optim.amsgrad"].bool_value is False
+    assert start["optim.betas"].string_value == "[0.9, 0.99]"
+    metrics = data["_hparams_/experiment"].experiment.metric_infos
+    assert [metric.name.tag for metric in metrics] == ["test/f1", "val/loss"]
+    assert data["_hparams_/session_end_info"].session_end_info.status == 1
+
+
+def test_figures_texts_and_images(tmp_path):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2, 1), dpi=50)
+    figure.subplots().plot([1, 2])
+    logger = TensorBoardLogger(tmp_path)
+    logger.figure("test/roc", figure, step=3)
+    logger.text("test/table", "| a |", step=3)
+    logger.images("train/images", torch.randn(2, 1, 8, 8), step=0)
+    logger.images("train/bands", torch.ones(2, 5, 8, 8, dtype=torch.uint8), step=0)
+    logger.close()
+    events = read(tmp_path)
+    assert {"test/roc", "train/images", "train/bands"} <= set(events.Tags()["images"])
+    picture = events.Images("test/roc")[0]
+    assert (picture.width, picture.height, picture.step) == (100, 50, 3)
+    assert "test/table/text_summary" in events.Tags()["tensors"]
+
+
+@pytest.mark.filterwarnings("ignore")  # tracing itself warns
+def test_graph(tmp_path):
+    logger = TensorBoardLogger(tmp_path)
+    logger.graph(nn.Linear(2, 3), torch.ones(1, 2))
+    logger.close()
+    assert read(tmp_path).Tags()["graph"]
+
+
+def test_tags_and_flat_settings():
+    assert tag("/val/f1/ä cat (2)") == "val/f1/ä_cat__2_"
+    assert tag("") == "_"
+    assert flat({"a": {"b": 1, "c": {}}, "d": math.inf}) == {"a.b": 1, "d": "inf"}

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torchmetrics.retrieval import (
+    RetrievalMAP,
+    RetrievalMRR,
+    RetrievalNormalizedDCG,
+    RetrievalPrecision,
+    RetrievalRecall,
+)
+
+from lightkit.metrics import SplitMetrics, retrieval
+from lightkit.metrics.retrieval import EmbeddingRetrieval
+
+
+def reference(vectors, labels, k, action="neg"):
+    similarity = F.normalize(vectors, dim=1) @ F.normalize(vectors, dim=1).T
+    similarity = similarity + 2  # torchmetrics' mean average precision takes scores of 0 and less as irrelevant
+    count = len(labels)
+    query, other = torch.meshgrid(torch.arange(count), torch.arange(count), indexing="ij")
+    apart = query != other
+    inputs = (similarity[apart], (labels[query] == labels[other])[apart], query[apart])
+    options = {"empty_target_action": action}
+    metrics = {
+        "map": RetrievalMAP(**options),
+        "mrr": RetrievalMRR(**options),
+        "ndcg": RetrievalNormalizedDCG(**options),
+        f"precision_at_{k}": RetrievalPrecision(top_k=k, **options),
+        f"recall_at_{k}": RetrievalRecall(top_k=k, **options),
+    }
+    return {name: float(metric(inputs[0], inputs[1], indexes=inputs[2])) for name, metric in metrics.items()}
+
+
+@pytest.mark.parametrize("action", ["neg", "skip"])
+@pytest.mark.parametrize("k", [1, 5])
+def test_equal_to_torchmetrics(k, action, monkeypatch):
+    monkeypatch.setattr(retrieval, "BLOCK_ELEMENTS", 200)  # several blocks of queries
+    draw = torch.Generator().manual_seed(1)
+    vectors = torch.randn(57, 6, generator=draw)
+    labels = torch.cat([torch.randint(0, 4, (55,), generator=draw), torch.tensor([10, 11])])  # two without a partner
+    metrics = SplitMetrics("test", lambda: {"retrieval": EmbeddingRetrieval(k, empty_target_action=action)}, block=2)
+    for x, y in zip(vectors.split(8), labels.split(8)):
+        metrics.update(x, y, torch.zeros(()), len(x))
+    values = metrics.compute()
+    for name, expected in reference(vectors, labels, k, action).items():
+        assert values[f"test/retrieval/{name}"] == pytest.approx(expected, abs=1e-5), name
+
+
+def test_perfect_clusters():
+    labels = torch.arange(3).repeat_interleave(4)
+    metric = EmbeddingRetrieval(k=3)
+    metric.update(F.one_hot(labels).float(), labels)
+    assert {name: float(value) for name, value in metric.compute().items()} == pytest.approx(
+        dict.fromkeys(["map", "mrr", "ndcg", "precision_at_3", "recall_at_3"], 1.0)
+    )
+
+
+def test_a_single_sample_finds_nothing():
+    metric = EmbeddingRetrieval(k=3)
+    metric.update(torch.ones(1, 2), torch.zeros(1, dtype=torch.long))
+    assert float(metric.compute()["map"]) == 0.0
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        EmbeddingRetrieval(k=0)
+    with pytest.raises(ValueError, match="empty_target_action must be neg or skip"):
+        EmbeddingRetrieval(empty_target_action="error")
+    with pytest.raises(ValueError, match=r"vectors \(N, D\) and labels \(N,\) expected"):
+        EmbeddingRetrieval().update(torch.ones(3, 2), torch.ones(3, 2))

@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torchmetrics
+from torch import nn
+from torchmetrics import classification, regression
+
+from lightkit.common.errors import UserError
+from lightkit.metrics import SplitMetrics, split
+from lightkit.metrics.collection import Collection, flatten
+from lightkit.metrics.inputs import kind_of
+
+CLASSES = 4
+
+
+def multiclass():
+    return {
+        "accuracy": classification.MulticlassAccuracy(CLASSES, average="micro"),
+        "f1": classification.MulticlassF1Score(CLASSES),
+        "recall": classification.MulticlassRecall(CLASSES),
+        "top2": classification.MulticlassAccuracy(CLASSES, average="micro", top_k=2),
+        "auroc": classification.MulticlassAUROC(CLASSES),
+        "by_class": classification.MulticlassF1Score(CLASSES, average=None),
+        "matrix": classification.MulticlassConfusionMatrix(CLASSES),
+    }
+
+
+def outputs(samples=203, classes=CLASSES, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, classes, generator=draw), torch.randint(0, classes, (samples,), generator=draw)
+
+
+def feed(metrics, preds, target, batch, start=0, stop=None):
+    losses = nn.functional.cross_entropy(preds, target, reduction="none") if target.ndim == 1 else preds.sum(1)
+    for at in range(start, len(preds) if stop is None else stop, batch):
+        part = slice(at, at + batch)
+        metrics.update(preds[part], target[part], losses[part].mean(), len(preds[part]))
+    return metrics
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+@pytest.mark.parametrize("block", [1, 3, 32])
+def test_no_value_depends_on_batches_or_blocks(batch, block):
+    preds, target = outputs()
+    values = feed(SplitMetrics("val", multiclass, block=block), preds, target, batch).compute()
+    whole = classification.MulticlassF1Score(CLASSES)(preds, target)
+    assert values["val/f1"] == pytest.approx(float(whole), abs=1e-7)
+    auroc = classification.MulticlassAUROC(CLASSES)(preds.softmax(1), target)
+    assert values["val/auroc"] == pytest.approx(float(auroc), abs=1e-6)
+    assert values["val/top2"] == pytest.approx(
+        float((preds.topk(2).indices == target[:, None]).any(1).double().mean()), abs=1e-6
+    )
+    assert values["val/loss"] == pytest.approx(float(nn.functional.cross_entropy(preds, target)), rel=1e-6)
+
+
+def test_vectors_are_named_by_class_and_matrices_kept_aside():
+    preds, target = outputs()
+    metrics = feed(SplitMetrics("test", multiclass, class_names=["a", "b", "c", "d"]), preds, target, 32)
+    values = metrics.compute()
+    assert {"test/by_class/a", "test/by_class/d"} <= set(values)
+    assert metrics.figures_data["matrix"].sum() == len(target)
+    assert all(isinstance(value, float) for value in values.values())
+    assert [name for name in values if name.count("/") == 1] == [
+        "test/loss",
+        "test/accuracy",
+        "test/f1",
+        "test/recall",
+        "test/top2",
+        "test/auroc",
+    ]  # as configured
+
+
+def test_metrics_that_count_the_same_share_a_state_and_others_do_not():
+    # a perfect first block makes top-1 and top-2 accuracy equal: they must not be taken for one
+    target = torch.arange(CLASSES).repeat(8)
+    metrics = SplitMetrics("val", multiclass)
+    metrics.update(nn.functional.one_hot(target).float() * 9, target, torch.zeros(()), len(target))
+    metrics.compute()
+    names = [group.names for group in metrics._collection.groups]
+    assert ["f1", "recall", "by_class"] in names
+    assert ["accuracy"] in names
+    assert ["top2"] in names
+    preds, target = outputs()
+    values = feed(metrics, preds, target, 50).compute()
+    assert values["val/top2"] > values["val/accuracy"]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 31, 32, 33, 50])
+def test_state_in_the_middle_of_a_block_is_exact(steps, tmp_path):
+    preds, target = outputs(samples=301)
+    straight = feed(SplitMetrics("train", multiclass), preds, target, 5)
+    first = feed(SplitMetrics("train", multiclass), preds, target, 5, stop=steps * 5)
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    feed(first, preds, target, 5, start=0, stop=100)  # the saved state must not move with it
+    second = SplitMetrics("train", multiclass)
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    feed(second, preds, target, 5, start=steps * 5)
+    assert second.compute() == straight.compute()
+
+
+def test_loading_replaces_what_was_counted_before():
+    preds, target = outputs()
+    state = feed(SplitMetrics("train", multiclass), preds, target, 5).state_dict()
+    other = feed(SplitMetrics("train", multiclass), *outputs(seed=1), 5)
+    other.load_state_dict(SplitMetrics("train", multiclass).state_dict())
+    assert math.isnan(other.compute()["train/loss"])
+    other.load_state_dict(state)
+    assert other.compute() == feed(SplitMetrics("train", multiclass), preds, target, 5).compute()
+
+
+def test_state_of_other_metrics_is_refused():
+    preds, target = outputs()
+    state = feed(SplitMetrics("train", multiclass), preds, target, 5).state_dict()
+    other = SplitMetrics("train", lambda: {"f1": classification.MulticlassF1Score(CLASSES)})
+    with pytest.raises(UserError, match="in the middle of an epoch with other metrics"):
+        other.load_state_dict(state)
+
+
+def test_reset_forgets_everything():
+    preds, target = outputs()
+    metrics = feed(SplitMetrics("val", multiclass), *outputs(seed=3), 8)
+    metrics.compute()
+    metrics.reset()
+    assert (
+        feed(metrics, preds, target, 8).compute() == feed(SplitMetrics("val", multiclass), preds, target, 8).compute()
+    )
+
+
+def test_without_samples_there_is_a_loss_and_it_is_nan():
+    values = SplitMetrics("val", multiclass).compute()
+    assert list(values) == ["val/loss"]
+    assert math.isnan(values["val/loss"])
+
+
+def test_without_predictions_only_the_loss_is_known():
+    metrics = SplitMetrics("train", multiclass)
+    metrics.update(None, None, torch.tensor(2.0), 3)
+    metrics.update(None, None, torch.tensor(4.0), 1)
+    assert metrics.compute() == {"train/loss": 2.5}
+
+
+def test_a_nan_stays_a_nan():
+    metrics = SplitMetrics("train")
+    metrics.update(None, None, torch.tensor(float("nan")), 3)
+    assert math.isnan(metrics.compute()["train/loss"])
+
+
+def test_torchmetrics_is_made_at_the_first_block_only():
+    made = []
+    metrics = SplitMetrics("val", lambda: made.append(1) or {"f1": classification.MulticlassF1Score(CLASSES)}, block=4)
+    preds, target = outputs()
+    feed(metrics, preds, target, 10, stop=30)
+    assert made == []
+    assert metrics.state_dict()["metrics"] == {}
+    feed(metrics, preds, target, 10, stop=30)
+    metrics.reset()
+    feed(metrics, preds, target, 10)
+    assert made == [1]
+
+
+def test_a_large_queue_is_counted_early(monkeypatch):
+    monkeypatch.setattr(split, "BLOCK_ELEMENTS", 100)
+    preds, target = outputs()
+    metrics = SplitMetrics("val", multiclass)
+    feed(metrics, preds, target, 10, stop=30)
+    assert len(metrics._queue) == 0
+    state = feed(metrics, preds, target, 10, stop=20).state_dict()
+    assert len(state["queue"]) == 2
+
+
+def test_queue_keeps_no_graph():
+    metrics = SplitMetrics("train", dict)
+    weight = torch.ones(3, requires_grad=True)
+    metrics.update(weight * 2, torch.ones(3), (weight * 2).sum(), 3)
+    assert not any(t.requires_grad for t in metrics._queue[0][:3])
+
+
+def test_inference_tensors_do_not_leak_into_training():
+    preds, target = outputs()
+    metrics = SplitMetrics("val", multiclass)
+    with torch.inference_mode():
+        feed(metrics, preds * 1.0, target + 0, 8, stop=104)
+    first = metrics.compute()
+    feed(metrics, preds, target, 8)
+    assert metrics.compute() != first
+
+
+def test_shares_of_classes_count_as_their_largest():
+    preds, target = outputs()
+    soft = nn.functional.one_hot(target, CLASSES).float() * 0.7 + 0.3 / CLASSES
+    hard = feed(SplitMetrics("train", multiclass), preds, target, 16).compute()
+    metrics = SplitMetrics("train", multiclass)
+    for at in range(0, len(preds), 16):
+        metrics.update(preds[at : at + 16], soft[at : at + 16], torch.zeros(()), len(preds[at : at + 16]))
+    mixed = metrics.compute()
+    assert {name: value for name, value in mixed.items() if "loss" not in name} == {
+        name: value for name, value in hard.items() if "loss" not in name
+    }
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_binary_outputs_are_logits_whatever_their_range(shape):
+    # all logits in 0..1: torchmetrics by itself would take them for probabilities
+    logits, target = torch.rand(50), (torch.arange(50) % 2).float()
+    metrics = SplitMetrics("val", lambda: {"recall": classification.BinaryRecall()})
+    metrics.update(logits.view(shape), target.view(shape), torch.zeros(()), 50)
+    assert metrics.compute()["val/recall"] == 1.0
+
+
+def test_multilabel_targets_may_be_floats():
+    preds, target = torch.randn(60, 3), (torch.rand(60, 3) > 0.5).float()
+    metrics = SplitMetrics("val", lambda: {"exact": classification.MultilabelExactMatch(3)})
+    metrics.update(preds, target, torch.zeros(()), 60)
+    assert metrics.compute()["val/exact"] == pytest.approx(float(((preds > 0) == (target > 0.5)).all(1).float().mean()))
+
+
+@pytest.mark.parametrize(("left", "right"), [((90,), (90, 1)), ((90, 1), (90,)), ((90, 2), (90, 2))])
+def test_regression_is_counted_in_double_precision(left, right):
+    count = 90 if 2 not in left else 180
+    target = torch.arange(count, dtype=torch.float32) / count + 10_000
+    preds = target + torch.linspace(-0.1, 0.1, count)
+    make = lambda: {"r2": regression.R2Score(), "rmse": regression.MeanSquaredError(squared=False)}  # noqa: E731
+    values = {}
+    for batch in (7, 90):
+        metrics = SplitMetrics("val", make)
+        for p, t in zip(preds.view(left).split(batch), target.view(right).split(batch)):
+            metrics.update(p, t, torch.zeros(()), len(p))
+        values[batch] = metrics.compute()
+    error = preds.double() - target.double()
+    assert values[7]["val/rmse"] == pytest.approx(float(error.square().mean().sqrt()), rel=1e-12)
+    assert values[7] == pytest.approx(values[90], rel=1e-6)
+
+
+def test_half_precision_outputs_are_widened():
+    preds, target = outputs()
+    metrics = SplitMetrics("val", multiclass)
+    metrics.update(preds.bfloat16(), target, torch.zeros((), dtype=torch.bfloat16), len(target))
+    assert 0 <= metrics.compute()["val/accuracy"] <= 1
+
+
+def test_batches_of_unequal_length_stay_apart():
+    metrics = SplitMetrics("val", lambda: {"mse": regression.MeanSquaredError()})
+    for length in (3, 5):
+        metrics.update(torch.ones(2, length), torch.zeros(2, length), torch.zeros(()), 2)
+    assert metrics.compute()["val/mse"] == 1.0
+
+
+class Spread(torchmetrics.Metric):
+    """A metric of a user's own: takes the output as it is, gives a dict."""
+
+    full_state_update = False
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("seen", [])
+
+    def update(self, preds, target):
+        self.seen.append(preds)
+
+    def compute(self):
+        seen = torch.cat(self.seen)
+        return {"min": seen.min(), "max": seen.max()}
+
+
+def test_own_metrics_with_dicts_and_list_states(tmp_path):
+    preds, target = outputs()
+    metrics = feed(SplitMetrics("val", lambda: {"spread": Spread()}, block=2), preds, target, 10, stop=70)
+    other = SplitMetrics("val", lambda: {"spread": Spread()}, block=2)
+    other.load_state_dict(metrics.state_dict())
+    values = feed(other, preds, target, 10, start=70).compute()
+    assert values["val/spread/max"] == float(preds.max())
+    assert values["val/spread/min"] == float(preds.min())
+
+
+def test_wrapped_metrics_count_as_what_they_wrap():
+    wrapped = torchmetrics.wrappers.ClasswiseWrapper(classification.MulticlassF1Score(CLASSES, average=None))
+    assert kind_of(wrapped) == "scores"
+    preds, target = outputs()
+    metrics = feed(SplitMetrics("val", lambda: {"f1": wrapped}), preds, target, 9, stop=45)
+    other = SplitMetrics("val", lambda: {"f1": wrapped.clone()})
+    other.load_state_dict(metrics.state_dict())
+    assert other.compute() == metrics.compute()
+    assert len(metrics.compute()) == 1 + CLASSES
+
+
+def test_outputs_a_metric_does_not_take_are_explained():
+    metrics = SplitMetrics("val", lambda: {"f1": classification.MulticlassF1Score(CLASSES)})
+    metrics.update(torch.randn(5, 3), torch.zeros(5, dtype=torch.long), torch.zeros(()), 5)
+    with pytest.raises(
+        UserError, match=r"metrics\.val\.f1: the metric does not take what the model gives(?s:.*)output \(5, 3\)"
+    ):
+        metrics.compute()
+
+
+def test_things_that_are_no_metrics_are_refused():
+    with pytest.raises(UserError, match=r"metrics\.val\.x: not a metric"):
+        Collection({"x": nn.Linear(1, 1)}, key="metrics.val", device=torch.device("cpu"))
+
+
+def test_unknown_inputs_are_refused():
+    metric = Spread()
+    metric.inputs = "sideways"
+    with pytest.raises(UserError, match=r"metrics\.val\.x\.inputs: unknown kind of inputs"):
+        Collection({"x": metric}, key="metrics.val", device=torch.device("cpu"))
+
+
+def test_flatten_numbers_and_lists():
+    numbers, rest = flatten("m", {"a": 1.5, "b": torch.ones(2), "c": (1, 2)}, [])
+    assert {name: float(value) for name, value in numbers.items()} == {"m/a": 1.5, "m/b/0": 1.0, "m/b/1": 1.0}
+    assert rest == {"m/c": (1, 2)}
+
+
+def test_moving_keeps_the_state():
+    preds, target = outputs()
+    metrics = feed(SplitMetrics("val", multiclass), preds, target, 3, stop=150)
+    before = metrics.state_dict()
+    assert metrics.to("cpu").compute() == feed(SplitMetrics("val", multiclass), preds, target, 3, stop=150).compute()
+    assert before["samples"] == 96
+
+
+@pytest.mark.gpu
+def test_update_never_waits_for_a_gpu():
+    preds, target = (tensor.cuda() for tensor in outputs())
+    metrics = SplitMetrics("train", multiclass, device="cuda", block=4)
+    loss = torch.zeros((), device="cuda")
+    for _ in range(8):
+        metrics.update(preds, target, loss, len(preds))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(8):
+            metrics.update(preds, target, loss, len(preds))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert metrics.compute()["train/accuracy"] == pytest.approx(float((preds.argmax(1) == target).float().mean()))

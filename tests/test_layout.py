@@ -1,0 +1,203 @@
+"""The shape of the code: layers, who may import what, sizes, and a test folder for every part."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "lightkit"
+FILES = sorted(PACKAGE.rglob("*.py"))
+NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
+
+LAYERS = (
+    {"common"},
+    {"data", "models", "losses", "optim", "device", "finetune", "metrics", "checkpoint", "loggers"},
+    {"trainer"},
+    {"ensemble"},
+    {"config"},
+    {"build"},
+    {"runner", "sweep"},
+    {"cli"},
+    {"__main__", "__init__"},
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+
+# Third-party package: the places that may import it.
+ONLY_IN = {
+    "hydra": ("lightkit/config/", "lightkit/sweep/"),
+    "omegaconf": ("lightkit/config/", "lightkit/sweep/", "lightkit/cli/", "lightkit/build.py", "lightkit/runner.py"),
+    "torchensemble": ("lightkit/ensemble/bridge.py",),
+    "tensorboard": ("lightkit/loggers/",),
+    "rich": ("lightkit/loggers/",),
+    "torchvision": ("lightkit/data/", "lightkit/models/"),
+    "timm": ("lightkit/models/",),
+    "matplotlib": ("lightkit/metrics/", "lightkit/loggers/"),
+    "pynvml": ("lightkit/device/",),
+}
+NEVER_IN = {
+    "torch": ("lightkit/cli/", "lightkit/config/"),
+    "lightning": ("lightkit/",),
+}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(node: ast.AST) -> Iterator[str]:
+    """Dotted names imported anywhere below `node`, inside functions too."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"relative import in line {child.lineno}"
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+
+
+def without_type_checking(node: ast.Module) -> list[ast.stmt]:
+    """The statements that run on import."""
+    kept = []
+    for child in node.body:
+        guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        if not guarded and not isinstance(child, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            kept.append(child)
+    return kept
+
+
+def test_every_part_has_a_layer() -> None:
+    assert {part_of(path) for path in FILES} <= set(LEVEL)
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_imports_go_down_only(path: Path) -> None:
+    mine = part_of(path)
+    for name in imports(tree(path)):
+        other = name.split(".")[1] if name.startswith("lightkit.") else mine
+        if other == mine or other == "__version__":
+            continue
+        assert LEVEL[other] < LEVEL[mine], f"{path.name}: {mine} must not import {other}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_third_party_packages_stay_in_their_place(path: Path) -> None:
+    place = path.relative_to(ROOT).as_posix()
+    for name in imports(tree(path)):
+        package = name.split(".")[0]
+        assert place.startswith(ONLY_IN.get(package, ("lightkit/",))), f"{package} in {place}"
+        assert not place.startswith(NEVER_IN.get(package, ("\0",))), f"{package} in {place}"
+
+
+def test_no_import_cycles() -> None:
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    edges = {name: _module_edges(name, path, modules) for name, path in modules.items()}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for other in edges[name]:
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in modules:
+        visit(name, ())
+
+
+def _module_edges(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
+    found = {dotted for stmt in without_type_checking(tree(path)) for dotted in imports(stmt)}
+    targets = {dotted if dotted in modules else dotted.rpartition(".")[0] for dotted in found}
+    # `import lightkit` runs nothing but the lazy table of names.
+    return {target for target in targets if target in modules and target not in (name, "lightkit")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_annotations_are_not_evaluated(path: Path) -> None:
+    if any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree(path).body):
+        assert "from __future__ import annotations" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_print_belongs_to_the_terminal(path: Path) -> None:
+    place = path.relative_to(ROOT).as_posix()
+    if place.startswith(("lightkit/cli/", "lightkit/loggers/console.py")):
+        return
+    calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    assert not [call for call in calls if isinstance(call, ast.Name) and call.id == "print"]
+
+
+def test_checkpoint_files_are_opened_in_one_place() -> None:
+    for path in FILES:
+        if part_of(path) != "checkpoint":
+            assert not re.search(r"\btorch\.(save|load)\(", path.read_text(encoding="utf-8")), path
+
+
+def test_nothing_changes_the_working_directory() -> None:
+    for path in FILES:
+        assert "os.chdir(" not in path.read_text(encoding="utf-8"), path
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, list[str]]]:
+    for path, name in zip(FILES, NAMES):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name}:{node.lineno} {node.name}", node, lines
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> int:
+    """Code lines of a function without signature, docstring, comments and blank lines."""
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if not body:
+        return 0
+    text = lines[body[0].lineno - 1 : body[-1].end_lineno]
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in text)
+
+
+def nesting(node: ast.AST) -> int:
+    """Depth of control flow below `node`; `elif`, `with` and nested functions do not count as deeper."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+        is_block = isinstance(child, ast.If | ast.For | ast.While | ast.Try) and not is_elif
+        deepest = max(deepest, nesting(child) + is_block)
+    return deepest
+
+
+def percentile(values: list[int], share: float) -> int:
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+
+
+def test_function_bodies_are_short() -> None:
+    sizes = {name: body_lines(node, lines) for name, node, lines in functions()}
+    assert not {name: size for name, size in sizes.items() if size > 50}
+    assert percentile(list(sizes.values()), 0.95) <= 25
+
+
+def test_control_flow_is_shallow() -> None:
+    assert not {name: depth for name, node, _ in functions() if (depth := nesting(node)) > 3}
+
+
+def test_files_are_short() -> None:
+    sizes = {name: len(path.read_text(encoding="utf-8").splitlines()) for path, name in zip(FILES, NAMES)}
+    assert not {name: size for name, size in sizes.items() if size > 400}
+    assert percentile(list(sizes.values()), 0.95) <= 300
+
+
+def test_tests_mirror_the_package() -> None:
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    tests = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
+    assert packages - tests == set(), "parts without tests"
+    assert tests - packages <= {"resume", "faults", "gpu", "experiments", "benchmarks"}, "tests of nothing"

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lightkit.trainer import Supervised, Task
+from lightkit.trainer.tasks import fit_shape
+
+
+def test_a_single_output_never_broadcasts_against_its_targets() -> None:
+    x, y = torch.randn(6, 3), torch.randn(6)
+    step = Supervised().step(nn.Linear(3, 1), (x, y), nn.MSELoss())
+    assert step.preds is not None
+    assert step.preds.shape == (6,)
+
+
+@pytest.mark.parametrize(("output", "target"), [((6, 4), (6,)), ((6, 1), (6, 1)), ((6, 2), (6, 2))])
+def test_other_shapes_are_left_alone(output: tuple[int, ...], target: tuple[int, ...]) -> None:
+    assert fit_shape(torch.zeros(output), torch.zeros(target)).shape == output
+
+
+def test_class_numbers_are_no_floats() -> None:
+    assert fit_shape(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)).shape == (6, 1)
+
+
+def test_the_base_says_what_is_missing() -> None:
+    with pytest.raises(NotImplementedError):
+        Task().step(nn.Identity(), None, nn.MSELoss())
