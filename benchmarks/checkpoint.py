@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks.harness import Bar, Sample, interleave, judge, options, show
+from benchmarks.harness import Bar, Sample, check_same, interleave, judge, options, show
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.trainer import State
@@ -46,7 +46,8 @@ def contestants(layers: int, folder: Path) -> dict[str, Callable[[], Sample]]:
         parts = {"model": model, "optimizer": optimizer, "scheduler": _Stateless(), "precision": _Stateless()}
         with Sample() as sample:
             saved = content.gather(**parts, callbacks={}, metrics={}, state=state, ema=None, config_text="")
-            store.save(saved, step=state.step, value=float(state.step))
+            path = store.save(saved, step=state.step, value=float(state.step))
+        sample.proof = {"MB": path.stat().st_size / 1e6}
         return sample
 
     def plain(*, sync: bool) -> Sample:
@@ -55,6 +56,7 @@ def contestants(layers: int, folder: Path) -> dict[str, Callable[[], Sample]]:
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
+        sample.proof = {"MB": (folder / "plain.pt").stat().st_size / 1e6}
         return sample
 
     return {LIGHTKIT: ours, PLAIN: lambda: plain(sync=False), SYNCED: lambda: plain(sync=True)}
@@ -75,6 +77,7 @@ def main(arguments: list[str] | None = None) -> bool:
     for millions in sorted({1, args.steps}):
         with tempfile.TemporaryDirectory() as folder:
             results = interleave(contestants(4 * millions, Path(folder)), rounds=args.rounds)
+        check_same(results, MB=0.1)
         show(f"{millions}M parameters", results, PLAIN)
         held.append(judge(results, [Bar(LIGHTKIT, PLAIN), Bar(LIGHTKIT, SYNCED)]))
         print()

@@ -77,7 +77,7 @@ def interleave(contestants: Contestants, *, rounds: int, warm_ups: int = 1) -> R
     for turn in range(-warm_ups, rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            gc.collect()
+            gc.collect(1)  # what the one before left; a full collection would take longer than a small measurement
             sample = contestants[name]()
             if turn >= 0:
                 results[name].append(sample)
@@ -114,7 +114,7 @@ def show(title: str, results: Results, base: str, *, per: int = 1, unit: str = "
         times = [f"{median(results, name, kind) * scale:.3g}" for kind in ("wall", "cpu")]
         ratios = [f"{figure(results, Bar(name, base, kind=kind)):.2f}" for kind in ("wall", "cpu")]
         rows.append(
-            [name, *times, *ratios, ", ".join(f"{key} {value:.3f}" for key, value in samples[-1].proof.items())]
+            [name, *times, *ratios, ", ".join(f"{key} {value:.4g}" for key, value in samples[-1].proof.items())]
         )
     print_table(heads, rows)
 
@@ -139,6 +139,22 @@ def judge(results: Results, bars: Sequence[Bar]) -> bool:
         print(f"{bar}: {value:.3f}{unit}{wanted}")
         good = good and kept
     return good
+
+
+def check_same(results: Results, **tolerances: float) -> None:
+    """Refuse measurements of contestants that did not do the same work.
+
+    Args:
+        results: The measurements.
+        tolerances: Names in the proofs with the largest difference between two contestants that both state them.
+
+    Raises:
+        RuntimeError: Two of them differ by more.
+    """
+    for name, tolerance in tolerances.items():
+        stated = {who: samples[-1].proof[name] for who, samples in results.items() if name in samples[-1].proof}
+        if max(stated.values()) - min(stated.values()) > tolerance:
+            raise RuntimeError(f"the contestants did not do the same work: {name} is {stated}")
 
 
 def options(description: str, *, rounds: int, steps: int | None = None) -> argparse.ArgumentParser:

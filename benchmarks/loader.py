@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Bar, Sample, interleave, judge, options, show
+from benchmarks.harness import Bar, Sample, check_same, interleave, judge, options, show
 from lightkit.data import Data, build_data
 from lightkit.data.tensors import TensorData
 
@@ -99,6 +99,7 @@ def measure(case: Case, *, rounds: int, steps: int) -> bool:
     }
     count = max(1, steps // per_epoch)
     results = interleave({name: partial(read, source, count=count) for name, source in sources.items()}, rounds=rounds)
+    check_same(results, samples=0)
     show(case.title, results, BARE, per=count * per_epoch, unit="µs")
     return judge(results, [Bar(LIGHTKIT, BARE, 1.3), Bar(LIGHTKIT, TORCH)])
 

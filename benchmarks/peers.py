@@ -15,9 +15,9 @@ from benchmarks.harness import Sample
 from benchmarks.work import LOG_STEPS, Work, metric_collection, network, sgd
 
 
-def proven(sample: Sample, values: Mapping[str, Any]) -> Sample:
-    """The measurement with the last epoch's accuracy and F1, which all contestants must reach alike."""
-    sample.proof = {name: float(values[name]) for name in ("accuracy", "f1", "top3", "loss")}
+def proven(sample: Sample, values: Mapping[str, Any], *, steps: int) -> Sample:
+    """The measurement with the steps taken and what the last epoch reached, which must be alike for all."""
+    sample.proof = {"steps": steps} | {name: float(values[name]) for name in ("accuracy", "f1", "top3", "loss")}
     return sample
 
 
@@ -38,7 +38,7 @@ def lightning(work: Work, loader: Any) -> Sample:
     )
     with sample:
         trainer.fit(module, loader)
-    return proven(sample, module.values)
+    return proven(sample, module.values, steps=trainer.global_step)
 
 
 def lightning_module() -> Any:
@@ -103,7 +103,7 @@ def accelerate(work: Work, loader: Any) -> Sample:
             values = {**metrics.compute(), "loss": total / work.rows}
             accelerator.log({f"train/{name}": float(value) for name, value in values.items()}, step=step)
     accelerator.end_training()
-    return proven(sample, values)
+    return proven(sample, values, steps=step)
 
 
 def ignite(work: Work, loader: Any) -> Sample:
@@ -146,4 +146,4 @@ def ignite(work: Work, loader: Any) -> Sample:
     with sample:
         engine.run(loader, max_epochs=work.epochs)
     writer.close()
-    return proven(sample, values)
+    return proven(sample, values, steps=engine.state.iteration)

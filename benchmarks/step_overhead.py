@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import peers
-from benchmarks.harness import Bar, Sample, interleave, judge, options, show
+from benchmarks.harness import Bar, Sample, check_same, interleave, judge, options, show
 from benchmarks.work import (
     BATCH,
     CLASSES,
@@ -107,7 +107,7 @@ def by_hand(work: Work, batches: Iterable[Any], make_metrics: Callable[[], Any] 
             for name, value in values.items():
                 writer.add_scalar(f"train/{name}", value, step)
     writer.close()
-    return peers.proven(sample, values)
+    return peers.proven(sample, values, steps=step)
 
 
 def floor(work: Work, batches: Iterable[Any]) -> Sample:
@@ -139,9 +139,10 @@ def lightkit(work: Work) -> Sample:
         "trainer.callbacks={stopwatch: {_target_: benchmarks.work.Stopwatch}}",
     ]  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory(dir=work.folder) as folder:
-        values = Runner(compose(overrides).cfg, Path(folder)).run()["metrics"]
+        result = Runner(compose(overrides).cfg, Path(folder)).run()
+    values = {name.removeprefix("train/"): value for name, value in result["metrics"].items()}
     sample = Sample(values["stopwatch/wall"], values["stopwatch/cpu"])
-    return peers.proven(sample, {name.removeprefix("train/"): value for name, value in values.items()})
+    return peers.proven(sample, values, steps=result["steps"])
 
 
 def main(arguments: list[str] | None = None) -> bool:
@@ -158,6 +159,7 @@ def main(arguments: list[str] | None = None) -> bool:
         results = interleave(contestants(work, frameworks=not args.no_peers), rounds=args.rounds)
     logging.disable(logging.NOTSET)
     show(f"{work.steps} steps, batch {BATCH}, {CLASSES} classes", results, LOADER, per=work.steps, unit="µs")
+    check_same(results, steps=0, accuracy=0.05 if work.steps >= 1000 else 1.0)
     return judge(results, BARS)
 
 

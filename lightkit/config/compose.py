@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
@@ -105,7 +105,15 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
         raise UserErrors(errors)
     choices = {str(group): str(option) for group, option in cfg.hydra.runtime.choices.items() if option is not None}
     set_hydra_config(cfg)
-    return Composed(complete(task), list(overrides), choices, sources, cfg)
+    return Composed(_named(complete(task), choices), list(overrides), choices, sources, cfg)
+
+
+def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
+    """A run without a name is called after what it trains on what."""
+    if cfg.get("name") is None and {"data", "model"} <= choices.keys():
+        with open_dict(cfg), read_write(cfg):
+            cfg.name = f"{choices['data']}_{choices['model']}"
+    return cfg
 
 
 def without_hydra(cfg: DictConfig) -> DictConfig:

@@ -305,8 +305,8 @@ class Config:
     """What is saved."""
     logger: LoggerConfig
     """Where numbers go."""
-    name: str = "run"
-    """Name of the run; ends the name of its folder."""
+    name: Optional[str] = None
+    """Name of the run; ends the name of its folder. Null takes the options of data and model, such as `wine_mlp`."""
     seed: int = 0
     """Seed of everything random in the run but the data split."""
     extra: dict[str, Any] = field(default_factory=dict)

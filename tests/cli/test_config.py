@@ -14,7 +14,7 @@ GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir()
 
 def test_prints_what_train_would_run(cli: Cli) -> None:
     assert cli("config", "seed=5").out == cli("train", "seed=5", "--cfg", "job").out
-    assert cli("config", "data=wine", "-p", "name").out == "run\n"
+    assert cli("config", "data=wine", "-p", "name").out == "wine_mlp\n"
 
 
 @pytest.mark.parametrize("group", [name for name in GROUPS if name != "hydra"])

@@ -44,7 +44,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> type[Job]:
 def test_one_process_per_job_in_folders_named_by_what_differs(cli: Cli, job: type[Job], project: Path) -> None:
     done = cli("train", "-m", "data=wine", "seed=0,1", "optim.lr=0.1,0.2")
     assert done.code == 0, done.err
-    (folder,) = (project / "outputs").glob("sweeps/*/*-run")
+    (folder,) = (project / "outputs").glob("sweeps/*/*-wine_mlp")
     names = ["seed=0,optim.lr=0.1", "seed=0,optim.lr=0.2", "seed=1,optim.lr=0.1", "seed=1,optim.lr=0.2"]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert job.started[0][3:7] == ["train", "data=wine", "seed=0", "optim.lr=0.1"]

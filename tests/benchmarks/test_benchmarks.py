@@ -1,0 +1,74 @@
+"""Each benchmark runs, gives its figures, and all sides did the same work. How fast they were is not asked here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from benchmarks import checkpoint, loader, startup, step_overhead
+from benchmarks.harness import Bar, Sample, check_same, figure, interleave, judge
+
+
+@pytest.fixture(autouse=True)
+def _as_before(root, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    monkeypatch.chdir(root)
+    yield
+    torch.set_num_threads(threads)
+
+
+def figures(text: str) -> dict[str, float]:
+    return {name: float(value) for name, value in re.findall(r"^(.+, (?:wall|cpu)): (-?[\d.]+)", text, re.M)}
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "bars"),
+    [
+        (step_overhead.main, ["--rounds", "1", "--steps", "20", "--no-peers"], len(step_overhead.BARS)),
+        (loader.main, ["--rounds", "1", "--steps", "3"], 2),
+        (checkpoint.main, ["--rounds", "1", "--steps", "1"], 2),
+        pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
+    ],
+    ids=["step_overhead", "loader", "checkpoint", "startup"],
+)
+def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
+    main(arguments)
+    assert len(figures(capsys.readouterr().out)) == bars
+
+
+def test_no_slow_module_is_loaded_before_the_first_step(tmp_path):
+    sample = startup.process(startup.COMMANDS[startup.FIRST], tmp_path)
+    assert sample.proof == {"slow modules loaded": 0}
+
+
+def test_a_process_that_fails_is_told(tmp_path):
+    with pytest.raises(RuntimeError, match="ended with 2:\nerror: no such command"):
+        startup.process([*startup.LIGHTKIT, "walk"], tmp_path)
+
+
+def test_contestants_take_turns():
+    order: list[str] = []
+    contestants = {name: lambda name=name: order.append(name) or Sample() for name in "abc"}
+    results = interleave(contestants, rounds=2)
+    assert "".join(order) == "cababcbca"
+    assert {name: len(samples) for name, samples in results.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_figures_pair_the_times_of_a_round(capsys):
+    times = {"ours": [(2.0, 1.0), (30.0, 3.0), (4.0, 1.0)], "base": [(1.0, 1.0), (10.0, 2.0), (1.0, 4.0)]}
+    results = {name: [Sample(wall, cpu) for wall, cpu in pairs] for name, pairs in times.items()}
+    assert figure(results, Bar("ours", "base")) == 3.0
+    assert figure(results, Bar("ours", "base", kind="cpu", minus=True)) == 0.0
+    assert figure(results, Bar("ours", "")) == 4.0
+    assert not judge(results, [Bar("ours", "base", 2.0), Bar("ours", "base", kind="cpu")])
+    assert "ours / base, wall: 3.000 (at most 2: MISSED)" in capsys.readouterr().out
+
+
+def test_different_work_is_refused():
+    results = {"ours": [Sample(proof={"steps": 10})], "base": [Sample(proof={"steps": 11})], "floor": [Sample()]}
+    check_same(results, steps=1)
+    with pytest.raises(RuntimeError, match="did not do the same work: steps is"):
+        check_same(results, steps=0)
