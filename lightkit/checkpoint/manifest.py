@@ -74,9 +74,19 @@ def _entry(row: dict[str, Any]) -> Entry:
     return entry
 
 
-def write(folder: Path, entries: Iterable[Entry]) -> None:
+def read_mode(folder: Path) -> str | None:
+    """`max` or `min`: which values of a folder are better; None where its manifest does not say."""
+    try:
+        mode = json.loads((folder / NAME).read_bytes())["mode"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return mode if mode in ("max", "min") else None
+
+
+def write(folder: Path, entries: Iterable[Entry], *, mode: str | None) -> None:
     """Replace the manifest atomically."""
-    text = json.dumps({"version": VERSION, "entries": [asdict(entry) for entry in entries]}, indent=1) + "\n"
+    content = {"version": VERSION, "mode": mode, "entries": [asdict(entry) for entry in entries]}
+    text = json.dumps(content, indent=1) + "\n"
     write_atomically(folder / NAME, lambda file: file.write(text.encode()), scratch=f"{NAME}.unfinished")
 
 
@@ -87,8 +97,27 @@ def ranked(entries: Iterable[Entry], mode: str) -> list[Entry]:
     return [entry for _, entry in sorted(rated, key=lambda pair: (sign * pair[0], pair[1].step))]
 
 
-def kept(entries: Iterable[Entry], *, keep_last: int, keep_best: int, mode: str) -> list[Entry]:
-    """The entries to keep, oldest first: the newest by step and the best by value."""
+def kept(
+    entries: Iterable[Entry], *, keep_last: int, keep_best: int, mode: str, keep_every: int | None = None
+) -> list[Entry]:
+    """The entries to keep, oldest first: the newest by step, the best by value, and milestones every n steps."""
     ordered = sorted(entries, key=lambda entry: entry.step)
-    wanted = {entry.file for entry in [*ordered[-keep_last:], *ranked(ordered, mode)[:keep_best]]}
-    return [entry for entry in ordered if entry.file in wanted]
+    wanted = [
+        *ordered[max(len(ordered) - keep_last, 0) :],
+        *ranked(ordered, mode)[:keep_best],
+        *milestones(ordered, keep_every),
+    ]
+    files = {entry.file for entry in wanted}
+    return [entry for entry in ordered if entry.file in files]
+
+
+def milestones(ordered: Iterable[Entry], every: int | None) -> list[Entry]:
+    """The first entry at or after each multiple of `every` steps.
+
+    This depends on the list alone: as the first of a span is always kept, it is still the first after a resume.
+    """
+    first: dict[int, Entry] = {}
+    for entry in ordered if every else ():
+        first.setdefault(entry.step // every, entry)  # type: ignore[operator]
+    first.pop(0, None)
+    return list(first.values())

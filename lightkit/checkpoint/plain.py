@@ -5,6 +5,7 @@ Anything else would need its own code to be loaded again, which `torch.load(weig
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +13,18 @@ import torch
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _KEYS = frozenset({str, int})
 
+Take = Callable[[torch.Tensor, str], torch.Tensor]
+"""What becomes of a detached tensor; the text is its key path."""
 
-def to_plain(value: Any, *, where: str = "checkpoint") -> Any:
+
+def compact(tensor: torch.Tensor, where: str) -> torch.Tensor:
+    """The tensor itself, or a copy of it where it is part of a larger storage."""
+    if tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size():
+        return tensor.clone()  # torch.save writes the whole storage, also for a view of ten rows
+    return tensor
+
+
+def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> Any:
     """A copy of the nesting with bare tensors: detached, and without the unused rest of a larger storage.
 
     The tensors share memory with the originals where they can.
@@ -21,6 +32,7 @@ def to_plain(value: Any, *, where: str = "checkpoint") -> Any:
     Args:
         value: Nested dicts, lists and tuples of tensors and plain values.
         where: Name of `value` in error messages.
+        take: Called with every detached tensor and its key path; its result takes the tensor's place.
 
     Raises:
         TypeError: Something of another type is in it; the message names its key path.
@@ -29,11 +41,11 @@ def to_plain(value: Any, *, where: str = "checkpoint") -> Any:
     if kind in _SCALARS:
         return value
     if isinstance(value, torch.Tensor):
-        return _bare(value, where)
+        return take(_bare(value, where), where)
     if isinstance(value, dict) and kind.__name__ in ("dict", "OrderedDict"):
-        return {_key(key, where): to_plain(item, where=f"{where}.{key}") for key, item in value.items()}
+        return {_key(key, where): to_plain(item, where=f"{where}.{key}", take=take) for key, item in value.items()}
     if kind in (list, tuple):
-        return kind(to_plain(item, where=f"{where}[{index}]") for index, item in enumerate(value))
+        return kind(to_plain(item, where=f"{where}[{index}]", take=take) for index, item in enumerate(value))
     raise TypeError(
         f"{where} is a {kind.__module__}.{kind.__qualname__}; a checkpoint holds tensors, numbers, text, lists, tuples "
         "and dicts only: convert it in `state_dict()`"
@@ -49,7 +61,4 @@ def _key(key: Any, where: str) -> Any:
 def _bare(tensor: torch.Tensor, where: str) -> torch.Tensor:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise TypeError(f"{where} is a {type(tensor).__name__}; convert it to a plain tensor in `state_dict()`")
-    bare = tensor.detach()
-    if bare.layout is torch.strided and bare.untyped_storage().nbytes() > bare.numel() * bare.element_size():
-        return bare.clone()  # torch.save writes the whole storage, also for a view of ten rows
-    return bare
+    return tensor.detach()

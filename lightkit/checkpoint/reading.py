@@ -49,7 +49,7 @@ def open_checked(path: Path, entry: Entry | None) -> dict[str, Any]:
     Raises:
         DamagedError: The file is not what was saved.
     """
-    _check_bytes(path, entry)
+    check_bytes(path, entry)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
@@ -60,8 +60,12 @@ def open_checked(path: Path, entry: Entry | None) -> dict[str, Any]:
     return content
 
 
-def _check_bytes(path: Path, entry: Entry | None) -> None:
-    """Compare size and checksum; torch.load itself takes flipped bits for good."""
+def check_bytes(path: Path, entry: Entry | None) -> None:
+    """Compare size and checksum; torch.load itself takes flipped bits for good.
+
+    Raises:
+        DamagedError: They differ, or the file cannot be read.
+    """
     try:
         size = path.stat().st_size
         if entry is not None and size != entry.bytes:

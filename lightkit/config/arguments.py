@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightkit.common.suggest import nearest
+from lightkit.config.allow import judge
 from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
 from lightkit.config.limits import out_of_range
 from lightkit.config.origins import Key, dotted
@@ -74,6 +75,8 @@ def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | No
         return None
     if not isinstance(target, str) or not target.strip():
         report.add(place, "wrong type", expected="the dotted path of a class or function", received=target)
+        return None
+    if judge(target, report.trust) is not None:
         return None
     try:
         return read(target)

@@ -11,33 +11,39 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.suggest import nearest
+from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.limits import out_of_range, relations
 from lightkit.config.origins import Key, Sources, dotted
+from lightkit.config.project import project_folders
 from lightkit.config.schema import Config, Target
 from lightkit.config.tree import UNKNOWN, plain_tree
+from lightkit.config.trust import Trust
 
 
-def check(cfg: DictConfig, sources: Sources | None = None) -> None:
+def check(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None = None) -> None:
     """Check a composed configuration.
 
     Args:
         cfg: The configuration without Hydra's node.
         sources: Where its values come from, for the messages.
+        trust: What it may build; None takes the project and what its own `trust` says.
 
     Raises:
         UserErrors: Everything that is wrong, in one report.
     """
-    errors = problems(cfg, sources)
+    errors = problems(cfg, sources, trust)
     if errors:
         raise UserErrors(errors)
 
 
-def problems(cfg: DictConfig, sources: Sources | None = None) -> list[UserError]:
+def problems(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None = None) -> list[UserError]:
     """Everything that is wrong with a configuration, in its own order."""
     report = Report(sources or Sources())
     tree = plain_tree(cfg, report)
+    report.trust = trust or Trust(entries_in(tree.get("trust"), report), project_folders())
+    check_targets(tree, (), report)
     _Checker(report).mapping(tree, Config, ())
     if isinstance(tree, dict):
         relations(tree, report)
@@ -53,6 +59,7 @@ class Report:
 
     def __init__(self, sources: Sources) -> None:
         self.sources, self.errors = sources, list[UserError]()
+        self.trust = Trust()
 
     def add(self, key: Key, what: str, **facts: Any) -> None:
         """Note a problem with the value at `key`; `facts` are those of `UserError`."""

@@ -42,7 +42,15 @@ class TargetError(ValueError):
 
 
 class UnreadableError(Exception):
-    """The source does not tell."""
+    """The source does not tell.
+
+    Args:
+        module: Name of the module where reading ended.
+    """
+
+    def __init__(self, module: str) -> None:
+        super().__init__(module)
+        self.module = module
 
 
 @dataclass(frozen=True)
@@ -60,14 +68,20 @@ def find(target: str) -> tuple[Found, Found | None]:
         TargetError: There is no such module, or no such name in it.
         UnreadableError: The source does not tell.
     """
-    module, rest = _split(target)
+    module, rest = split(target)
     found, owner = Found(module), None
     for name in rest:
-        owner, found = found, _step(found, name, last=name is rest[-1])
+        owner, found = found, step(found, name, last=name is rest[-1])
     return found, owner
 
 
-def _step(found: Found, name: str, *, last: bool) -> Found:
+def step(found: Found, name: str, *, last: bool) -> Found:
+    """What a name means inside a module or class; `last` says that it ends the path.
+
+    Raises:
+        TargetError: There is no such name.
+        UnreadableError: The source does not tell.
+    """
     try:
         return _attribute(found, name)
     except UnreadableError:
@@ -79,8 +93,12 @@ def _step(found: Found, name: str, *, last: bool) -> Found:
         raise TargetError(what, received=name, choices=close, prefix=f"{found.module.name}.") from None
 
 
-def _split(target: str) -> tuple[Module, list[str]]:
-    """The module a path starts with, as long as it can be found on disk, and the names after it."""
+def split(target: str) -> tuple[Module, list[str]]:
+    """The module a path starts with, as long as it can be found on disk, and the names after it.
+
+    Raises:
+        TargetError: There is no such module, or nothing after it.
+    """
     parts = target.split(".")
     module = modules.load(parts[0]) if parts[0] else None
     if module is None or len(parts) == 1:
@@ -105,12 +123,12 @@ def _attribute(found: Found, name: str, depth: int = 0) -> Found:
         raise TargetError(
             f"the class {found.node.name} has no method of that name", received=name, choices=_methods(found.node)
         )
-    raise UnreadableError(name)
+    raise UnreadableError(found.module.name)
 
 
 def _module_attribute(module: Module, name: str, depth: int) -> Found:
     if module.opaque or depth > _DEPTH:
-        raise UnreadableError(name)
+        raise UnreadableError(module.name)
     binding = module.bindings.get(name)
     if binding is not None:
         return _follow(module, binding, depth + 1)
@@ -159,10 +177,10 @@ def _expression(module: Module, value: ast.expr, depth: int) -> Found:
 
 
 def _from_stars(module: Module, name: str, depth: int) -> Found | None:
-    doubt = False
-    for source in map(modules.load, module.stars):
+    doubt: str | None = None
+    for place, source in ((place, modules.load(place)) for place in module.stars):
         if source is None or source.opaque:
-            doubt = True
+            doubt = doubt or place
             continue
         if name.startswith("_") if source.exports is None else name not in source.exports:
             continue
@@ -170,10 +188,10 @@ def _from_stars(module: Module, name: str, depth: int) -> Found | None:
             return _module_attribute(source, name, depth)
         except TargetError:
             continue
-        except UnreadableError:
-            doubt = True
-    if doubt:
-        raise UnreadableError(name)
+        except UnreadableError as error:
+            doubt = doubt or error.module
+    if doubt is not None:
+        raise UnreadableError(doubt)
     return None
 
 
@@ -184,7 +202,7 @@ def _lazy(module: Module, name: str, depth: int) -> Found:
         source = modules.load(candidate) if place else None
         if source is not None and not source.opaque:
             return _module_attribute(source, name, depth)
-    raise UnreadableError(name)
+    raise UnreadableError(module.name)
 
 
 def _public(module: Module, depth: int) -> set[str]:
@@ -205,11 +223,11 @@ def bases(found: Found, depth: int = 0) -> list[Found]:
     for base in found.node.bases:
         name = last_name(base)
         if name in _UNREADABLE_BASES or depth > _DEPTH:
-            raise UnreadableError(found.node.name)
+            raise UnreadableError(found.module.name)
         if name not in _PLAIN_BASES:
             result.append(_expression(found.module, base, depth + 1))
     if not all(isinstance(base.node, ast.ClassDef) for base in result):
-        raise UnreadableError(found.node.name)
+        raise UnreadableError(found.module.name)
     return result
 
 

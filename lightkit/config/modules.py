@@ -101,8 +101,9 @@ def _in_folder(folder: Path, last: str, name: str) -> Module | None:
         return Module(name, package / "__init__.py", (package,))
     if file.is_file():
         return Module(name, file)
-    if any((folder / f"{last}{suffix}").is_file() for suffix in EXTENSION_SUFFIXES):
-        return Module(name, opaque=True)
+    for compiled in (folder / f"{last}{suffix}" for suffix in EXTENSION_SUFFIXES):
+        if compiled.is_file():
+            return Module(name, compiled, opaque=True)
     return Module(name, folders=(package,)) if package.is_dir() else None
 
 

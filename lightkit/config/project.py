@@ -13,6 +13,7 @@ import lightkit.config.signatures as signatures
 from lightkit.common.errors import UserError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_ROOTS: dict[Path, None] = {}  # what `make_importable` put on `sys.path`, which is as global as this
 
 
 def shipped_conf() -> Path:
@@ -58,11 +59,22 @@ def make_importable(project: Path | None) -> None:
     experiments = shipped_experiments()
     if experiments.is_dir() and experiments.parent != _PACKAGE:
         roots.append(experiments.parent)
+    _ROOTS.update(dict.fromkeys(roots))
     new = [str(root) for root in roots if str(root) not in sys.path]
     sys.path.extend(new)
     finder = _ExperimentsFinder.install() if experiments.parent == _PACKAGE and experiments.is_dir() else None
     if new or finder:
         signatures.clear()
+
+
+def project_folders() -> tuple[Path, ...]:
+    """Folders whose modules are the user's own: what was made importable, the project, and the shipped experiments.
+
+    Raises:
+        UserError: `LIGHTKIT_PROJECT` names no folder.
+    """
+    made, root = [root for root in _ROOTS if str(root) in sys.path], project_root()
+    return tuple(dict.fromkeys([*made, *([root] if root else []), shipped_experiments()]))
 
 
 class _ExperimentsFinder:

@@ -198,6 +198,21 @@ class EmaConfig:
 
 
 @dataclass
+class NonfiniteConfig:
+    """What happens when a training loss is NaN or infinite."""
+
+    action: Literal["stop", "skip", "rollback"] = "stop"
+    """`stop` ends the run (exit status 3) before the weights are touched, `skip` leaves out the optimizer step (a GPU
+    is waited for at every step), `rollback` goes back to an earlier step and on with lower learning rates."""
+    limit: int = 3
+    """Steps that may be skipped, or times the run may go back, before it ends after all."""
+    every: int = 100
+    """Optimizer steps between two states kept in memory to go back to, for `rollback`."""
+    factor: float = 0.5
+    """Factor on all learning rates each time the run goes back, for `rollback`."""
+
+
+@dataclass
 class TrainerConfig:
     """The training loop."""
 
@@ -219,6 +234,8 @@ class TrainerConfig:
     """When to end before the last epoch."""
     ema: EmaConfig = field(default_factory=EmaConfig)
     """Moving average of the weights."""
+    nonfinite: NonfiniteConfig = field(default_factory=NonfiniteConfig)
+    """What happens when a training loss is NaN or infinite."""
     task: Target = field(default_factory=lambda: Target("lightkit.trainer.tasks.Supervised"))
     """How a batch becomes a loss and the inputs of the metrics: a subclass of `lightkit.trainer.tasks.Task`."""
     callbacks: dict[str, Target] = field(default_factory=dict)
@@ -278,6 +295,16 @@ class LoggerConfig:
 
 
 @dataclass
+class ResumeConfig:
+    """Going on with a run that was stopped."""
+
+    mode: Literal["none", "auto"] = "none"
+    """`auto` goes on with the newest unfinished run of the same configuration where there is one, else starts anew."""
+    override: list[str] = field(default_factory=list)
+    """Keys, or patterns of keys, whose new values are taken although the checkpoint was trained with others."""
+
+
+@dataclass
 class Config:
     """A whole run."""
 
@@ -305,9 +332,14 @@ class Config:
     """What is saved."""
     logger: LoggerConfig
     """Where numbers go."""
+    resume: ResumeConfig = field(default_factory=ResumeConfig)
+    """Going on with a run that was stopped."""
     name: Optional[str] = None
     """Name of the run; ends the name of its folder. Null takes the options of data and model, such as `wine_mlp`."""
     seed: int = 0
     """Seed of everything random in the run but the data split."""
+    trust: list[str] = field(default_factory=list)
+    """Packages, modules, classes or functions that a `_target_` may name beside those of lightkit, torch, torchmetrics,
+    torchvision, timm and your own project. What the file of a run says here counts for nothing when it is resumed."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Room for values of your own, to be used by interpolation (`${extra.width}`); not checked."""

@@ -93,7 +93,7 @@ def _of_class(found: Found) -> Signature:
     if own(node, "__new__") or any(
         keyword.arg == "metaclass" and last_name(keyword.value) != "ABCMeta" for keyword in node.keywords
     ):
-        raise UnreadableError(node.name)
+        raise UnreadableError(found.module.name)
     init = own(node, "__init__")
     if init is not None:
         return _of_function(init, skip=1, forwarded=found)

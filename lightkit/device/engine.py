@@ -113,3 +113,7 @@ class Engine:
     def step(self, optimizer: Optimizer, *, want_norm: bool = False) -> Tensor | None:
         """Unscale, clip, step and clear; returns the norm of the gradients where it is wanted or free."""
         return self.precision.step(optimizer, clip=self.clip, want_norm=want_norm)
+
+    def discard(self, optimizer: Optimizer) -> None:
+        """Throw the gathered gradients away instead of stepping."""
+        self.precision.discard(optimizer)

@@ -60,6 +60,10 @@ class Precision:
         """Let the optimizer take its step."""
         take_step(optimizer)
 
+    def discard(self, optimizer: Optimizer) -> None:
+        """Clear the gradients without a step."""
+        clear_gradients(optimizer)
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: nothing without a loss scale."""
         return {}

@@ -36,11 +36,12 @@ class Progress:
 class Logger:
     """Takes everything a run has to tell; subclasses keep what concerns them."""
 
-    def start(self, step: int) -> None:
-        """Before the first value. On a resume: forget what was written after optimizer step `step`.
+    def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Before the first value. On a resume: forget what was written after the checkpoint at optimizer step `step`.
 
         Args:
             step: Optimizer steps already taken; 0 for a new run.
+            kept: The rows of `metrics.jsonl` written before that checkpoint; all others are forgotten.
         """
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
@@ -84,10 +85,10 @@ class Loggers(Logger):
     def __init__(self, loggers: Iterable[Logger]) -> None:
         self.loggers = list(loggers)
 
-    def start(self, step: int) -> None:
-        """See `Logger.start`."""
+    def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
+        """See `Logger`."""
         for logger in self.loggers:
-            logger.start(step)
+            logger.start(step, kept)
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """See `Logger.scalars`."""

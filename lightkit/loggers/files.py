@@ -8,7 +8,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,15 +32,11 @@ class JsonlLogger(Logger):
         self.path = Path(path)
         self._file: IO[str] | None = None
 
-    def start(self, step: int) -> None:
-        """Keep the lines up to `step`; those after it, and a line torn by a crash, are dropped."""
+    def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Keep these lines; those after them, and a line torn by a crash, are dropped."""
         self.close()
-        if not self.path.exists():
-            return
-        text = self.path.read_bytes().decode(errors="replace")
-        kept = "".join(f"{line}\n" for line, row in _rows(text) if row["step"] <= step) if step > 0 else ""
-        if kept != text:
-            replace_file(self.path, kept)
+        if self.path.exists():
+            replace_file(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """Append one line."""
@@ -67,18 +63,18 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
         path: The file; a missing one has no lines.
     """
     file = Path(path)
-    return [row for _, row in _rows(file.read_bytes().decode(errors="replace"))] if file.exists() else []
+    return list(_rows(file.read_bytes().decode(errors="replace"))) if file.exists() else []
 
 
-def _rows(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Whole lines and what they say."""
+def _rows(text: str) -> Iterator[dict[str, Any]]:
+    """What the whole lines say."""
     for line in text.split("\n"):
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
-            yield line, row
+            yield row
 
 
 def replace_file(path: Path | str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from lightkit.loggers.base import Logger
 
 FLUSH_SECONDS = 10
 """Curves appear in the browser at most this much later."""
+_FACTS = ("step", "epoch", "time")
 
 
 class TensorBoardLogger(Logger):
@@ -32,22 +33,30 @@ class TensorBoardLogger(Logger):
         if self._made is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            _wait_for_a_later_name(self.folder)
+            _put_first(sorted(self.folder.glob("events.out.tfevents.*")))
             self._made = SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS, purge_step=self._purge_step)
         return self._made
 
-    def start(self, step: int) -> None:
-        """On a resume, hide what the interrupted run wrote after `step`."""
+    def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
+        """On a resume, hide what the interrupted run wrote after its checkpoint.
+
+        TensorBoard hides whole steps, so what was written at the very step of the checkpoint is written once more.
+        """
         self.close()
-        # TensorBoard drops everything at the purge step too, so it is the first step that will be written again
-        self._purge_step = step + 1 if step > 0 and self.folder.exists() else None
+        if not self.folder.exists():
+            return
+        self._purge_step = step
+        for row in (row for row in kept if row["step"] == step):
+            values = {name: math.nan if value is None else value for name, value in row.items() if name not in _FACTS}
+            self.scalars(values, step=step, epoch=row["epoch"])
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """One curve per name; the epoch is a curve of its own."""
-        writer = self._writer
-        for name, value in values.items():
-            writer.add_scalar(tag(name), value, step)
-        writer.add_scalar("epoch", epoch, step)
+        """One curve per name, all in one event; the epoch is a curve of its own."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        named = {**{tag(name): value for name, value in values.items()}, "epoch": epoch}
+        points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
+        self._writer.file_writer.add_summary(Summary(value=points), step)
 
     def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it."""
@@ -89,11 +98,19 @@ class TensorBoardLogger(Logger):
             self._made = None
 
 
-def _wait_for_a_later_name(folder: Path) -> None:
-    """TensorBoard reads files in the order of their names, which hold the second: a resumed run must not share it."""
-    taken = {file.name.split(".")[3] for file in folder.glob("events.out.tfevents.*")}
-    while f"{int(time.time()):010d}" in taken:
-        time.sleep(0.02)
+def _put_first(files: Sequence[Path]) -> None:
+    """Give the event files of earlier parts of a run earlier names than the next one will get.
+
+    TensorBoard reads files in the order of their names, which hold the second they were made in. Within one second, or
+    after the clock was set back, the next file would be read before them.
+    """
+    now = int(time.time())
+    if not files or int(files[-1].name.split(".")[3]) < now:
+        return
+    for age, file in zip(range(len(files), 0, -1), files):
+        parts = file.name.split(".")
+        parts[3] = f"{now - age:010d}"
+        file.rename(file.with_name(".".join(parts)))
 
 
 def tag(name: str) -> str:

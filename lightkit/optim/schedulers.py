@@ -57,6 +57,7 @@ class Schedule:
         self.optimizer, self.total_steps, self.steps_per_epoch = optimizer, total_steps, steps_per_epoch
         self.warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
         self.count, self._applied = 0, math.nan
+        self.rate_scale = 1.0
         self.own_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.refresh()
 
@@ -73,6 +74,11 @@ class Schedule:
         if factor != self._applied:
             self._apply(factor)
 
+    def rescale(self, scale: float) -> None:
+        """From now on multiply all rates with `scale`, besides what the schedule does to them."""
+        self.rate_scale = scale
+        self.refresh()
+
     def epoch_end(self, value: float | None) -> None:
         """Take the monitored value of a validation; only `Plateau` and some of PyTorch's schedules use it."""
 
@@ -88,25 +94,24 @@ class Schedule:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the schedule stands, as plain types."""
-        return {"count": self.count}
+        return {"count": self.count, "rate_scale": self.rate_scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken, with the rates and lengths of this schedule, not with the stored ones.
 
         Load the optimizer first: its saved groups bring their old rates along.
         """
-        self.count = state["count"]
+        self.count, self.rate_scale = state["count"], state.get("rate_scale", 1.0)
         self.refresh()
 
     def _apply(self, factor: float) -> None:
         self._applied = factor
         for group, rate in zip(self.optimizer.param_groups, self.own_rates):
-            if isinstance(
-                group["lr"], torch.Tensor
-            ):  # a tensor is part of a compiled step: it must stay the same object
-                group["lr"].fill_(rate * factor)
+            now = rate * factor * self.rate_scale
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(now)  # part of a compiled step: it must stay the same object
             else:
-                group["lr"] = rate * factor
+                group["lr"] = now
 
 
 class Constant(Schedule):

@@ -64,14 +64,21 @@ class Torch(Schedule):
             raise UserError("ReduceLROnPlateau needs a validated value", key="scheduler", fix="set metrics.monitor")
         self.inner.step(value)
 
+    def rescale(self, scale: float) -> None:
+        """From now on multiply all rates with `scale`: those PyTorch's scheduler starts from, and today's."""
+        change, self.rate_scale = scale / self.rate_scale, scale
+        for group in self.optimizer.param_groups:
+            group["lr"] *= change
+        self.inner.base_lrs = [rate * change for rate in getattr(self.inner, "base_lrs", [])]
+
     def state_dict(self) -> dict[str, Any]:
         """Where the scheduler stands; what is not of plain types comes from its constructor again."""
         state = {key: value for key, value in self.inner.state_dict().items() if _is_plain(value)}
-        return {"count": self.count, "inner": state}
+        return {"count": self.count, "rate_scale": self.rate_scale, "inner": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken; load the optimizer, which holds the rates, as well."""
-        self.count = state["count"]
+        self.count, self.rate_scale = state["count"], state.get("rate_scale", 1.0)
         self.inner.load_state_dict(state["inner"])
 
 

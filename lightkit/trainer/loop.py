@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
@@ -19,6 +18,8 @@ from lightkit.trainer.average import NoAverage
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.clock import Clock
 from lightkit.trainer.evaluate import evaluate
+from lightkit.trainer.guard import Guard, RollBack
+from lightkit.trainer.interrupt import Interrupt, Interrupted
 from lightkit.trainer.report import Reporter
 from lightkit.trainer.state import State
 from lightkit.trainer.tasks import Criterion, Task
@@ -56,6 +57,8 @@ class Trainer:
         logger: Where numbers go.
         save: Called with the value of `monitor` (None between validations) when a checkpoint is due.
         state: Counters to go on from.
+        guard: What to do about a loss that is not finite.
+        interrupt: Tells when a signal asked the run to end.
     """
 
     def __init__(
@@ -79,12 +82,15 @@ class Trainer:
         logger: Logger | None = None,
         save: Callable[[float | None], None] = lambda value: None,
         state: State | None = None,
+        guard: Guard | None = None,
+        interrupt: Interrupt | None = None,
     ) -> None:
         self.model, self.train, self.val, self.task, self.criterion = model, train, val, task, criterion
         self.optimizer, self.scheduler, self.timetable, self.engine = optimizer, scheduler, timetable, engine
         self.train_metrics, self.val_metrics, self.monitor, self.mode = train_metrics, val_metrics, monitor, mode
         self.average, self.callbacks, self.save = average or NoAverage(), list(callbacks), save
         self.state, self.logger = state or State(), logger or Logger()
+        self.guard, self.interrupt = guard or Guard(engine.device), interrupt or Interrupt()
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
         self._clock, self._saved_step = Clock(), -1
         self._loss, self._norm = torch.zeros(()), torch.zeros(())
@@ -106,15 +112,31 @@ class Trainer:
 
         Raises:
             UserError: The loss is no longer finite (exit code 3), or `monitor` names no value.
+            Interrupted: A signal asked the run to end; the state was saved.
         """
         self._report = Reporter(self.logger, self.state, self.timetable, self._clock)
         for callback in self.callbacks:
             callback.on_fit_start(self)
+        self.guard.on_step(self)
+        self._go_on()
         while not self.finished:
-            self._epoch()
+            try:
+                self._epoch()
+            except RollBack:
+                self.guard.roll_back(self)  # type: ignore[attr-defined]
+                self._saved_step = -1
+                self._save()
         for callback in self.callbacks:
             callback.on_fit_end(self)
         return self.state
+
+    def _go_on(self) -> None:
+        """What was due at the step of the checkpoint but not done when it was saved."""
+        state = self.state
+        if state.step and self.finished and state.closed_step != state.step:
+            self._end_epoch()
+        elif state.samples_done and self._validation_due():
+            self._finish_step()
 
     def _epoch(self) -> None:
         """The optimizer steps of an epoch that are still to do, then its end."""
@@ -129,93 +151,126 @@ class Trainer:
     def _step(self, batches: Iterator[Any]) -> None:
         """One optimizer step over a window of batches; each sample of the window counts the same."""
         state, timetable = self.state, self.timetable
-        window, done = timetable.window(state.samples_done), 0
+        window, done, fine = timetable.window(state.samples_done), 0, True
         while done < window:
             size = min(timetable.batch_size, window - done)
-            self._micro_step(batches, state.samples_done + done, size=size, share=size / window)
+            fine = self._micro_step(batches, state.samples_done + done, size=size, share=size / window) and fine
             done += size
+        if fine:
+            self._norm = self.engine.step(self.optimizer, want_norm=(state.step + 1) % timetable.log_steps == 0)
+            self.average.update()
+        else:
+            self.engine.discard(self.optimizer)
         state.step += 1
-        self._norm = self.engine.step(self.optimizer, want_norm=state.step % timetable.log_steps == 0)
-        self.scheduler.step()
-        self.average.update()
         state.samples_done += window
+        self.scheduler.step()
 
-    def _micro_step(self, batches: Iterator[Any], position: int, *, size: int, share: float) -> None:
-        """Forward and backward of one batch; its randomness is a function of where in the run it stands."""
+    def _micro_step(self, batches: Iterator[Any], position: int, *, size: int, share: float) -> bool:
+        """Forward and backward of one batch; its randomness is a function of where in the run it stands.
+
+        Returns:
+            Whether its gradients may be used.
+        """
         asked = perf_counter()
         batch = next(batches)
         self._clock.data_seconds += perf_counter() - asked
         self.engine.seed(self.state.epoch, position)
+        batch = self.engine.move(batch)
         with self.engine.autocast():
-            step = self.task.step(self.model, self.engine.move(batch), self.criterion)
+            step = self.task.step(self.model, batch, self.criterion)
+        if not self.guard.passes(step.loss):
+            self.guard.refuse(self, batch, position)
+            return False
         self.engine.backward(step.loss if share == 1.0 else step.loss * share)
         self.train_metrics.update(step.preds, step.target, step.loss, size)
         self._loss = step.loss
+        return True
 
     def _after_step(self) -> None:
         """What is due between two optimizer steps; at the end of an epoch `_end_epoch` does the rest."""
-        state, timetable = self.state, self.timetable
+        state = self.state
         for callback in self._on_step:
             callback.on_step(self)
-        if state.step % timetable.log_steps == 0:
+        self.guard.on_step(self)
+        if state.step % self.timetable.log_steps == 0:
             self._log_step()
         if perf_counter() > self._report.next_show:
-            self._report.show("train", state.samples_done // timetable.batch_size, len(self.train))
-        if state.samples_done >= timetable.epoch_samples or self.finished:
-            return
-        improved = timetable.validates_after_step(state.step) and self._validate()
-        if improved or timetable.saves_after_step(state.step):
+            self._report.show("train", state.samples_done // self.timetable.batch_size, len(self.train))
+        if state.samples_done < self.timetable.epoch_samples and not self.finished:
+            self._finish_step()
+
+    def _finish_step(self) -> None:
+        """Validation and checkpoint after a step in mid-epoch."""
+        improved = self._validation_due() and self._take(self._validate())
+        if improved or self.timetable.saves_after_step(self.state.step):
             self._save()
+        self._poll()
+
+    def _validation_due(self) -> bool:
+        return self.timetable.validates_after_step(self.state.step) and self.state.validated_step != self.state.step
 
     def _end_epoch(self) -> None:
-        """Training metrics, validation and checkpoint after the last step of an epoch, or of the run."""
+        """Training metrics, validation and checkpoint after the last step of an epoch, or of the run.
+
+        The validation comes first: a run that is told to end in it has changed nothing yet, and does all of this again.
+        """
         state, timetable = self.state, self.timetable
         values = self.train_metrics.compute()
-        self._check_finite(values["train/loss"])
-        if state.samples_done >= timetable.epoch_samples:
+        whole = state.samples_done >= timetable.epoch_samples
+        due = self.finished or self._validation_due() or (whole and timetable.validates_after_epoch(state.epoch + 1))
+        found = self._validate() if due and state.validated_step != state.step else {}
+        if whole:
             self.train_metrics.reset()
             state.epoch, state.samples_done = state.epoch + 1, 0
-        self._report.values(values)
-        improved = self.monitor in values and self._judge(values)
-        for callback in self.callbacks:
-            callback.on_epoch(self, values)
-        due = (
-            timetable.validates_after_epoch(state.epoch) or timetable.validates_after_step(state.step) or self.finished
-        )
-        if due and state.validated_step != state.step:
-            improved = self._validate() or improved
-        if (
-            improved
-            or timetable.saves_after_epoch(state.epoch)
-            or timetable.saves_after_step(state.step)
-            or self.finished
-        ):
+        improved = self._take_training(values)
+        improved = self._take(found) or improved
+        state.closed_step = state.step
+        saves = timetable.saves_after_epoch(state.epoch) or timetable.saves_after_step(state.step)
+        if improved or saves or self.finished:
             self._save()
+        self._poll()
 
-    def _validate(self) -> bool:
-        """Evaluate on the validation split; returns whether the monitored value is the best so far."""
-        self.state.validated_step = self.state.step
+    def _validate(self) -> dict[str, float]:
+        """Values of the validation split; none without one. Changes nothing that is saved."""
         if self.val is None:
-            return False
+            return {}
         began = perf_counter()
         self.engine.seed_validation(self.state.step)
         self.val_metrics.reset()
-        with self.average.applied():
-            evaluate(
-                self.model,
-                self.val,
-                [self.val_metrics],
-                task=self.task,
-                criterion=self.criterion,
-                context=self.engine,
-                each=self._show_validation,
-            )
-        values = self.val_metrics.compute()
+        try:
+            with self.average.applied():
+                evaluate(
+                    self.model,
+                    self.val,
+                    [self.val_metrics],
+                    task=self.task,
+                    criterion=self.criterion,
+                    context=self.engine,
+                    each=self._during_validation,
+                )
+        except Interrupted:
+            self._save()
+            raise
+        self._clock.leave_out(perf_counter() - began)
+        return self.val_metrics.compute()
+
+    def _take(self, values: dict[str, float]) -> bool:
+        """Log the values of a validation and let them decide; returns whether the monitored one is the best so far."""
+        self.state.validated_step = self.state.step
+        if not values:
+            return False
         self._report.values(values)
         improved = self._judge(values) if self.monitor.startswith(f"{self.val_metrics.prefix}/") else False
         for callback in self.callbacks:
             callback.on_validation(self, values)
-        self._clock.leave_out(perf_counter() - began)
+        return improved
+
+    def _take_training(self, values: dict[str, float]) -> bool:
+        """The same for the values of the training split."""
+        self._report.values(values)
+        improved = self.monitor in values and self._judge(values)
+        for callback in self.callbacks:
+            callback.on_epoch(self, values)
         return improved
 
     def _judge(self, values: dict[str, float]) -> bool:
@@ -230,26 +285,30 @@ class Trainer:
         return better
 
     def _save(self) -> None:
-        """Hand the moment to the checkpointer, once per step."""
+        """Hand the moment to the checkpointer, once per step, unless the losses before it were not finite."""
         if self._saved_step == self.state.step:
             return
+        if not self.guard.settled():
+            self.guard.refuse(self, None, None)
         began, self._saved_step = perf_counter(), self.state.step
         judged = self.state.validated_step == self.state.step or self.monitor.startswith("train/")
         self.save(self.state.last.get(self.monitor) if judged else None)
         self._clock.leave_out(perf_counter() - began)
 
+    def _poll(self) -> None:
+        """End here, with a checkpoint of this very step, when a signal asked for it."""
+        if self.interrupt.number:
+            self._save()
+            raise Interrupted(self.interrupt.number, self.state.step)
+
     def _log_step(self) -> None:
         """Values of this very step: the only place in an epoch where the loop waits for the device."""
-        loss = float(self._loss.detach())
-        self._check_finite(loss)
-        self._report.step(loss, float(self._norm), self.optimizer)
+        if not self.guard.settled():
+            self.guard.refuse(self, None, None)
+        self._report.step(float(self._loss.detach()), float(self._norm), self.optimizer)
 
-    def _check_finite(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            where = f"at step {self.state.step} (epoch {self.state.epoch + 1})"
-            fix = "lower optim.lr, set trainer.clip_norm=1.0, or look for extreme values in the data"
-            raise UserError(f"the loss became {loss} {where}", expected="a finite loss", fix=fix, exit_code=3)
-
-    def _show_validation(self, batch: int) -> None:
+    def _during_validation(self, batch: int) -> None:
+        if self.interrupt.number:
+            raise Interrupted(self.interrupt.number, self.state.step)
         if perf_counter() > self._report.next_show:
             self._report.show("val", batch, len(self.val))  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ class Reporter:
     def values(self, values: dict[str, float]) -> None:
         """Log values of this step and keep them as the newest."""
         self.state.last.update(values)
+        self.state.rows += 1
         self.logger.scalars(values, step=self.state.step, epoch=self.state.epoch)
 
     def step(self, loss: float, norm: float, optimizer: Optimizer) -> None:

@@ -22,6 +22,14 @@ class State:
     """Best value of the monitored metric so far."""
     best_step: int | None = None
     """Step of `best_value`."""
+    closed_step: int = -1
+    """Step after which an epoch, or the run, was last brought to its end; -1 before the first."""
+    rows: int = 0
+    """Lines of values logged so far."""
+    skipped: int = 0
+    """Optimizer steps left out because the loss was not finite."""
+    rollbacks: int = 0
+    """Times the run went back to an earlier step because the loss was not finite."""
     last: dict[str, float] = field(default_factory=dict)
     """Newest value of every logged epoch metric."""
     stop_reason: str | None = None

@@ -8,7 +8,7 @@ import pytest
 from lightkit.loggers import Logger, Loggers, Progress
 
 CALLS = {
-    "start": ((3,), {}),
+    "start": ((3, ()), {}),
     "scalars": (({"a": 1.0},), {"step": 1, "epoch": 0}),
     "hparams": (({"lr": 1}, {"a": 1.0}), {}),
     "figure": (("f", None), {"step": 1}),

@@ -44,7 +44,7 @@ def test_resume_drops_what_is_written_again_and_a_torn_line(tmp_path):
     path.write_text(path.read_text() + '{"step": 6, "epo')
     assert steps(path) == [1, 2, 3, 4, 5]
     resumed = JsonlLogger(path)
-    resumed.start(3)
+    resumed.start(3, read_jsonl(path)[:3])
     resumed.scalars({"x": 4.0}, step=4, epoch=0)
     resumed.close()
     assert steps(path) == [1, 2, 3, 4]
@@ -54,7 +54,7 @@ def test_resume_drops_what_is_written_again_and_a_torn_line(tmp_path):
 def test_a_line_torn_at_the_very_step_of_the_checkpoint_is_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "epoch": 0, "x": 1}\n{"step": 2, "epoch": 0, "x": \xff\x00')
-    JsonlLogger(path).start(2)
+    JsonlLogger(path).start(2, read_jsonl(path))
     assert path.read_text() == '{"step": 1, "epoch": 0, "x": 1}\n'
 
 
@@ -63,6 +63,16 @@ def test_a_new_run_starts_with_an_empty_file(tmp_path):
     path.write_text('{"step": 1, "epoch": 0}\n')
     JsonlLogger(path).start(0)
     assert path.read_text() == ""
+
+
+def test_of_several_rows_at_the_step_of_the_checkpoint_only_the_saved_ones_stay(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    logger = JsonlLogger(path)
+    for name in ("train/loss", "val/loss", "test/loss"):
+        logger.scalars({name: 1.0}, step=9, epoch=1)
+    logger.close()
+    JsonlLogger(path).start(9, read_jsonl(path)[:2])
+    assert ["test/loss" in row for row in read_jsonl(path)] == [False, False]
 
 
 def test_start_without_a_file_makes_none(tmp_path):

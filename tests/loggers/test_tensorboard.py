@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
@@ -24,7 +25,8 @@ def points(folder, name):
 
 def log(folder, start, stop, *, resume=0):
     logger = TensorBoardLogger(folder)
-    logger.start(resume)
+    row = {"step": resume, "epoch": resume // 10, "time": 1.0, "train/loss": float(resume), "val/f1/a cat": 0.5}
+    logger.start(resume, [row] if resume else [])
     for step in range(start, stop):
         logger.scalars({"train/loss": float(step), "val/f1/a cat": 0.5}, step=step, epoch=step // 10)
     return logger
@@ -51,6 +53,25 @@ def test_after_a_resume_no_step_stands_twice(tmp_path, closed):
     log(folder, 21, 40, resume=20).close()
     assert [step for step, _ in points(folder, "train/loss")] == list(range(1, 40))
     logger.close()
+
+
+def test_what_was_written_at_the_step_of_the_checkpoint_after_it_was_saved_goes(tmp_path):
+    folder = tmp_path / "tb"
+    logger = log(folder, 1, 4)
+    logger.scalars({"test/loss": 9.0}, step=3, epoch=0)
+    logger.close()
+    log(folder, 4, 6, resume=3).close()
+    assert points(folder, "test/loss") == []
+    assert [step for step, _ in points(folder, "train/loss")] == [1, 2, 3, 4, 5]
+
+
+def test_a_clock_set_back_between_two_parts_changes_nothing(tmp_path, monkeypatch):
+    folder = tmp_path / "tb"
+    log(folder, 1, 30).close()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 86_400)
+    log(folder, 21, 40, resume=20).close()
+    assert [step for step, _ in points(folder, "train/loss")] == list(range(1, 40))
 
 
 def test_resume_from_step_zero_and_twice(tmp_path):

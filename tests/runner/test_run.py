@@ -113,7 +113,7 @@ EXTRAS = {
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, kind: str, step: int) -> None:
     options = ["checkpoint.every_steps=2", "trainer.epochs=4", *EXTRAS[kind]]
     runner(tmp_path / "whole", *options).run()
-    kill = [f"++trainer.callbacks.kill={{_target_: tests.test_runner.KillAt, step: {step}}}"]
+    kill = [f"++trainer.callbacks.kill={{_target_: tests.runner.test_run.KillAt, step: {step}}}"]
     with pytest.raises(RuntimeError, match="killed"):
         runner(tmp_path / "cut", *options, *kill).run()
     assert json.loads((tmp_path / "cut" / "result.json").read_text())["status"] == "failed"
@@ -191,12 +191,12 @@ def test_resuming_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_explodes_ends_with_status_3_and_a_record(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the loss became") as caught:
+    with pytest.raises(UserError, match="the loss is no longer finite") as caught:
         runner(tmp_path / "run", "optim=sgd", "optim.lr=1e30", "data.normalize=none").run()
     assert caught.value.exit_code == 3
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "failed"
-    assert "the loss became" in result["reason"]
+    assert "the loss is no longer finite" in result["reason"]
 
 
 def test_an_unwritable_place_is_refused_before_training(tmp_path: Path) -> None:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 import lightkit.trainer.summary as summary
-from lightkit.build import Components, build, build_logger
+from lightkit.build import Components, build, build_logger, build_store
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
-from lightkit.config import save, to_plain
-from lightkit.config.project import project_root
-from lightkit.config.saved import to_yaml
-from lightkit.loggers.base import Logger
-from lightkit.loggers.environment import environment
-from lightkit.loggers.files import replace_file, write_json
+from lightkit.config import to_plain, to_yaml
+from lightkit.loggers import Logger
 from lightkit.loggers.runlog import run_log
 from lightkit.metrics import Figures
+from lightkit.runner.faults import explained
+from lightkit.runner.folder import RunFolder, differences
+from lightkit.runner.settle import Change, settle
 from lightkit.trainer import Ema, State, Trainer, evaluate
+from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard
+from lightkit.trainer.interrupt import Interrupted, Signals
 from lightkit.trainer.predictions import Predictions
 
 _LOG = logging.getLogger(__name__)
@@ -48,31 +48,40 @@ class Runner:
 
     def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
+        self._place = RunFolder(self.folder)
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
 
         Args:
-            resume: Go on from the newest checkpoint in the folder.
+            resume: Go on from the newest checkpoint in the folder. What it learnt from (rates, losses, data, seeds)
+                stays as it was then, except for what `resume.override` names.
 
         Returns:
             The content of `result.json`.
 
         Raises:
             UserError: Something the user gave is wrong; nothing was written if it was wrong from the start.
+            Interrupted: A signal asked the run to end; it has saved.
         """
         began, state = time.time(), State()
-        parts = build(self.cfg, self.folder)
-        try:
-            self._restore(parts, state, resume=resume)
-            self._open(parts)
-            with run_log(self.folder / "run.log"), self._logger(state.step) as logger, self._outcome(state, began):
-                self._introduce(parts, logger)
-                self._trainer(parts, state, logger).fit()
-                self._test(parts, state, logger)
-                return self._finish(parts, state, logger, time.time() - began)
-        finally:
-            parts.data.close()
+        with ExitStack() as stack:
+            saved, changes = self._reopened(stack) if resume else (None, [])
+            parts = build(self.cfg, self.folder)
+            stack.callback(parts.data.close)
+            if saved is None:
+                stack.enter_context(self._place.begun())
+            else:
+                content.apply(saved, **_saved(parts, state))
+            notes = [*map(str, changes), *self._record(parts)]
+            stack.enter_context(run_log(self.folder / "run.log"))
+            stack.enter_context(self._outcome(state, began))
+            signals = stack.enter_context(Signals().caught())
+            logger = stack.enter_context(self._logger(state))
+            self._introduce(parts, state, logger, notes)
+            self._trainer(parts, state, logger, signals).fit()
+            self._test(parts, state, logger)
+            return self._finish(parts, state, logger, time.time() - began)
 
     def evaluate(self, split: str = "test", checkpoint: str = "best") -> dict[str, float]:
         """Metrics of a trained run on a split.
@@ -116,39 +125,30 @@ class Runner:
         finally:
             parts.data.close()
 
-    def _restore(self, parts: Components, state: State, *, resume: bool) -> None:
-        """Load the newest checkpoint into the freshly built parts."""
-        if not resume:
-            return
-        found = parts.store.load_newest() if parts.store else None
+    def _reopened(self, stack: ExitStack) -> tuple[dict[str, Any], list[Change]]:
+        """Lock the folder, read its newest checkpoint, and settle on the configuration to go on with."""
+        stack.enter_context(self._place.begun())
+        store = build_store(self.cfg, self.folder)
+        found = store.load_newest() if store else None
         if found is None:
             fix = "start a new run: lightkit train --from RUN"
             raise UserError("there is no checkpoint to go on from", key=str(self.folder), fix=fix)
-        content.apply(found[1], **_saved(parts, state))
-        _LOG.info("resumed from %s at step %d", found[0], state.step)
+        self.cfg, changes = settle(self.cfg, found[1]["config"], self.cfg.resume.override)
+        return found[1], changes
 
-    def _open(self, parts: Components) -> None:
-        """Make the folder and write down what is about to run."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            save(self.cfg, self.folder)
-            replace_file(
-                self.folder / "overrides.yaml", "".join(f"- {json.dumps(text)}\n" for text in self.overrides) or "[]\n"
-            )
-            write_json(
-                self.folder / "environment.json",
-                environment(project=project_root(), device=parts.engine.describe(), seed=self.cfg.seed),
-            )
-        except OSError as error:
-            fix = "hydra.run.dir=FOLDER writes elsewhere"
-            raise UserError(f"cannot write: {error.strerror}", key=str(self.folder), fix=fix) from error
+    def _record(self, parts: Components) -> list[str]:
+        """Write down what is about to run; returns what of it differs from the part of the run before."""
+        before = self._place.facts()
+        device, data = parts.engine.describe(), parts.data.info.fingerprint
+        self._place.record(self.cfg, self.overrides, device=device, data=data)
         if parts.store:
             parts.store.prepare()
+        return differences(before, self._place.facts()) if before else []
 
     @contextmanager
-    def _logger(self, step: int) -> Iterator[Logger]:
+    def _logger(self, state: State) -> Iterator[Logger]:
         logger = build_logger(self.cfg, self.folder)
-        logger.start(step)
+        logger.start(state.step, self._place.metrics()[: state.rows])
         try:
             yield logger
         finally:
@@ -156,17 +156,21 @@ class Runner:
 
     @contextmanager
     def _outcome(self, state: State, began: float) -> Iterator[None]:
-        """Write down how a run ended that did not reach its end."""
+        """Write down how a run ended that did not reach its end, and say what the machine's errors mean."""
         try:
             yield
         except BaseException as error:
-            status = "interrupted" if isinstance(error, (KeyboardInterrupt, SystemExit)) else "failed"
-            reason = str(error) or type(error).__name__
-            _LOG.error("%s: %s", status, reason)
-            self._write_result(status, state, seconds=time.time() - began, reason=reason)
-            raise
+            shown = explained(error) or error
+            status = "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
+            reason = str(shown) or type(error).__name__
+            with suppress(OSError):
+                _LOG.error("%s: %s", status, reason)
+                self._write_result(status, state, seconds=time.time() - began, reason=reason)
+            if shown is error:
+                raise
+            raise shown from error
 
-    def _introduce(self, parts: Components, logger: Logger) -> None:
+    def _introduce(self, parts: Components, state: State, logger: Logger, notes: Sequence[str]) -> None:
         """The lines a run starts with."""
         count = sum(parameter.numel() for parameter in parts.model.parameters())
         target = self.cfg.model["_target_"].rpartition(".")[2]
@@ -175,11 +179,13 @@ class Runner:
         logger.message(f"run     {self.cfg.name} in {self.folder}")
         logger.message(f"data    {facts['task']}, input {facts['input']}, {splits}")
         logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe()}")
+        for line in [f"resumed at step {state.step}", *notes] if state.step else []:
+            logger.message(line)
         tensorboard = self.cfg.logger.tensorboard
-        if tensorboard.images or tensorboard.graph:
+        if not state.step and (tensorboard.images or tensorboard.graph):
             _show_inputs(parts, logger, images=tensorboard.images, graph=tensorboard.graph)
 
-    def _trainer(self, parts: Components, state: State, logger: Logger) -> Trainer:
+    def _trainer(self, parts: Components, state: State, logger: Logger, signals: Signals) -> Trainer:
         return Trainer(
             parts.network,
             parts.data.train,
@@ -199,6 +205,25 @@ class Runner:
             logger=logger,
             save=lambda value: self._save(parts, state, value),
             state=state,
+            guard=self._guard(parts, state, logger),
+            interrupt=signals,
+        )
+
+    def _guard(self, parts: Components, state: State, logger: Logger) -> Guard:
+        """What to do about a loss that is not finite."""
+        options, device = self.cfg.trainer.nonfinite, parts.engine.device
+        if options.action == "stop":
+            return Guard(device)
+        if options.action == "skip":
+            return SkipGuard(device, limit=options.limit)
+        return RollbackGuard(
+            device,
+            limit=options.limit,
+            every=options.every,
+            factor=options.factor,
+            gather=lambda: content.gather(**_saved(parts, state)),
+            apply=lambda saved: content.apply(saved, **_saved(parts, state)),
+            purge=lambda: logger.start(state.step, self._place.metrics()[: state.rows]),
         )
 
     def _save(self, parts: Components, state: State, value: float | None) -> None:
@@ -266,7 +291,7 @@ class Runner:
             name=self.cfg.name,
             seconds=round(seconds, 3),
         )
-        write_json(self.folder / "result.json", result)
+        self._place.write_result(result)
         return result
 
 

@@ -1,0 +1,92 @@
+"""Writing checkpoints while training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from lightkit.checkpoint.host import HostBuffers
+from lightkit.checkpoint.store import CheckpointStore
+
+_LOG = logging.getLogger(__name__)
+
+
+class BackgroundStore(CheckpointStore):
+    """A store whose `save` waits for a copy of the tensors in host memory only; a thread writes it.
+
+    At most one save is under way: the next one waits for it, and so does everything that reads. What went wrong in the
+    thread is raised there, at the latest by `close`. The copy needs as much host memory as the state.
+
+    Args:
+        folder: Where the files lie.
+        **options: Those of `CheckpointStore`.
+    """
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        super().__init__(folder, **options)
+        self._buffers = HostBuffers()
+        self._writer: ThreadPoolExecutor | None = None
+        self._under_way: list[Future[None]] = []
+        # An error that nobody came for is told when the store is thrown away, or by the interpreter's exit.
+        weakref.finalize(self, _tell, self._under_way)
+
+    def save(self, content: dict[str, Any], *, step: int, value: float | None = None, epoch: int | None = None) -> Path:
+        """Copy the content and have it written; first wait for the save before.
+
+        Raises:
+            TypeError: `content` holds another type; the message names its key path.
+            UserError: The save before could not be written.
+        """
+        self.flush()
+        return super().save(content, step=step, value=value, epoch=epoch)
+
+    def flush(self) -> None:
+        """Wait until the save under way is on the disk.
+
+        Raises:
+            UserError: It could not be written; the checkpoints before it are untouched.
+        """
+        if self._under_way:
+            error = self._under_way[0].exception()  # waits; when a signal interrupts that, it stays under way
+            self._under_way.clear()
+            if error is not None:
+                raise error
+
+    def close(self) -> None:
+        """`flush`, and end the thread and give the memory of the copies back."""
+        try:
+            self.flush()
+        finally:
+            self._buffers.release()
+            if self._writer is not None:
+                self._writer.shutdown()
+                self._writer = None
+
+    def _take(self, content: dict[str, Any]) -> dict[str, Any]:
+        plain: dict[str, Any] = self._buffers.copy(content)
+        return plain
+
+    def _run(self, job: Callable[[], None]) -> None:
+        # One thread for all saves: starting one would hand it the interpreter at once, and training would wait for it.
+        # The interpreter does not exit before its work is done.
+        try:
+            self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="lightkit-checkpoint")
+            self._under_way.append(self._writer.submit(self._when_copied, job))
+        except RuntimeError:  # no thread to be had, as at the exit of the interpreter
+            self._when_copied(job)
+
+    def _when_copied(self, job: Callable[[], None]) -> None:
+        self._buffers.wait()
+        job()
+
+
+def _tell(under_way: list[Future[None]]) -> None:
+    for save in under_way:
+        with contextlib.suppress(CancelledError):
+            if error := save.exception():
+                _LOG.error("%s", error)

@@ -1,0 +1,184 @@
+"""Whether a `_target_` may be built, told from source before anything is imported, and once more from the object."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import lightkit.config.modules as modules
+from lightkit.config.lookup import Found, TargetError, UnreadableError, last_name, split, step
+from lightkit.config.trust import FUNCTIONS, Trust, is_listed
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a target may not be built.
+
+    Args:
+        what: The reason, in one sentence.
+        entry: What would have to be trusted; empty where that would not help.
+        fix: What to do about it where trust would not help.
+    """
+
+    what: str
+    entry: str = ""
+    fix: str | None = None
+
+
+def judge(target: str, trust: Trust) -> Refusal | None:
+    """Why a target may not be built, as far as its source tells; None also for what does not exist.
+
+    Nothing is imported: every step of the path is followed in the source.
+    """
+    if trust.names(target):
+        return None
+    parts = target.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return Refusal(f"{target} is not a dotted path", fix="write the full path: package.module.Name")
+    private = next((i for i, part in enumerate(parts) if part.startswith("_")), None)
+    if private is not None and not trust.covers(".".join(parts[: private + 1])):
+        what = f"{target} may not be built: names that begin with _ are private"
+        return Refusal(what, fix="write a public class or function around it in your project")
+    try:
+        return _follow(target, trust)
+    except TargetError:
+        return None
+
+
+def _follow(target: str, trust: Trust) -> Refusal | None:
+    module, names = split(target)
+    if not trust.passes(module):
+        return _refused(target, module.name)
+    found, trail = Found(module), [Found(module)]
+    for position, name in enumerate(names, 1):
+        try:
+            found = step(found, name, last=position == len(names))
+        except UnreadableError as stopped:
+            return _unread(target, stopped.module, trust, last=position == len(names))
+        if not trust.passes(found.module):
+            return _refused(target, found.module.name)
+        trail.append(found)
+    return _at_the_end(target, trail, trust)
+
+
+def _at_the_end(target: str, trail: list[Found], trust: Trust) -> Refusal | None:
+    """The last step: what is defined there must be something to call, in a place that is allowed."""
+    owner, found = trail[-2].node, trail[-1]
+    if found.node is None:
+        return Refusal(f"{target} is a module", fix="name a class or function in it")
+    in_class = isinstance(owner, ast.ClassDef)
+    if in_class and not _is_bound(found.node):
+        what = f"{target} is a method, which wants an object"
+        return Refusal(what, fix="name the class, one of its class methods, or a function")
+    definition = owner if in_class else found.node
+    allowed = trust.holds(found.module, getattr(definition, "name", ""))
+    return None if allowed else _refused(target, found.module.name)
+
+
+def _is_bound(node: ast.AST) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    return any(last_name(item) in ("classmethod", "staticmethod") for item in decorators)
+
+
+def _unread(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | None:
+    """The source of `place` does not tell what a name is. Where the place is allowed, the object will."""
+    if trust.covers(place) or target in FUNCTIONS:
+        return None
+    module = modules.load(place)
+    if module is None or not trust.holds(module):
+        return _refused(target, place)
+    if last:
+        return None
+    return Refusal(f"{target} may not be built: {place} does not tell in its source what that is", entry=target)
+
+
+def _refused(target: str, place: str) -> Refusal:
+    """The refusal of what is defined in a place that is not allowed."""
+    top, named = place.partition(".")[0], target.partition(".")[0]
+    is_broad = top in sys.stdlib_module_names or is_listed(top)
+    way = "" if top == named else f" leads to {place}, which"
+    return Refusal(f"{target}{way} is not among what may be built", entry=target if is_broad else top)
+
+
+def verify(built: Any, target: str, trust: Trust) -> Refusal | None:
+    """Why the object behind a target may not be called, though its source looked well.
+
+    Args:
+        built: What the path led to when it was imported.
+        target: The path.
+        trust: What may be built.
+    """
+    if not callable(built) or isinstance(built, types.ModuleType):
+        kind = "a module" if isinstance(built, types.ModuleType) else f"a value of type {type(built).__name__}"
+        return Refusal(f"{target} is {kind}", fix="name a class or function")
+    home = getattr(built, "__module__", None)
+    module = modules.load(home) if isinstance(home, str) and home else None
+    if trust.names(target) or target in FUNCTIONS or _is_compiled(module, target, trust):
+        return None
+    if module is not None and trust.holds(module, getattr(built, "__name__", "")):
+        return None
+    return _refused(target, str(home))
+
+
+def _is_compiled(module: Module | None, target: str, trust: Trust) -> bool:
+    """Compiled code seldom tells where it is from, so what is trusted, or part of `torch.nn`, is taken at its name."""
+    named = trust.covers(target) or target.startswith("torch.nn.functional.")
+    return named and (module is None or module.opaque)
+
+
+def facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, Any]:
+    """What the message about a refused target says beside the reason."""
+    places = SLOTS.get(str(key[0]), PACKAGES) if key else PACKAGES
+    expected = f"a class or function of {', '.join(places)}, or of your own project"
+    return {"expected": expected, "received": target, "fix": _fix(refusal, target, places, trust)}
+
+
+def _fix(refusal: Refusal, target: str, places: tuple[str, ...], trust: Trust) -> str | None:
+    if not refusal.entry:
+        return refusal.fix
+    if trust.offered and judge(target, replace(trust, entries=trust.entries + trust.offered)) is None:
+        entries = ", ".join(dict.fromkeys(trust.entries + trust.offered))
+        return f"trust=[{entries}] if you know who made this run; what its own config.yaml trusts counts for nothing"
+    listed = ", ".join([*trust.entries, refusal.entry])
+    last = target.rpartition(".")[2]
+    close = next((place for place in places if _exists(f"{place}.{last}")), None)
+    instead = f"did you mean {close}.{last}? If not, " if close else ""
+    return f"{instead}write a function of your own for it, or trust=[{listed}] if no harm can come of it"
+
+
+def _exists(target: str) -> bool:
+    try:
+        return find(target)[0].node is not None
+    except (TargetError, UnreadableError):
+        return False
+
+
+def entries_in(value: Any, report: Report) -> tuple[str, ...]:
+    """The entries of `trust` in a configuration; what can't be one is reported and left out."""
+    entries = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+    for index, entry in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(entry, str) and not all(part.isidentifier() for part in entry.split(".")):
+            expected = "the dotted path of a package, module, class or function"
+            report.add(("trust", index), "can't be trusted", expected=expected, received=entry)
+    return tuple(entries)
+
+
+def check_targets(node: Any, key: Key, report: Report) -> None:
+    """Report every `_target_` at any depth that may not be built."""
+    target = node.get("_target_") if isinstance(node, dict) else None
+    if isinstance(target, str):
+        refusal = judge(target, report.trust)
+        if refusal is not None:
+            report.add((*key, "_target_"), refusal.what, **facts(refusal, target, key, report.trust))
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, item in items:
+        check_targets(item, (*key, name), report)
+
+
+def refuse(refusal: Refusal, target: str, key: Key, trust: Trust) -> UserError:
+    """The error for a target that was to be built without having been checked before."""
+    return UserError(refusal.what, key=dotted((*key, "_target_")), **facts(refusal, target, key, trust))

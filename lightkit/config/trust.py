@@ -1,0 +1,146 @@
+"""What a `_target_` may name: the parts of a few packages, the user's own project, and what `trust` adds.
+
+A configuration is data that people pass on to each other, and a `_target_` is a function call. So nothing is called
+because it exists: only because it is defined in a place listed here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightkit.config.modules import Module
+
+PLACES = (
+    "lightkit.data",
+    "lightkit.ensemble",
+    "lightkit.finetune",
+    "lightkit.losses",
+    "lightkit.metrics",
+    "lightkit.models",
+    "lightkit.optim",
+    "lightkit.trainer",
+    "torch.distributions",
+    "torch.nn",
+    "torch.optim",
+    "torch.utils.data.dataloader",
+    "torch.utils.data.dataset",
+    "torch.utils.data.sampler",
+    "torchmetrics",
+    "torchvision.datasets",
+    "torchvision.models",
+    "torchvision.ops",
+    "torchvision.transforms",
+    "timm.layers",
+    "timm.loss",
+    "timm.models",
+    "timm.optim",
+    "timm.scheduler",
+)
+"""Modules whose classes and functions may be built, with all modules below them."""
+
+NOT_THESE = (
+    "lightkit.metrics.drawing",
+    "lightkit.metrics.figures",
+    "timm.models._",
+    "torchmetrics.utilities",
+    "torchvision.datasets.lsun",
+    "torchvision.datasets.utils",
+    "torchvision.datasets.video_utils",
+)
+"""Exceptions from `PLACES`: they fetch, unpack, write or unpickle what their arguments name."""
+
+FUNCTIONS = frozenset(
+    f"torch.{name}" for name in ("arange", "as_tensor", "eye", "full", "linspace", "ones", "tensor", "zeros")
+)
+"""Compiled functions that make a tensor, such as class weights, out of plain values."""
+
+SLOTS = {
+    "model": ("lightkit.models", "torch.nn", "torchvision.models", "timm.models"),
+    "loss": ("lightkit.losses", "torch.nn", "torchvision.ops"),
+    "optim": ("torch.optim", "timm.optim"),
+    "scheduler": ("lightkit.optim", "torch.optim.lr_scheduler"),
+    "metrics": ("torchmetrics", "torchmetrics.classification", "torchmetrics.regression", "lightkit.metrics"),
+    "data": ("lightkit.data", "torch.utils.data", "torchvision.datasets", "torchvision.transforms.v2"),
+    "trainer": ("lightkit.trainer",),
+}
+"""Where the targets of a group are usually found, for the messages."""
+
+PACKAGES = ("lightkit", "torch.nn", "torch.optim", "torch.utils.data", "torchmetrics", "torchvision", "timm")
+"""The same for any other place."""
+
+_NO_SOURCES = ("outputs", "multirun")
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What one configuration may build.
+
+    Args:
+        entries: What `trust` adds: packages, modules, or single classes and functions.
+        roots: Folders of the user's project and of the shipped experiments.
+        offered: Entries in the file of a run, which count for nothing: anybody may have written it.
+        outside: Folders inside a project that are not part of it, such as that of the run that is read.
+    """
+
+    entries: tuple[str, ...] = ()
+    roots: tuple[Path, ...] = ()
+    offered: tuple[str, ...] = ()
+    outside: tuple[Path, ...] = ()
+
+    def names(self, target: str) -> bool:
+        """Whether an entry names this very class or function."""
+        return target in self.entries
+
+    def covers(self, name: str) -> bool:
+        """Whether a module or object is at or below an entry."""
+        return _below(name, self.entries)
+
+    def passes(self, module: Module) -> bool:
+        """Whether a path may lead through a module: it is allowed, or a package around what is allowed."""
+        around = f"{module.name}."
+        known = (*PLACES, *self.entries)
+        return any(place.startswith(around) for place in known) or self.holds(module)
+
+    def holds(self, module: Module, name: str = "") -> bool:
+        """Whether what a module defines may be built; with `name`, that one class or function."""
+        full = f"{module.name}.{name}" if name else module.name
+        if self.covers(full) or full in FUNCTIONS:
+            return True
+        if is_listed(module.name):
+            return _below(module.name, PLACES) and not any(full.startswith(one) for one in NOT_THESE)
+        return self._in_project(module)
+
+    def _in_project(self, module: Module) -> bool:
+        if module.name.partition(".")[0] in sys.stdlib_module_names:
+            return False
+        found = [module.file] if module.file is not None else [*module.folders]
+        return any(self._is_own(path) for path in found)
+
+    def _is_own(self, path: Path) -> bool:
+        full = path.resolve()
+        if any(full.is_relative_to(folder) for folder in self.outside):
+            return False
+        # As written too: a link in the project to a folder elsewhere was put there by the user.
+        return any(_is_source(one, root) for one in (path, full) for root in self.roots)
+
+
+def is_listed(name: str) -> bool:
+    """Whether a module belongs to one of the packages of `PLACES`."""
+    return name.partition(".")[0] in {place.partition(".")[0] for place in PLACES}
+
+
+def _below(name: str, places: Iterable[str]) -> bool:
+    return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+def _is_source(path: Path, root: Path) -> bool:
+    """Whether a file is part of the project: not installed, hidden, or written by a run."""
+    if not path.is_relative_to(root):
+        return False
+    parts = path.relative_to(root).parts
+    installed = any(part in _INSTALLED or part.startswith(".") for part in parts)
+    return not installed and parts[:1] not in {(name,) for name in _NO_SOURCES}

@@ -1,0 +1,119 @@
+"""The folder of a run: one writer at a time, and the record of what ran in it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from omegaconf import DictConfig
+
+from lightkit.common.errors import UserError
+from lightkit.config import save
+from lightkit.config.project import project_root
+from lightkit.loggers.environment import environment
+from lightkit.loggers.files import read_jsonl, replace_file, write_json
+
+LOCK = ".lock"
+METRICS = "metrics.jsonl"
+RESULT = "result.json"
+ENVIRONMENT = "environment.json"
+
+
+class RunFolder:
+    """Where a run writes.
+
+    Args:
+        path: The folder; made when the run begins.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """While inside, the folder exists and no other process can run in it.
+
+        The lock goes with the process that holds it, however that ends, and worker processes do not inherit it.
+
+        Raises:
+            UserError: It cannot be made or written, or another process runs in it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / LOCK).open("a+")
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        with lock:
+            self._lock(lock)
+            yield
+
+    def _lock(self, file: IO[str]) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Windows: no lock
+            return
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return  # a file system without locks
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            fix = "wait for it or end it; `lightkit runs` lists the runs"
+            raise UserError(f"{holder} is running in this folder", key=str(self.path), fix=fix) from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+
+    def record(self, cfg: DictConfig, overrides: Sequence[str], **facts: Any) -> None:
+        """Write down what is about to run, and with what.
+
+        Args:
+            cfg: The configuration.
+            overrides: What was typed on the command line.
+            facts: What belongs into `environment.json` besides the machine: device, fingerprint of the data.
+
+        Raises:
+            UserError: The folder cannot be written.
+        """
+        try:
+            save(cfg, self.path)
+            lines = "".join(f"- {json.dumps(text)}\n" for text in overrides)
+            replace_file(self.path / "overrides.yaml", lines or "[]\n")
+            write_json(self.path / ENVIRONMENT, environment(project=project_root(), seed=cfg.seed, **facts))
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def facts(self) -> dict[str, Any]:
+        """What `environment.json` says; empty where there is none."""
+        try:
+            return dict(json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of values logged so far."""
+        return read_jsonl(self.path / METRICS)
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Replace `result.json`."""
+        write_json(self.path / RESULT, result)
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """The error of a folder that cannot be written."""
+    return UserError(f"cannot write: {error.strerror}", key=str(path), fix="hydra.run.dir=FOLDER writes elsewhere")
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between the two parts of a resumed run that may change its numbers: data, device, packages."""
+    rows = [(name, before.get(name), now.get(name)) for name in ("data", "device", "python", "host")]
+    packages = {**before.get("packages", {}), **now.get("packages", {})}
+    rows += [(name, before.get("packages", {}).get(name), now.get("packages", {}).get(name)) for name in packages]
+    return [f"{name} differs: {old} before, {new} now" for name, old, new in rows if old != new]

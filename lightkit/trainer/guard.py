@@ -1,0 +1,208 @@
+"""What happens when a loss is no longer finite: stop, skip the step, or go back and try with lower rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+
+if TYPE_CHECKING:
+    from lightkit.trainer.loop import Trainer
+
+NON_FINITE = 3
+"""Exit status of a run whose loss is no longer finite."""
+
+
+class RollBack(Exception):
+    """Training has to go on from an earlier step."""
+
+
+class Guard:
+    """The plain case: a loss that is not finite ends the run before it reaches the weights.
+
+    On the CPU every loss is looked at. On a GPU looking means waiting, so there the losses are added up and the sum is
+    looked at when a value is logged anyway, and before anything is saved: a bad loss is noticed a few steps later, but
+    never gets into a checkpoint.
+
+    Args:
+        device: Where losses are computed.
+        eager: Look at every loss on a GPU too.
+    """
+
+    def __init__(self, device: torch.device, *, eager: bool = False) -> None:
+        self._sum = None if eager or device.type == "cpu" else torch.zeros((), device=device)
+
+    def passes(self, loss: Tensor) -> bool:
+        """Whether training may go on with this loss, as far as can be said without waiting."""
+        if self._sum is None:
+            return math.isfinite(loss.item())
+        self._sum += loss.detach()
+        return True
+
+    def settled(self) -> bool:
+        """Whether all losses since the last call were finite; waits for the device."""
+        if self._sum is None:
+            return True
+        fine = math.isfinite(self._sum.item())
+        self._sum.zero_()
+        return fine
+
+    def on_step(self, trainer: Trainer) -> None:
+        """At every step boundary."""
+
+    def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
+        """Decide what to do about a bad loss; returning means that the optimizer step is left out.
+
+        Args:
+            trainer: The run.
+            batch: The batch on the device; None when it is no longer known which it was.
+            position: Position of the batch's first sample in its epoch.
+
+        Raises:
+            UserError: The run ends, with exit status 3.
+        """
+        raise self.error(trainer, batch, position)
+
+    def error(self, trainer: Trainer, batch: Any, position: int | None, *, after: str = "") -> UserError:
+        """The message that names step, batch and tensor."""
+        state = trainer.state
+        where = f"at step {state.step + 1} (epoch {state.epoch + 1}" + (
+            f", samples from {position} on)" if position is not None else ") or a few steps before"
+        )
+        found = "" if batch is None else f"; {first_bad(trainer, batch, position or 0)}"
+        return UserError(
+            f"the loss is no longer finite {where}{found}{after}",
+            key="trainer.nonfinite",
+            expected="a finite loss",
+            fix="lower optim.lr, trainer.clip_norm=1.0, or trainer.nonfinite.action=skip or rollback",
+            exit_code=NON_FINITE,
+        )
+
+
+class SkipGuard(Guard):
+    """Leaves out the optimizer step of a bad loss; a GPU is waited for at every step.
+
+    Args:
+        device: Where losses are computed.
+        limit: Steps that may be left out in a run.
+    """
+
+    def __init__(self, device: torch.device, *, limit: int) -> None:
+        super().__init__(device, eager=True)
+        self.limit = limit
+
+    def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
+        """Count; end the run past the limit."""
+        if trainer.state.skipped >= self.limit:
+            raise self.error(trainer, batch, position, after=f"; {self.limit} steps were skipped before")
+        trainer.state.skipped += 1
+        trainer.logger.message(f"step {trainer.state.step + 1}: the loss is not finite, step skipped")
+
+
+class RollbackGuard(Guard):
+    """Goes back to a state in memory, at least `every` steps old where there is one, and on with lower rates.
+
+    Args:
+        device: Where losses are computed.
+        limit: Times a run may go back.
+        every: Optimizer steps between two states; the last two are kept.
+        factor: Factor on all learning rates each time.
+        gather: Collects the state of the run; the tensors may be the live ones.
+        apply: Puts a state back.
+        purge: Makes the loggers forget what was logged after the state.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        limit: int,
+        every: int,
+        factor: float,
+        gather: Callable[[], dict[str, Any]],
+        apply: Callable[[dict[str, Any]], None],
+        purge: Callable[[], None],
+    ) -> None:
+        super().__init__(device)
+        self.limit, self.every, self.factor = limit, every, factor
+        self._gather, self._apply, self._purge = gather, apply, purge
+        self._states: list[dict[str, Any]] = []
+
+    def on_step(self, trainer: Trainer) -> None:
+        """Keep a state now and then."""
+        if (not self._states or trainer.state.step % self.every == 0) and self.settled():
+            self._states = [*self._states[-1:], copied(self._gather())]
+
+    def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
+        """Order the loop back; end the run past the limit."""
+        if trainer.state.rollbacks >= self.limit or not self._states:
+            raise self.error(trainer, batch, position, after=f"; went back {trainer.state.rollbacks} times before")
+        raise RollBack
+
+    def roll_back(self, trainer: Trainer) -> None:
+        """Put the older state back, with lower rates."""
+        step, times = trainer.state.step + 1, trainer.state.rollbacks + 1
+        self._states = self._states[:1]
+        self._apply(copied(self._states[0]))
+        trainer.state.rollbacks = times
+        trainer.scheduler.rescale(self.factor**times)
+        self._purge()
+        back = f"back to step {trainer.state.step}, learning rates times {self.factor**times:g}"
+        trainer.logger.message(f"step {step}: the loss is not finite, {back}")
+
+
+def copied(value: Any) -> Any:
+    """A nesting with tensors of its own."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {name: copied(item) for name, item in value.items()}
+    return type(value)(copied(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def first_bad(trainer: Trainer, batch: Any, position: int) -> str:
+    """The first tensor that is not finite: a parameter, an input, or a module's output in the order of computation."""
+    for name, parameter in trainer.model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"parameter {name} is not finite"
+    for index, tensor in enumerate(_tensors(batch)):
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            return f"tensor {index} of the batch is not finite"
+    return _first_output(trainer, batch, position)
+
+
+def _first_output(trainer: Trainer, batch: Any, position: int) -> str:
+    bad: list[str] = []
+
+    def look(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if any(t.is_floating_point() and not torch.isfinite(t).all() for t in _tensors(output)):
+                bad.append(name)
+
+        return hook
+
+    hooks = [m.register_forward_hook(look(name or "the model")) for name, m in trainer.model.named_modules()]
+    try:
+        trainer.engine.seed(trainer.state.epoch, position)
+        with torch.no_grad(), trainer.engine.autocast():
+            trainer.task.step(trainer.model, batch, trainer.criterion)
+    finally:
+        for handle in hooks:
+            handle.remove()
+    return f"the output of {bad[0]} is the first that is not finite" if bad else "the model's outputs are finite"
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
