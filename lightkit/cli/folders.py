@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightkit.common.errors import UserError
 
@@ -115,6 +117,36 @@ def _started(folder: Path, root: Path) -> tuple[str, str]:
     # runs/<date>/<time>-<name> and sweeps/<date>/<time>-<name>/<job> sort together by date and time.
     parts = folder.relative_to(root / "outputs").parts
     return ("/".join(parts[1:3]), "/".join(parts))
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a folder holds a run that has saved something."""
+    return any((folder / "checkpoints").glob("step-*.pt"))
+
+
+def unfinished_run(root: Path, config_text: str) -> Path | None:
+    """The newest run below `outputs/` with this configuration that has saved something but not finished."""
+    import yaml
+
+    wanted = _without_resume(yaml.safe_load(config_text))
+    for folder in reversed(all_runs(root)):
+        if not has_checkpoints(folder) or _status(folder) == "finished":
+            continue
+        with contextlib.suppress(OSError, yaml.YAMLError):
+            if _without_resume(yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))) == wanted:
+                return folder
+    return None
+
+
+def _without_resume(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in (config or {}).items() if key != "resume"}
+
+
+def _status(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / "result.json").read_text(encoding="utf-8"))["status"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def find_run(text: str, root: Path) -> Path:

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import chosen_run_folder, discard_if_empty, find_run, hydra_folder, new_run_folder, project
+from lightkit.cli.folders import (
+    chosen_run_folder,
+    discard_if_empty,
+    find_run,
+    has_checkpoints,
+    hydra_folder,
+    new_run_folder,
+    project,
+    unfinished_run,
+)
 from lightkit.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -95,11 +104,12 @@ def resume(args: list[str]) -> int:
 
 def _start(composed: Composed, options: argparse.Namespace) -> int:
     root, overrides = project(), options.overrides
-    folder = _run_folder(root, composed, options)
+    earlier = _earlier_run(root, composed, options) if composed.cfg.resume.mode == "auto" else None
+    folder = earlier or _run_folder(root, composed, options)
     try:
         from lightkit.runner import Runner
 
-        Runner(composed.cfg, folder, overrides=overrides).run()
+        Runner(composed.cfg, folder, overrides=overrides).run(resume=earlier is not None)
     finally:
         discard_if_empty(folder, root)
     return 0
@@ -142,10 +152,27 @@ def _hydra(args: list[str], options: argparse.Namespace) -> int:
     return 0
 
 
+def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) -> Path | None:
+    """The run that `resume=auto` goes on with; None starts a new one."""
+    from lightkit.config import to_yaml
+
+    named = _named_folder(composed, options)
+    if named is not None:
+        return named if has_checkpoints(named) else None
+    return unfinished_run(root, to_yaml(composed.cfg))
+
+
 def _run_folder(root: Path, composed: Composed, options: argparse.Namespace) -> Path:
     """`--folder` or `hydra.run.dir` where they are given, else a new folder in `outputs/runs/`."""
+    folder = _named_folder(composed, options)
+    if folder is None:
+        return new_run_folder(root, str(composed.cfg.name))
+    return folder if composed.cfg.resume.mode == "auto" else chosen_run_folder(folder)
+
+
+def _named_folder(composed: Composed, options: argparse.Namespace) -> Path | None:
     # The configuration of an earlier run has no Hydra node to find it in.
     typed = [text.partition("=")[2] for text in options.overrides if text.startswith("hydra.run.dir=")]
     named = Path(typed[-1]).absolute() if options.source and typed else hydra_folder(composed, "run", "outputs/")
     folder: Path | None = options.folder or named
-    return chosen_run_folder(folder) if folder else new_run_folder(root, str(composed.cfg.name))
+    return folder

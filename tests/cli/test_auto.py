@@ -1,0 +1,63 @@
+"""`resume=auto`: the same command again goes on where the last one stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.cli.folders import unfinished_run
+
+CONFIG = "seed: 1\nname: demo\n"
+
+
+def a_run(root: Path, name: str, *, status: str | None, config: str = CONFIG, saved: bool = True) -> Path:
+    folder = root / "outputs" / "runs" / "2026-01-31" / name
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text(config)
+    if saved:
+        (folder / "checkpoints" / "step-00000001.pt").write_bytes(b"")
+    if status:
+        (folder / "result.json").write_text(json.dumps({"status": status}))
+    return folder
+
+
+@pytest.mark.parametrize("status", [None, "interrupted", "failed"])
+def test_the_newest_unfinished_run_of_the_same_configuration_is_found(tmp_path: Path, status: str | None) -> None:
+    a_run(tmp_path, "10-00-00-demo", status=None)
+    wanted = a_run(tmp_path, "11-00-00-demo", status=status)
+    a_run(tmp_path, "12-00-00-demo", status="finished")
+    a_run(tmp_path, "13-00-00-demo", status=None, config="seed: 2\nname: demo\n")
+    a_run(tmp_path, "14-00-00-demo", status=None, saved=False)
+    assert unfinished_run(tmp_path, CONFIG + "resume: {mode: auto}\n") == wanted
+
+
+def test_nothing_is_found_where_nothing_is_left_to_do(tmp_path: Path) -> None:
+    assert unfinished_run(tmp_path, CONFIG) is None
+    a_run(tmp_path, "12-00-00-demo", status="finished")
+    assert unfinished_run(tmp_path, CONFIG) is None
+
+
+def test_a_damaged_configuration_is_passed_over(tmp_path: Path) -> None:
+    a_run(tmp_path, "12-00-00-demo", status=None, config="seed: [")
+    assert unfinished_run(tmp_path, CONFIG) is None
+
+
+def test_the_same_command_goes_on_in_a_folder_of_its_choice(cli: Callable[..., object], project: Path) -> None:
+    command = [
+        "train",
+        "data=wine",
+        "model.hidden=[8]",
+        "metrics.figures=[]",
+        "logger=quiet",
+        "resume=auto",
+        f"hydra.run.dir={project}/fixed",
+    ]
+    first = cli(*command, "trainer.epochs=2")
+    again = cli(*command, "trainer.epochs=4")
+    assert (first.code, again.code) == (0, 0), again.err  # type: ignore[attr-defined]
+    result = json.loads((project / "fixed" / "result.json").read_text())
+    assert result["epochs"] == 4
+    assert "resumed at step" in (project / "fixed" / "run.log").read_text()
