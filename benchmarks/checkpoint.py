@@ -1,7 +1,7 @@
-"""How long the training loop waits for a checkpoint, beside a bare copy of the same tensors and other ways to write them.
+"""How long the training loop waits for a checkpoint, beside a bare copy of the tensors and other ways to write them.
 
-The content is a model with the state of its Adam optimizer: three numbers per parameter, 12 bytes. In the background the
-loop waits for a copy in host memory only; the time until the file is on the disk is shown as a contestant of its own.
+The content is a model with the state of its Adam optimizer: three numbers per parameter, 12 bytes. In the background,
+which is lightkit's default, the loop waits for a copy in host memory only.
 
     python -m benchmarks.checkpoint [--rounds 5] [--steps 10]
 """
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> bool:
     for millions in sorted({1, args.steps}):
         with tempfile.TemporaryDirectory() as folder:
             results = interleave(contestants(4 * millions, Path(folder)), rounds=args.rounds)
-        check_same(results, MB=0.3)
+        check_same(results, MB=0.1 + 0.01 * millions)  # names and settings beside the numbers
         show(f"{millions}M parameters", results, COPY)
         held.append(judge(results, BARS))
         print()

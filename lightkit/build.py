@@ -22,6 +22,8 @@ from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import Ema, NoAverage
 from lightkit.trainer.callbacks import Callback, EarlyStopping
+from lightkit.trainer.fit import check_hooks, check_monitor, check_targets
+from lightkit.trainer.rehearsal import rehearse
 from lightkit.trainer.tasks import Criterion, Supervised, Task
 from lightkit.trainer.timetable import Timetable
 
@@ -82,7 +84,7 @@ def build(cfg: DictConfig, folder: Path) -> Components:
         steps_per_epoch=timetable.steps_per_epoch,
         mode=cfg.metrics.mode,
     )
-    return Components(
+    parts = Components(
         data=data,
         model=model,
         network=engine.wrap(model),
@@ -97,6 +99,8 @@ def build(cfg: DictConfig, folder: Path) -> Components:
         callbacks=build_callbacks(cfg),
         store=build_store(cfg, folder),
     )
+    rehearse(data, model, parts.task, parts.criterion, engine)
+    return parts
 
 
 def build_engine(cfg: DictConfig) -> Engine:
@@ -192,6 +196,7 @@ def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
         )
     for name, node in cfg.trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}")
+        check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")
     return callbacks
 
 
@@ -214,77 +219,22 @@ def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
         JsonlLogger(folder / "metrics.jsonl"),
     ]
     if cfg.logger.tensorboard.enabled:
-        loggers.append(TensorBoardLogger(folder / "tensorboard"))
+        loggers.append(TensorBoardLogger(folder))
     return Loggers(loggers)
 
 
-_LOSS_TASKS = {
-    "torch.nn.CrossEntropyLoss": ("multiclass",),
-    "lightkit.losses.SupervisedContrastive": ("multiclass",),
-    "lightkit.losses.FocalLoss": ("multiclass", "multilabel"),
-    "lightkit.losses.TokenCrossEntropy": ("language_modeling",),
-    "torch.nn.BCEWithLogitsLoss": ("multilabel", "binary"),
-    "torch.nn.MSELoss": ("regression",),
-    "torch.nn.L1Loss": ("regression",),
-    "torch.nn.HuberLoss": ("regression",),
-}
-_METRIC_TASKS = {
-    "torchmetrics.classification.Multiclass": "multiclass",
-    "torchmetrics.classification.Multilabel": "multilabel",
-    "torchmetrics.classification.Binary": "binary",
-    "torchmetrics.regression.": "regression",
-    "torchmetrics.text.": "language_modeling",
-    "lightkit.metrics.language.": "language_modeling",
-}
-
-
 def check_fit(cfg: DictConfig, data: Data) -> None:
-    """Refuse losses and metrics for another kind of target, which would fail late or, worse, give numbers.
+    """Refuse a loss, metrics or a monitored value that do not suit the data.
 
-    A task class of one's own may make any targets, so nothing is said of it.
+    A task class of one's own may make any targets, so nothing is said of its loss and metrics.
 
     Raises:
-        UserError: The loss, a metric or the monitored value does not suit the data.
+        UserError: They do not; one report about loss and metrics.
     """
-    _check_monitor(cfg, data)
-    if cfg.trainer.task["_target_"] != f"{Supervised.__module__}.{Supervised.__qualname__}":
-        return
-    task, loss = data.info.task, cfg.loss["_target_"]
-    if task not in _LOSS_TASKS.get(loss, (task,)):
-        suits = " or ".join(_LOSS_TASKS[loss])
-        raise UserError(
-            f"this loss is for {suits} targets; the data set has {task} targets",
-            key="loss",
-            received=loss,
-            choices=[name for name, tasks in _LOSS_TASKS.items() if task in tasks],
-            fix="leave `loss` out: the data set picks one that suits it",
-        )
-    for split in ("train", "val", "test"):
-        for name, node in cfg.metrics[split].items():
-            _check_metric(f"metrics.{split}.{name}", node["_target_"] if node else "", task)
-
-
-def _check_metric(key: str, target: str, task: str) -> None:
-    needs = next((wanted for start, wanted in _METRIC_TASKS.items() if target.startswith(start)), task)
-    if needs != task:
-        raise UserError(
-            f"this metric is for {needs} targets; the data set has {task} targets",
-            key=key,
-            received=target,
-            fix=f"metrics={task}, or leave `metrics` out: the data set picks those that suit it",
-        )
-
-
-def _check_monitor(cfg: DictConfig, data: Data) -> None:
-    """The monitored value must exist: `<split>/loss` or a metric of that split, and the split must have rows."""
-    monitor = cfg.metrics.monitor
-    names = [f"{split}/{name}" for split in ("train", "val") for name in ("loss", *cfg.metrics[split])]
-    if not any(monitor == name or monitor.startswith(f"{name}/") for name in names):
-        raise UserError("no such value", key="metrics.monitor", received=monitor, choices=names)
-    if monitor.startswith("val/") and data.val is None:
-        raise UserError(
-            "there is no validation split to take it from",
-            key="metrics.monitor",
-            received=monitor,
-            fix="data.split.val=0.1, or metrics.monitor=train/loss metrics.mode=min",
-        )
+    metrics = {
+        split: {str(name): node["_target_"] for name, node in cfg.metrics[split].items() if node is not None}
+        for split in ("train", "val", "test")
+    }
+    if cfg.trainer.task["_target_"] == f"{Supervised.__module__}.{Supervised.__qualname__}":
+        check_targets(data.info.task, loss=cfg.loss["_target_"], metrics=metrics)
+    check_monitor(cfg.metrics.monitor, metrics, has_val=data.val is not None)

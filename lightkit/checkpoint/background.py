@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -75,7 +76,7 @@ class BackgroundStore(CheckpointStore):
         # One thread for all saves: starting one would hand it the interpreter at once, and training would wait for it.
         # The interpreter does not exit before its work is done.
         try:
-            self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="lightkit-checkpoint")
+            self._writer = self._writer or ThreadPoolExecutor(1, "lightkit-checkpoint", _wait_for_others)
             self._under_way.append(self._writer.submit(self._when_copied, job))
         except RuntimeError:  # no thread to be had, as at the exit of the interpreter
             self._when_copied(job)
@@ -83,6 +84,12 @@ class BackgroundStore(CheckpointStore):
     def _when_copied(self, job: Callable[[], None]) -> None:
         self._buffers.wait()
         job()
+
+
+def _wait_for_others() -> None:
+    """Tell the system that this thread need not run the moment it has work: training would be pushed aside for it."""
+    with contextlib.suppress(AttributeError, OSError):  # Linux only
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _tell(under_way: list[Future[None]]) -> None:

@@ -147,10 +147,15 @@ def load_model_state(path: Path, *, averaged: bool = True) -> dict[str, torch.Te
         UserError: The file is missing, damaged or of a later version (exit code 5).
     """
     content = upgrade(read(path))
+    return _with_versions(model_state(content, averaged=averaged), content["model_versions"])
+
+
+def model_state(content: dict[str, Any], *, averaged: bool = True) -> dict[str, torch.Tensor]:
+    """The weights in a content of today's layout: the moving average where there is one and it is asked for."""
     weights = dict(content["model"])
     if averaged and content["ema"] is not None:
         weights.update(content["ema"]["weights"])
-    return _with_versions(weights, content["model_versions"])
+    return weights
 
 
 def model_problems(saved: dict[str, Any], model: nn.Module) -> list[UserError]:

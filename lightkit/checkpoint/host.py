@@ -57,7 +57,7 @@ class _Copy:
             return tensor.to("cpu", copy=True)
         facts = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
         if facts in self._same and tensor.numel():
-            return self._same[facts]
+            return self._same[facts].detach()  # another tensor of the same memory, as in the state
         buffer = self.old.get(where)
         if buffer is None or not _fits(buffer, tensor):
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)

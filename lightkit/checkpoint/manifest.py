@@ -91,10 +91,10 @@ def write(folder: Path, entries: Iterable[Entry], *, mode: str | None) -> None:
 
 
 def ranked(entries: Iterable[Entry], mode: str) -> list[Entry]:
-    """The entries that have a value, best first; of equal values the earlier step is the better."""
+    """The entries that have a value, best first; of equal values the later step, which has learnt longer, is better."""
     sign = -1.0 if mode == "max" else 1.0
     rated = [(entry.value, entry) for entry in entries if entry.value is not None and not math.isnan(entry.value)]
-    return [entry for _, entry in sorted(rated, key=lambda pair: (sign * pair[0], pair[1].step))]
+    return [entry for _, entry in sorted(rated, key=lambda pair: (sign * pair[0], -pair[1].step))]
 
 
 def kept(

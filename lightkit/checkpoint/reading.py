@@ -34,13 +34,17 @@ def read(path: Path) -> dict[str, Any]:
         UserError: It is missing, damaged or not a checkpoint (exit code 5).
     """
     path = Path(path)
-    entry = None
-    with contextlib.suppress(OSError, ManifestError):
-        entry = next((entry for entry in manifest.read(path.parent) if entry.file == path.name), None)
     try:
-        return open_checked(path, entry)
+        return open_checked(path, entry_of(path))
     except DamagedError as error:
         raise UserError(f"this checkpoint cannot be read: {error}", key=str(path), exit_code=UNREADABLE) from error
+
+
+def entry_of(path: Path) -> Entry | None:
+    """What the manifest beside a file says about it; None where there is none."""
+    with contextlib.suppress(OSError, ManifestError):
+        return next((entry for entry in manifest.read(path.parent) if entry.file == path.name), None)
+    return None
 
 
 def open_checked(path: Path, entry: Entry | None) -> dict[str, Any]:

@@ -93,8 +93,8 @@ class CheckpointStore:
     ) -> None:
         try:
             self.close()
-        except Exception as failure:
-            if error is None:
+        except UserError as failure:
+            if not isinstance(error, Exception):  # also of a run that was asked to end: it must not pass for saved
                 raise
             _LOG.error("%s", failure)  # the error under way is the one to tell
 

@@ -7,6 +7,8 @@ from typing import NoReturn
 
 from lightkit.common.errors import UserError
 
+REQUIRED = "the following arguments are required: "
+
 
 class Parser(argparse.ArgumentParser):
     """argparse without its own help and abbreviations; mistakes are `UserError`s.
@@ -25,7 +27,18 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: Always.
         """
+        _, found, names = message.partition(REQUIRED)
+        if found:
+            missing = " and ".join(name.upper() for name in names.split(", ") if name != "overrides")
+            raise UserError(f"{missing} is missing", key=self.prog, expected=self._usage(), fix=f"{self.prog} --help")
         raise UserError(message, key=self.prog, fix=f"{self.prog} --help")
+
+    def _usage(self) -> str | None:
+        """The line of the command's own help that says how it is used."""
+        from lightkit.cli.entry import help_of
+
+        lines = [line.partition("lightkit ")[2] for line in help_of(self.command.split()[0]).splitlines()]
+        return next((f"lightkit {line}" for line in lines if line.startswith(self.command)), None)
 
     def read(self, args: list[str]) -> argparse.Namespace:
         """Parse `args`, in which options and positional arguments may be mixed.
@@ -35,6 +48,12 @@ class Parser(argparse.ArgumentParser):
         """
         found, unknown = self.parse_known_intermixed_args(args)
         if unknown:
-            options = [name for action in self._actions for name in action.option_strings]
+            shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+            options = [name for action in shown for name in action.option_strings if _is_shown(name)]
             raise UserError("no such option", key=self.prog, received=unknown[0], choices=options)
         return found
+
+
+def _is_shown(option: str) -> bool:
+    # Hydra's short forms and underscores are accepted, not advertised.
+    return option.startswith("--") and "_" not in option

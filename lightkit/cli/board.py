@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.folders import project
-from lightkit.cli.terminal import say
+from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
 
 HELP = {
@@ -34,6 +37,11 @@ examples:
 }
 
 USUAL_PORT = 6006
+_USUAL = re.compile(
+    r"^\s*$|TensorFlow installation not found|NOTE: Using experimental fast data|--load_fast=false"
+    r"|tensorboard/issues/4784|Press CTRL\+C"
+)
+"""Lines on standard error that tell a user nothing."""
 
 
 def board(args: list[str]) -> int:
@@ -57,7 +65,9 @@ def board(args: list[str]) -> int:
 def _serve(folder: Path, *, host: str, port: int) -> int:
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder.resolve()), "--host", host]
     signal.signal(signal.SIGTERM, _terminated)
-    process = subprocess.Popen([*command, "--port", str(port), "--reload_interval", "5"])
+    rest = ["--port", str(port), "--reload_interval", "5"]
+    process = subprocess.Popen([*command, *rest], stderr=subprocess.PIPE, text=True, errors="replace")
+    threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -67,6 +77,13 @@ def _serve(folder: Path, *, host: str, port: int) -> int:
         if process.poll() is None:
             process.terminate()
             process.wait()
+
+
+def _pass_on(lines: Iterable[str]) -> None:
+    """Print what TensorBoard complains about, without what it says every time."""
+    for line in lines:
+        if not _USUAL.search(line):
+            complain(line.rstrip())
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:

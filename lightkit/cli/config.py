@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import say, table
 from lightkit.common.errors import UserError
 
 if TYPE_CHECKING:
-    from lightkit.config import Composed
+    from omegaconf import DictConfig
+
     from lightkit.config.describe import Row
+    from lightkit.config.options import Argument
 
 HELP = {
     "config": """\
-usage: lightkit config [GROUP | OVERRIDES] [--resolve] [--package KEY] [--config-dir FOLDER]
+usage: lightkit config [GROUP | KEY | OVERRIDES] [--resolve] [--package KEY] [--config-dir FOLDER]
 
 Without GROUP: print the configuration that `lightkit train OVERRIDES` would run, checked.
-With GROUP: its choices, one line each, and the meaning of its keys (`trainer.ema` shows a part of them). Groups are
+With GROUP: its choices, the arguments of each with what they are set to, and the meaning of its keys (`trainer.ema`
+shows a part of them). With KEY: what it means and what each choice sets it to. Groups are
 data, model, loss, optim, scheduler, device, finetune, ensemble, metrics, trainer, checkpoint, logger, experiment and
 those of your own conf/.
 
@@ -31,7 +34,8 @@ options:
 examples:
   lightkit config
   lightkit config data=diabetes optim.lr=0.01
-  lightkit config optim""",
+  lightkit config optim
+  lightkit config optim.lr""",
 }
 
 
@@ -50,11 +54,11 @@ def config(args: list[str]) -> int:
     from lightkit.config import compose
 
     composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    say(as_yaml(composed, resolve=options.resolve, package=options.package))
+    say(as_yaml(composed.cfg, resolve=options.resolve, package=options.package))
     return 0
 
 
-def as_yaml(composed: Composed, *, resolve: bool, package: str | None) -> str:
+def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
     """The configuration, or what is below one key of it.
 
     Raises:
@@ -62,34 +66,39 @@ def as_yaml(composed: Composed, *, resolve: bool, package: str | None) -> str:
     """
     from omegaconf import OmegaConf
 
-    node = composed.cfg
+    node: Any = cfg
     if package and package != "_global_":
         node = OmegaConf.select(node, package)
         if node is None:
-            raise UserError("no such key", key="--package", received=package, choices=map(str, composed.cfg))
+            raise UserError("no such key", key="--package", received=package, choices=map(str, cfg))
     if not OmegaConf.is_config(node):
         return str(node)
     return OmegaConf.to_yaml(node, resolve=resolve).rstrip()
 
 
 def group_text(group: str, config_dir: str | None = None) -> str:
-    """Choices of a group, one line each, and its keys.
+    """Choices of a group, one line each, with the arguments of what they build, and the keys of the group; or one key.
 
     Args:
-        group: Name of the group, such as `optim`.
+        group: Name of the group, such as `optim`, or a key, such as `optim.lr`.
         config_dir: Extra folder of options.
 
     Raises:
-        UserError: There is no such group.
+        UserError: There is no such group or key.
     """
-    from lightkit.config.describe import describe_group, list_options
+    from lightkit.config.describe import describe_arguments, describe_group, describe_key, list_options
 
     keys = describe_group(group)
+    if not keys and ("." in group or describe_key(group)):
+        return _one_key(group, config_dir)
     options = [] if keys and "." in group else list_options(group, config_dir=config_dir)
     parts = []
     if options:
         rows = [(f"  {group}={option.name}", option.comment) for option in options]
         parts += [f"choices of {group}:", table([], rows)]
+        arguments = describe_arguments(group, config_dir=config_dir)
+        parts += ["", f"arguments of {group}, by choice:"] if arguments else []
+        parts += [text for name, found in arguments.items() for text in _option_text(f"{group}={name}", found)]
     if keys:
         parts += [*([""] if parts else []), f"keys of {group}:", *(_key_text(key) for key in keys)]
     return "\n".join(parts)
@@ -97,4 +106,60 @@ def group_text(group: str, config_dir: str | None = None) -> str:
 
 def _key_text(key: Row) -> str:
     head = f"  {key.key} ({key.type})" + (f" = {key.default}" if key.default else "")
-    return "\n".join([head, textwrap.fill(key.meaning, 112, initial_indent=" " * 6, subsequent_indent=" " * 6)])
+    return "\n".join([head, _wrapped(key.meaning)])
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 112, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _option_text(choice: str, arguments: list[Argument]) -> list[str]:
+    """What an option sets, a line each, and the names of what else its target takes."""
+    rows = [(f"    {item.key}={item.value}", _first_sentence(item.comment)) for item in arguments if item.written]
+    more = [
+        item.key.rpartition(".")[2] + (f"={item.value}" if item.value else "") for item in arguments if not item.written
+    ]
+    also = textwrap.fill("also: " + ", ".join(more), 112, initial_indent=" " * 4, subsequent_indent=" " * 10)
+    return [f"  {choice}", *([table([], rows)] if rows else []), *([also] if more else [])]
+
+
+def _first_sentence(text: str) -> str:
+    return textwrap.shorten(text.partition(". ")[0].removesuffix("."), 90, placeholder=" …")
+
+
+def _one_key(key: str, config_dir: str | None) -> str:
+    """What one key means: as the schema says, or by the options whose targets take it.
+
+    Raises:
+        UserError: There is no such key.
+    """
+    from lightkit.config.describe import describe_arguments, describe_key, unknown_key
+
+    rows, group = describe_key(key), key.partition(".")[0]
+    found = describe_arguments(group, config_dir=config_dir) if "." in key else {}
+    takers = [(name, item) for name, items in found.items() for item in items if item.key == key]
+    if takers:
+        return _argument_text(group, key, takers)
+    if rows:
+        return "\n".join(map(_key_text, rows))
+    raise unknown_key(key, config_dir=config_dir)
+
+
+def _argument_text(group: str, key: str, takers: list[tuple[str, Argument]]) -> str:
+    kinds = {item.type for _, item in takers if item.type}
+    meanings = {item.meaning for _, item in takers}
+    meanings = meanings if len(meanings) == 1 else {_first_sentence(meaning) for meaning in meanings}
+    head = f"  {key}" + (f" ({kinds.pop()})" if len(kinds) == 1 else "")
+    # Where options mean different things by one name, each says its own.
+    shared = meanings.pop() if len(meanings) == 1 else ""
+    lines = [(f"  {group}={name}", item.value or "must be given", _beside(item, shared)) for name, item in takers]
+    about = [_wrapped(shared)] if shared else []
+    return "\n".join([head, *about, "", f"value of {key}, by choice:", table([], lines)])
+
+
+def _beside(item: Argument, shared: str) -> str:
+    """What there is to say about an argument of one option, beyond what all say."""
+    comment = _first_sentence(item.comment)
+    comment = "" if shared and comment == _first_sentence(shared) else comment
+    default = "" if item.written else "the default of what is built"
+    return "; ".join(part for part in (comment, default) if part)

@@ -10,14 +10,17 @@ from types import ModuleType
 from lightkit import __version__
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
+from lightkit.common.signals import exiting
 
 COMMANDS = {
     "train": ("lightkit.cli.train", "train", "train a model, or sweep over several with -m"),
     "resume": ("lightkit.cli.train", "resume", "go on with a run that was stopped, in its own folder"),
+    "verify-resume": ("lightkit.cli.verify", "verify_resume", "prove that a configuration survives kill and resume"),
     "eval": ("lightkit.cli.evaluate", "evaluate", "metrics of a finished run on a split"),
     "predict": ("lightkit.cli.evaluate", "predict", "predictions of a finished run as a CSV file"),
     "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
     "runs": ("lightkit.cli.runs", "runs", "list the runs in outputs/"),
+    "ckpt": ("lightkit.cli.ckpt", "ckpt", "look into checkpoints and weights, convert, compare and prune them"),
     "board": ("lightkit.cli.board", "board", "TensorBoard over outputs/, with the line that forwards it to a laptop"),
 }
 """Command: module, function in it, one line of help. The module's `HELP` holds the command's own help."""
@@ -28,7 +31,8 @@ CTRL_C, BROKEN_PIPE, OUT_OF_MEMORY, UNEXPECTED = 130, 141, 4, 1
 def run(args: list[str]) -> int:
     """Run the command in `args`; every error becomes an exit status and a message on standard error."""
     try:
-        status = dispatch(args)
+        with exiting():
+            status = dispatch(args)
         sys.stdout.flush()
         return status
     except UserError as error:
@@ -57,24 +61,31 @@ def dispatch(args: list[str]) -> int:
         say(f"lightkit {__version__}")
         return 0
     if name in ("-sc", "--shell-completion", "--shell_completion"):
-        return int(_module("train").train(args))
+        from lightkit.cli.completion import completion
+
+        return completion(rest)
     if name not in COMMANDS:
         raise UserError("no such command", received=name, choices=COMMANDS, fix="lightkit --help")
     module = _module(name)
     if "-h" in rest or "--help" in rest:
-        say(module.HELP[name])
+        say(help_of(name))
         return 0
     return int(getattr(module, COMMANDS[name][1])(rest))
 
 
 def _help(rest: list[str]) -> int:
     if rest and rest[0] in COMMANDS:
-        say(_module(rest[0]).HELP[rest[0]])
+        say(help_of(rest[0]))
         return 0
     width = max(map(len, COMMANDS))
     rows = "\n".join(f"  {name:<{width}}  {summary}" for name, (_, _, summary) in COMMANDS.items())
     say(_HELP.format(version=__version__, commands=rows))
     return 0
+
+
+def help_of(command: str) -> str:
+    """The help text of a command."""
+    return str(_module(command).HELP[command])
 
 
 def _module(command: str) -> ModuleType:
@@ -122,5 +133,8 @@ examples:
   lightkit train experiment=digits_cnn               a shipped experiment
   lightkit train -m optim.lr=0.001,0.01 seed=0,1,2   a sweep of six runs
   lightkit board                                     watch the curves
+
+completion of commands, runs, options and values:  eval "$(lightkit -sc install=bash)"   (also zsh, fish)
+LIGHTKIT_DEBUG=1 shows the traceback of an error; LIGHTKIT_PROJECT=FOLDER names the project to work in.
 
 `lightkit COMMAND --help` says more."""

@@ -94,10 +94,10 @@ def _parser(command: str) -> Parser:
 def _runner(parser: Parser, args: list[str]) -> tuple[Runner, Path, Any]:
     options = parser.read(args)
     _check_checkpoint(options.checkpoint)
-    from lightkit.config import load_run
+    from lightkit.cli.reading import read_run
 
     folder = find_run(options.run, project())
-    composed = load_run(folder, options.overrides)
+    composed = read_run(folder, options.overrides)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.runner import Runner
 

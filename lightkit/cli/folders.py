@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.common.errors import UserError
+from lightkit.common.suggest import nearest
 
 if TYPE_CHECKING:
     from lightkit.config import Composed
 
-CONFIG_FILE = "config.yaml"
+CONFIG_FILE, RESULT_FILE, ENVIRONMENT_FILE = "config.yaml", "result.json", "environment.json"
+SHOWN = 6
+"""Names of runs that a message lists."""
+_DATED = re.compile(r"/(?P<date>\d{4}-\d{2}-\d{2})/(?P<time>\d{2}-\d{2}-\d{2})-(?P<name>[^/]+)(?P<job>/[^/]+)?$")
 
 
 def project() -> Path:
@@ -60,14 +64,29 @@ def hydra_folder(composed: Composed, kind: str, default: str) -> Path | None:
         composed: A composed configuration.
         kind: `run` or `sweep`.
         default: What Hydra's default begins with.
+
+    Raises:
+        UserError: It refers to what only Hydra knows, and only while it runs something.
     """
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     if composed.hydra_cfg is None:
         return None
     node = composed.hydra_cfg.hydra[kind]
     text = str(OmegaConf.to_container(node, resolve=False)["dir"])  # type: ignore[call-overload,index]
-    return None if text.startswith(f"{default}${{now:") else Path(str(node.dir)).absolute()
+    if text.startswith(f"{default}${{now:"):
+        return None
+    if not OmegaConf.has_resolver("now"):
+        # As Hydra does when it starts an application: one time for everything that is composed.
+        OmegaConf.register_new_resolver("now", lambda form: f"{datetime.now():{form}}", use_cache=True)
+    whole: Any = OmegaConf.create(OmegaConf.to_container(composed.hydra_cfg))
+    whole.name = composed.cfg.name  # which is made up where the user gave none
+    try:
+        return Path(str(whole.hydra[kind].dir)).absolute()
+    except OmegaConfBaseException as error:
+        what = f"cannot be worked out: {str(error).splitlines()[0]}"
+        raise UserError(what, key=f"hydra.{kind}.dir", received=text, fix=f"hydra.{kind}.dir=FOLDER") from error
 
 
 def _create(folder: Path) -> bool:
@@ -108,68 +127,119 @@ def slug(text: str) -> str:
 
 
 def all_runs(root: Path) -> list[Path]:
-    """Every folder below `<root>/outputs` that holds a run, oldest first by the date and time in its path."""
+    """Every folder below `<root>/outputs` that holds a run, the newest last."""
     found = {path.parent for path in (root / "outputs").glob(f"**/{CONFIG_FILE}") if ".hydra" not in path.parts}
-    return sorted(found, key=lambda folder: _started(folder, root))
+    return sorted(found, key=lambda folder: (started(folder), folder))
 
 
-def _started(folder: Path, root: Path) -> tuple[str, str]:
-    # runs/<date>/<time>-<name> and sweeps/<date>/<time>-<name>/<job> sort together by date and time.
-    parts = folder.relative_to(root / "outputs").parts
-    return ("/".join(parts[1:3]), "/".join(parts))
+def started(folder: Path) -> datetime:
+    """When a run was started, in local time.
+
+    The name of its folder says so; where it does not, as in a sweep or in a folder of the user's choice, the run's own
+    record does, and else the age of its files.
+    """
+    dated = _DATED.search(folder.as_posix())
+    named = _time(f"{dated['date']}T{dated['time']}", "%Y-%m-%dT%H-%M-%S") if dated else None
+    if named is None or (dated and dated["job"]):
+        # The jobs of a sweep start long after the sweep.
+        named = _noted_time(folder) or named
+    return named or datetime.fromtimestamp(max(_age(folder / name) for name in (RESULT_FILE, CONFIG_FILE)))
+
+
+def _noted_time(folder: Path) -> datetime | None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        noted = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["time"]
+        found = _time(noted, "%Y-%m-%dT%H:%M:%S%z")
+        return found.astimezone().replace(tzinfo=None) if found else None
+    return None
+
+
+def _time(text: str, form: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, form)
+    except ValueError:
+        return None
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def run_name(folder: Path) -> str:
+    """The name of a run, without the time: `digits_mlp`, for a job of a sweep `digits_mlp/seed=1`."""
+    dated = _DATED.search(folder.as_posix())
+    return dated["name"] + (dated["job"] or "") if dated else folder.name
 
 
 def has_checkpoints(folder: Path) -> bool:
     """Whether a folder holds a run that has saved something."""
-    return any((folder / "checkpoints").glob("step-*.pt"))
+    checkpoints = folder / "checkpoints"
+    # A list whose files are gone counts too: that is no reason to start anew.
+    return (checkpoints / "manifest.json").exists() or any(checkpoints.glob("step-*.pt"))
 
 
 def unfinished_run(root: Path, config_text: str) -> Path | None:
     """The newest run below `outputs/` with this configuration that has saved something but not finished."""
+    for folder in reversed(all_runs(root)):
+        if has_checkpoints(folder) and status(folder) != "finished" and has_configuration(folder, config_text):
+            return folder
+    return None
+
+
+def has_configuration(folder: Path, config_text: str) -> bool:
+    """Whether a run has this configuration, apart from how it is resumed."""
     import yaml
 
-    wanted = _without_resume(yaml.safe_load(config_text))
-    for folder in reversed(all_runs(root)):
-        if not has_checkpoints(folder) or _status(folder) == "finished":
-            continue
-        with contextlib.suppress(OSError, yaml.YAMLError):
-            if _without_resume(yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))) == wanted:
-                return folder
-    return None
+    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+        there = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        return _without_resume(there) == _without_resume(yaml.safe_load(config_text))
+    return False
 
 
 def _without_resume(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in (config or {}).items() if key != "resume"}
 
 
-def _status(folder: Path) -> str | None:
+def status(folder: Path) -> str | None:
+    """How a run ended, as its result file says; None where there is none that can be read."""
     try:
-        return str(json.loads((folder / "result.json").read_text(encoding="utf-8"))["status"])
+        return str(json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["status"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def find_run(text: str, root: Path) -> Path:
-    """The folder of a run, from its path, its name in outputs/, or `last` for the newest.
+    """The folder of a run, from its path, its name, or `last` for the newest.
+
+    Of several runs with the name that `lightkit runs` shows, the newest is meant.
 
     Raises:
-        UserError: There is no such run.
+        UserError: There is no such run, or several have folders of this name.
     """
     for folder in (Path(text), root / text, root / "outputs" / text):
         if (folder / CONFIG_FILE).is_file():
             return folder.resolve()
-    runs = all_runs(root)
-    if text == "last" and runs:
-        return runs[-1]
-    named = [folder for folder in runs if folder.name == text]
-    if len(named) == 1:
-        return named[0]
-    shown = [
-        str(folder.relative_to(root)) if named or "/" in text else folder.name for folder in reversed(named or runs)
-    ]
+    newest_first = all_runs(root)[::-1]
+    same_folder = [folder for folder in newest_first if folder.name == text]
+    same_name = [folder for folder in newest_first if text == "last" or run_name(folder) == text]
+    if len(same_folder) == 1 or same_name:
+        return (same_folder if len(same_folder) == 1 else same_name)[0]
     raise UserError(
-        "several runs have this name" if named else f"no run here: a run's folder holds {CONFIG_FILE}",
+        "several runs have this name" if same_folder else f"no run here: a run's folder holds {CONFIG_FILE}",
         received=text,
-        choices=dict.fromkeys(shown),
+        choices=_like(text, same_folder or newest_first, root),
         fix="`lightkit runs` lists the runs; `last` is the newest",
     )
+
+
+def _like(text: str, folders: list[Path], root: Path) -> list[str]:
+    """What the user may have meant, as one would type it: what resembles it, then the newest."""
+    paths = [str(folder.relative_to(root)) for folder in folders]
+    if "/" in text or all(folder.name == text for folder in folders):
+        return [*dict.fromkeys([*nearest(text, paths), *paths[:SHOWN]])]
+    names = [*dict.fromkeys(map(run_name, folders))]
+    known = [*names, *(folder.name for folder in folders)]
+    return [*dict.fromkeys([*nearest(text, known), *names[:SHOWN]])]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import all_runs, project
-from lightkit.cli.terminal import number, say, table
+from lightkit.cli.folders import RESULT_FILE, all_runs, project, run_name, started
+from lightkit.cli.terminal import fitting, number, say, table, width
 from lightkit.common.errors import UserError
 
 HELP = {
     "runs": """\
 usage: lightkit runs [--limit N] [--json]
 
-The runs in outputs/, newest last: when, name, status, best monitored value, epochs, folder.
+The runs in outputs/, newest last: when, name, status, best monitored value, epochs, folder. Other commands take the
+name: of several runs that have it, the newest. Long names are cut to fit the terminal, but not in a pipe.
 
 options:
   --limit N  at most the N newest (default: 20; 0 shows all)
@@ -28,7 +28,6 @@ examples:
   lightkit runs --limit 3 --json""",
 }
 
-RESULT_FILE = "result.json"
 COLUMNS = ("when", "name", "status", "metric", "best", "epochs", "folder")
 
 
@@ -44,7 +43,10 @@ def runs(args: list[str]) -> int:
     if options.json:
         say(json.dumps(rows, indent=2, allow_nan=False))
     elif rows:
-        say(table(COLUMNS, [[number(row[name]) for name in COLUMNS] for row in rows], right=[4, 5]))
+        cells = fitting(
+            COLUMNS, [[number(row[name]) for name in COLUMNS] for row in rows], columns=[1, 6], width=width()
+        )
+        say(table(COLUMNS, cells, right=[4, 5]))
     else:
         say(f"no runs in {root / 'outputs'} yet: `lightkit train` makes one")
     return 0
@@ -66,22 +68,15 @@ def describe(folder: Path, root: Path) -> dict[str, Any]:
     result = read_result(folder)
     objective = result.get("objective")
     objective = objective if isinstance(objective, dict) else {}
-    date, name = _when_and_name(folder)
     return {
-        "when": date,
-        "name": name,
+        "when": f"{started(folder):%Y-%m-%d %H:%M:%S}",
+        "name": run_name(folder),
         "status": _text(result.get("status")) or "unfinished",
         "metric": _text(objective.get("name")),
         "best": _finite(objective.get("value")),
         "epochs": result.get("epochs") if isinstance(result.get("epochs"), int) else None,
         "folder": str(folder.relative_to(root)),
     }
-
-
-def _when_and_name(folder: Path) -> tuple[str, str]:
-    """Date, time and name from `.../<date>/<time>-<name>[/<job of a sweep>]`."""
-    found = re.search(r"(\d{4}-\d{2}-\d{2})/(\d{2}-\d{2}-\d{2})-([^/]+(?:/[^/]+)?)$", folder.as_posix())
-    return (f"{found[1]} {found[2].replace('-', ':')}", found[3]) if found else ("", folder.name)
 
 
 def read_result(folder: Path) -> dict[str, Any]:

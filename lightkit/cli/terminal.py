@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
+
+SHORTEST = 12
 
 
 def say(text: str = "") -> None:
@@ -34,6 +37,37 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequen
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:
     padded = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths)))
     return "  ".join(padded).rstrip()
+
+
+def width() -> int | None:
+    """Characters in a line of the terminal; None where the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fitting(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, columns: Sequence[int], width: int | None
+) -> list[list[str]]:
+    """The rows of a table, with `columns` cut so that a line fits; the end of a path or a name tells most.
+
+    Args:
+        titles: Column heads.
+        rows: Cells.
+        columns: Numbers of the columns that may be cut, evenly, down to `SHORTEST` characters.
+        width: Characters in a line; None cuts nothing.
+    """
+    widths = [max(map(len, column)) for column in zip(titles, *rows)]
+    surplus = sum(widths) + 2 * (len(widths) - 1) - width if width is not None else 0
+    while surplus > 0:
+        widest = max(columns, key=lambda column: widths[column])
+        if widths[widest] <= SHORTEST:
+            break
+        widths[widest] -= 1
+        surplus -= 1
+    return [[_cut(cell, widths[i]) if i in columns else cell for i, cell in enumerate(row)] for row in rows]
+
+
+def _cut(cell: str, size: int) -> str:
+    return cell if len(cell) <= size else f"…{cell[len(cell) - size + 1 :]}"
 
 
 def number(value: object) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.folders import (
@@ -12,14 +15,20 @@ from lightkit.cli.folders import (
     discard_if_empty,
     find_run,
     has_checkpoints,
+    has_configuration,
     hydra_folder,
     new_run_folder,
     project,
+    slug,
+    status,
     unfinished_run,
 )
 from lightkit.cli.terminal import say
+from lightkit.common.errors import UserError
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from lightkit.config import Composed
 
 HELP = {
@@ -38,12 +47,13 @@ overrides (all of Hydra's syntax):
 
 options:
   -m, --multirun        one run per combination of the values separated by commas
-  --from RUN            start from the configuration of an earlier run, in a new folder
-  --cfg job|hydra|all   print the configuration and stop; with --resolve (interpolations filled in), --package KEY
+  --from RUN            start from the configuration of an earlier run, in a new folder; with -m, each job does
+  --cfg job|hydra|all   print the configuration (with -m, of every job) and stop; with --resolve (interpolations
+                        filled in), --package KEY
   --config-dir FOLDER   one more folder of options, searched first
   --config-name NAME    another file than config.yaml to start from
   --info, --hydra-help  what Hydra knows about the composition
-  -sc install=bash      completion: eval "$(lightkit train -sc install=bash)" (also zsh, fish)
+  -sc install=bash      completion: eval "$(lightkit -sc install=bash)" (also zsh, fish)
 
 examples:
   lightkit train
@@ -59,7 +69,7 @@ usage: lightkit resume RUN [OVERRIDES]
 
 Go on with a run from its newest checkpoint, in the same folder and with the configuration it was started with.
 RUN is the folder of a run, its name, or `last` for the newest one. OVERRIDES change values, such as a longer
-`trainer.epochs`.
+`trainer.epochs`; without any, a run that has finished is left alone.
 
 examples:
   lightkit resume last
@@ -67,22 +77,24 @@ examples:
 }
 
 
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+
+
 def train(args: list[str]) -> int:
     """Train, sweep, or print what would be trained."""
     options = _train_parser().read(args)
-    if options.shell_completion or options.info or options.hydra_help or options.cfg in ("hydra", "all"):
-        return _hydra(args, options)
+    if options.shell_completion:
+        from lightkit.cli.completion import completion
+
+        return completion(options.overrides)
+    if options.info or options.hydra_help:
+        return _hydra(args)
     if options.multirun:
         from lightkit.cli.sweep import sweep
 
-        return sweep(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
+        return sweep(options)
     composed = _compose(options)
-    if options.cfg:
-        from lightkit.cli.config import as_yaml
-
-        say(as_yaml(composed, resolve=options.resolve, package=options.package))
-        return 0
-    return _start(composed, options)
+    return _print(composed, options) if options.cfg else _start(composed, options)
 
 
 def resume(args: list[str]) -> int:
@@ -91,10 +103,12 @@ def resume(args: list[str]) -> int:
     parser.add_argument("run")
     parser.add_argument("overrides", nargs="*")
     options = parser.read(args)
-    from lightkit.config import load_run
+    from lightkit.cli.reading import read_run
 
     folder = find_run(options.run, project())
-    composed = load_run(folder, options.overrides)
+    composed = read_run(folder, options.overrides)
+    if status(folder) == "finished" and (not options.overrides or composed.cfg == read_run(folder).cfg):
+        return _finished(folder)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.runner import Runner
 
@@ -102,9 +116,18 @@ def resume(args: list[str]) -> int:
     return 0
 
 
+def _finished(folder: Path) -> int:
+    say(f"{folder} has finished already; make it longer with trainer.epochs=N")
+    return 0
+
+
 def _start(composed: Composed, options: argparse.Namespace) -> int:
+    from lightkit.config import to_yaml
+
     root, overrides = project(), options.overrides
     earlier = _earlier_run(root, composed, options) if composed.cfg.resume.mode == "auto" else None
+    if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(composed.cfg)):
+        return _finished(earlier)
     folder = earlier or _run_folder(root, composed, options)
     try:
         from lightkit.runner import Runner
@@ -121,13 +144,13 @@ def _train_parser() -> Parser:
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--from", dest="source", metavar="RUN")
     # For the jobs of a sweep: a folder name may hold what Hydra's grammar would split.
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-p", "--package")
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default="config")
-    parser.add_argument("-i", "--info", nargs="?", const="all")
+    parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("-sc", "--shell-completion", "--shell_completion", action="store_true")
     return parser
@@ -138,17 +161,56 @@ def _compose(options: argparse.Namespace) -> Composed:
         from lightkit.config import compose
 
         return compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    from lightkit.config import load_run
+    from lightkit.cli.reading import read_run
 
     own = [override for override in options.overrides if not override.startswith("hydra.")]
-    return load_run(find_run(options.source, project()), own)
+    return read_run(find_run(options.source, project()), own)
 
 
-def _hydra(args: list[str], options: argparse.Namespace) -> int:
-    """What Hydra does by itself: completion and its views of the composition."""
+def _print(composed: Composed, options: argparse.Namespace) -> int:
+    from lightkit.cli.config import as_yaml
+
+    if options.cfg == "job":
+        say(as_yaml(composed.cfg, resolve=options.resolve, package=options.package))
+    else:
+        both = _with_hydra(composed, alone=options.cfg == "hydra", resolve=options.resolve)
+        say(as_yaml(both, resolve=False, package=options.package))
+    return 0
+
+
+def _with_hydra(composed: Composed, *, alone: bool, resolve: bool) -> DictConfig:
+    """The configuration and Hydra's own, with the folders that we use where Hydra's are left as they come.
+
+    Hydra's own part is never resolved: much of it is only known while a run of Hydra's goes on.
+    """
+    if composed.hydra_cfg is None:
+        raise UserError("the configuration of a run has no part for Hydra", key="--cfg", fix="--cfg job")
+    from omegaconf import OmegaConf
+
+    from lightkit.config.hydra_compat import hydra_node
+
+    own: Any = OmegaConf.create(OmegaConf.to_container(hydra_node(composed.hydra_cfg)))
+    for kind, default, below in (("run", "outputs/", "runs"), ("sweep", "multirun/", "sweeps")):
+        if hydra_folder(composed, kind, default) is None:
+            base = project() / "outputs" / below
+            own.hydra[kind].dir = f"{base}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-{slug(str(composed.cfg.name))}"
+    job: Any = {} if alone else OmegaConf.to_container(composed.cfg, resolve=resolve)
+    return OmegaConf.create({**job, **own})
+
+
+def _hydra(args: list[str]) -> int:
+    """Hydra's views of the composition."""
     from lightkit.config import hydra_command
 
-    hydra_command(args)
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    # It prints by way of the logging module, which complains about every line that `| head` does not read.
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            hydra_command(args)
+        finally:
+            root.handlers[:], root.level = before
+    say(printed.getvalue().rstrip("\n"))
     return 0
 
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import ast
+import sys
+import types
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lightkit.config.modules as modules
-from lightkit.config.lookup import Found, TargetError, UnreadableError, last_name, split, step
-from lightkit.config.trust import FUNCTIONS, Trust, is_listed
+from lightkit.common.errors import UserError
+from lightkit.config.lookup import Found, TargetError, UnreadableError, find, last_name, split, step
+from lightkit.config.modules import Module
+from lightkit.config.origins import Key, dotted
+from lightkit.config.trust import FUNCTIONS, PACKAGES, SLOTS, Trust, is_listed
 
 if TYPE_CHECKING:
-    pass
+    from lightkit.config.check import Report
+
+
+_CALLERS = ("hydra", "omegaconf")  # trusting all of them would allow everything, as they call what they are told
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ def judge(target: str, trust: Trust) -> Refusal | None:
         return _follow(target, trust)
     except TargetError:
         return None
+    except RecursionError:
+        return _refused(target, target)
 
 
 def _follow(target: str, trust: Trust) -> Refusal | None:
@@ -58,11 +69,18 @@ def _follow(target: str, trust: Trust) -> Refusal | None:
         try:
             found = step(found, name, last=position == len(names))
         except UnreadableError as stopped:
+            here = found.module.name
+            if trust.covers(here) and {_top(here), _top(stopped.module)} <= sys.stdlib_module_names:
+                return None  # the compiled half of a trusted module of Python's own: posix of os
             return _unread(target, stopped.module, trust, last=position == len(names))
         if not trust.passes(found.module):
             return _refused(target, found.module.name)
         trail.append(found)
     return _at_the_end(target, trail, trust)
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _at_the_end(target: str, trail: list[Found], trust: Trust) -> Refusal | None:
@@ -98,8 +116,8 @@ def _unread(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | N
 
 def _refused(target: str, place: str) -> Refusal:
     """The refusal of what is defined in a place that is not allowed."""
-    top, named = place.partition(".")[0], target.partition(".")[0]
-    is_broad = top in sys.stdlib_module_names or is_listed(top)
+    top, named = _top(place), _top(target)
+    is_broad = top in sys.stdlib_module_names or is_listed(top) or top in _CALLERS
     way = "" if top == named else f" leads to {place}, which"
     return Refusal(f"{target}{way} is not among what may be built", entry=target if is_broad else top)
 
@@ -117,20 +135,20 @@ def verify(built: Any, target: str, trust: Trust) -> Refusal | None:
         return Refusal(f"{target} is {kind}", fix="name a class or function")
     home = getattr(built, "__module__", None)
     module = modules.load(home) if isinstance(home, str) and home else None
-    if trust.names(target) or target in FUNCTIONS or _is_compiled(module, target, trust):
+    if trust.names(target) or target in FUNCTIONS or _is_compiled(built, module, target, trust):
         return None
     if module is not None and trust.holds(module, getattr(built, "__name__", "")):
         return None
     return _refused(target, str(home))
 
 
-def _is_compiled(module: Module | None, target: str, trust: Trust) -> bool:
+def _is_compiled(built: Any, module: Module | None, target: str, trust: Trust) -> bool:
     """Compiled code seldom tells where it is from, so what is trusted, or part of `torch.nn`, is taken at its name."""
     named = trust.covers(target) or target.startswith("torch.nn.functional.")
-    return named and (module is None or module.opaque)
+    return named and (module is None or module.opaque or isinstance(built, types.BuiltinFunctionType))
 
 
-def facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, Any]:
+def _facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, Any]:
     """What the message about a refused target says beside the reason."""
     places = SLOTS.get(str(key[0]), PACKAGES) if key else PACKAGES
     expected = f"a class or function of {', '.join(places)}, or of your own project"
@@ -167,18 +185,23 @@ def entries_in(value: Any, report: Report) -> tuple[str, ...]:
     return tuple(entries)
 
 
-def check_targets(node: Any, key: Key, report: Report) -> None:
-    """Report every `_target_` at any depth that may not be built."""
-    target = node.get("_target_") if isinstance(node, dict) else None
-    if isinstance(target, str):
+def check_targets(tree: Any, report: Report) -> None:
+    """Report every `_target_` of a configuration that may not be built."""
+    for key, target in targets_in(tree):
         refusal = judge(target, report.trust)
         if refusal is not None:
-            report.add((*key, "_target_"), refusal.what, **facts(refusal, target, key, report.trust))
+            report.add((*key, "_target_"), refusal.what, **_facts(refusal, target, key, report.trust))
+
+
+def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
+    """Every `_target_` at any depth, with the key of its node."""
+    if isinstance(node, dict) and isinstance(node.get("_target_"), str):
+        yield key, node["_target_"]
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, item in items:
-        check_targets(item, (*key, name), report)
+        yield from targets_in(item, (*key, name))
 
 
-def refuse(refusal: Refusal, target: str, key: Key, trust: Trust) -> UserError:
-    """The error for a target that was to be built without having been checked before."""
-    return UserError(refusal.what, key=dotted((*key, "_target_")), **facts(refusal, target, key, trust))
+def refused(refusal: Refusal, target: str, key: Key, trust: Trust) -> UserError:
+    """The error for a target that is about to be built."""
+    return UserError(refusal.what, key=dotted((*key, "_target_")), **_facts(refusal, target, key, trust))

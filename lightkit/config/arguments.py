@@ -8,6 +8,7 @@ from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
 from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
 from lightkit.config.limits import out_of_range
+from lightkit.config.lookup import BrokenError
 from lightkit.config.origins import Key, dotted
 from lightkit.config.schema import SIZES
 from lightkit.config.signatures import Signature, TargetError, read
@@ -81,11 +82,13 @@ def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | No
     try:
         return read(target)
     except TargetError as error:
+        if isinstance(error, BrokenError):
+            report.add(place, error.sentence(target), fix=f"mend {error.place}")
+            return None
         close = nearest(error.received, error.choices)
         full = target.replace(error.received, close[0], 1) if close else None
         fix = f"did you mean {full}?" if full else "write the full path: package.module.Name"
-        what = f"{target} does not exist: {error.what}"
-        report.add(place, what, received=error.received, choices=close or error.choices[:20], fix=fix)
+        report.add(place, error.sentence(target), received=error.received, choices=close or error.choices[:20], fix=fix)
         return None
 
 

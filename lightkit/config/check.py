@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -28,7 +29,7 @@ def check(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None =
     Args:
         cfg: The configuration without Hydra's node.
         sources: Where its values come from, for the messages.
-        trust: What it may build; None takes the project and what its own `trust` says.
+        trust: Which `trust` does not count, and what is not the project; for configurations from elsewhere.
 
     Raises:
         UserErrors: Everything that is wrong, in one report.
@@ -38,12 +39,16 @@ def check(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None =
         raise UserErrors(errors)
 
 
-def problems(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None = None) -> list[UserError]:
-    """Everything that is wrong with a configuration, in its own order."""
+def problems(
+    cfg: DictConfig, sources: Sources | None = None, trust: Trust | None = None, *, hooks: Any = None
+) -> list[UserError]:
+    """Everything that is wrong with a configuration, in its own order; `hooks` is `hydra.callbacks`."""
     report = Report(sources or Sources())
     tree = plain_tree(cfg, report)
-    report.trust = trust or Trust(entries_in(tree.get("trust"), report), project_folders())
-    check_targets(tree, (), report)
+    entries = entries_in(tree.get("trust"), report) if isinstance(tree, dict) else ()
+    report.trust = replace(trust or Trust(), entries=entries, roots=project_folders())
+    check_targets(tree, report)
+    check_targets({"hydra": {"callbacks": hooks}}, report)
     _Checker(report).mapping(tree, Config, ())
     if isinstance(tree, dict):
         relations(tree, report)
@@ -128,7 +133,7 @@ class _Checker:
     def wrong_type(self, value: Any, kind: Any, key: Key) -> None:
         """A value that is not of its type."""
         choices = choices_of(kind)
-        group = key[0] if len(key) == 1 and isinstance(value, str) else None
+        group = key[0] if len(key) == 1 and isinstance(value, str) and dataclasses.is_dataclass(kind) else None
         fix = f"`lightkit config {group}` lists the options" if group else type_hint(value, kind)
         what = "not one of the choices" if choices else "wrong type"
         expected = None if choices else in_words(kind)

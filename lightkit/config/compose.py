@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
-from lightkit.config.defaults import check_defaults, misspelled_words
+from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
 from lightkit.config.origins import Sources, dotted, parts_of, shown
@@ -96,7 +96,7 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
     sources = Sources(loader.layers(), rewritten.values)
     errors += misspelled_words(loader)
     task = without_hydra(cfg)
-    found = problems(task, sources)
+    found = problems(task, sources, hooks=_hooks(cfg))
     # Without the experiment that was meant, other keys are valid than with it.
     errors += (
         [] if GROUP in rewritten.skipped else [error for error in found if not _below(error.key, rewritten.skipped)]
@@ -109,16 +109,23 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
 
 
 def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
-    """A run without a name is called after what it trains on what."""
-    if cfg.get("name") is None and {"data", "model"} <= choices.keys():
+    """A run without a name is called after its experiment, or after what it trains on what."""
+    if cfg.get("name") is None and ({"data", "model"} <= choices.keys() or GROUP in choices):
+        parts = [choices[GROUP]] if GROUP in choices else [choices["data"], choices["model"]]
         with open_dict(cfg), read_write(cfg):
-            cfg.name = f"{choices['data']}_{choices['model']}"
+            cfg.name = "_".join(parts).replace("/", "_")
     return cfg
 
 
 def without_hydra(cfg: DictConfig) -> DictConfig:
     """The part of a composition that belongs to lightkit."""
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+
+
+def _hooks(cfg: DictConfig) -> object:
+    """Callbacks for Hydra itself, as they are written: the one place where Hydra calls any `_target_`."""
+    hooks = cfg.hydra.get("callbacks")
+    return OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
 
 
 def _below(key: str | None, nodes: Sequence[str]) -> bool:
@@ -130,6 +137,9 @@ def _load(loader: Loader, config_name: str, rewritten: Rewritten, errors: list[U
     """Let Hydra compose. Overrides it can't apply are reported and left out; without a tree the result is None."""
     try:
         return loader.compose(config_name, rewritten.texts)
+    except RecursionError as error:
+        errors.append(circle(loader) or _composition_error(loader, config_name, error))
+        return None
     except (*COMPOSE_ERRORS, yaml.YAMLError) as error:
         if _toggle_plus(rewritten, str(error)):
             return _load(loader, config_name, rewritten, errors)

@@ -12,6 +12,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.config.hydra_compat import Loader
 from lightkit.config.origins import nodes, shown
+from lightkit.config.project import shipped_conf
 
 _WORDS = ("override", "optional")
 _TWO_WORDS = re.compile(r"^[ \t]*-[ \t]+['\"]?(\w+)[ \t]+(?:(\w+)[ \t]+)?[/\w@.:]+['\"]?[ \t]*:", re.M)
@@ -36,6 +37,49 @@ def check_defaults(loader: Loader) -> list[UserError]:
             wrong = _wrong_words(item, path)
             errors += wrong or _wrong_names(loader, item, folder, path)
     return errors
+
+
+def circle(loader: Loader) -> UserError | None:
+    """The error for a file of the last composition that includes itself, straight or by way of others."""
+    known = {name.strip("/").removesuffix(".yaml"): path for name, path in loader.used_files()}
+    graph = {name: dict(_included(name, path)) for name, path in known.items()}
+    for name, path in known.items():
+        way = _way(graph, name, name, ())
+        if way is None:
+            continue
+        detour = f": {' → '.join((*way, name))}" if len(way) > 1 else ""
+        fix = "take this entry out"
+        if "/" not in name:
+            fix += (
+                f"; this {path.name} stands in for the shipped one, so copy from {shipped_conf() / path.name} instead"
+            )
+        item = graph[name][way[1] if len(way) > 1 else name]
+        return UserError(f"{path.name} includes itself{detour}", key="defaults", origin=_at(item, path), fix=fix)
+    return None
+
+
+def _way(graph: dict[str, dict[str, yaml.Node]], start: str, goal: str, seen: tuple[str, ...]) -> list[str] | None:
+    """The files from one to the other, without the last; None when there is no way."""
+    for following in graph.get(start, ()):
+        if following == goal:
+            return [start]
+        rest = _way(graph, following, goal, (*seen, start)) if following not in seen else None
+        if rest is not None:
+            return [start, *rest]
+    return None
+
+
+def _included(name: str, path: Path) -> Iterator[tuple[str, yaml.Node]]:
+    """Names of the files that the defaults list of a file includes, with the entries."""
+    folder = PurePosixPath(name).parent
+    for item in _entries(path):
+        if isinstance(item, yaml.ScalarNode):
+            yield absolute(str(item.value).partition("@")[0], folder).removesuffix(".yaml"), item
+        elif isinstance(item, yaml.MappingNode) and item.value:
+            words = str(item.value[0][0].value).split()
+            group = absolute(words[-1].partition("@")[0], folder) if words else ""
+            for option in _options(item.value[0][1]) if "override" not in words else ():
+                yield f"{group}/{option}", item
 
 
 def _text(path: Path) -> str:
@@ -76,7 +120,7 @@ def _wrong_names(loader: Loader, item: yaml.Node, folder: PurePosixPath, path: P
         what = "an entry of a defaults list is a file name or one `group: option`"
         return [UserError(what, key="defaults", origin=_at(item, path))]
     words = str(item.value[0][0].value).split()
-    group = _absolute(words[-1].partition("@")[0], folder)
+    group = absolute(words[-1].partition("@")[0], folder)
     if "optional" in words[:-1]:
         return []
     if not loader.is_group(group):
@@ -101,7 +145,7 @@ def _wrong_config(loader: Loader, item: yaml.ScalarNode, folder: PurePosixPath, 
     name = str(item.value).partition("@")[0]
     if name == "_self_" or "${" in name:
         return []
-    config = _absolute(name, folder)
+    config = absolute(name, folder)
     if loader.repository.config_exists(config):
         return []
     group = str(PurePosixPath(config).parent).removeprefix(".")
@@ -110,7 +154,8 @@ def _wrong_config(loader: Loader, item: yaml.ScalarNode, folder: PurePosixPath, 
     return [UserError(what, key="defaults", received=name, choices=choices, origin=_at(item, path))]
 
 
-def _absolute(name: str, folder: PurePosixPath) -> str:
+def absolute(name: str, folder: PurePosixPath) -> str:
+    """Full name of what an entry of a defaults list names, seen from the folder of its file."""
     joined = PurePosixPath(name[1:]) if name.startswith("/") else folder / name
     return str(joined)
 

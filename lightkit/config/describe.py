@@ -14,11 +14,12 @@ from typing import Any
 import lightkit.config.schema as schema
 from lightkit.common.errors import UserError
 from lightkit.config.annotations import in_words
-from lightkit.config.check import schema_fields
+from lightkit.config.check import schema_fields, valid_keys
 from lightkit.config.compose import make_loader
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import Loader
 from lightkit.config.limits import LIMITS
+from lightkit.config.options import Argument, option_arguments
 from lightkit.config.origins import shown
 
 
@@ -72,6 +73,46 @@ def describe_group(group: str) -> list[Row]:
     if not dataclasses.is_dataclass(kind):
         return []
     return _rows(typing.cast(type, kind), f"{group}." if group else "", nested=bool(group))
+
+
+def describe_key(key: str) -> list[Row]:
+    """A key of the schema and those below it (`trainer.callbacks`, `optim.rules`); empty for any other key.
+
+    Args:
+        key: Full key. One below a node that takes any name (`metrics.val.f1`, `extra.width`) leads to that node.
+    """
+    group = key.partition(".")[0]
+    known = {row.key: row for row in [*describe_group(""), *describe_group(group)]}
+    below = [row for row in known.values() if row.key == key or row.key.startswith((f"{key}.", f"{key}[]"))]
+    place = key
+    while not below and "." in place:
+        place = place.rpartition(".")[0]
+        row = known.get(place)
+        below = [row] if row is not None and row.type == in_words(dict) else []
+    return below
+
+
+def describe_arguments(
+    group: str, *, project: Path | None = None, config_dir: str | None = None
+) -> dict[str, list[Argument]]:
+    """By option of a group: the arguments of what it builds, set or not; options without any are left out."""
+    loader = make_loader(project=project, config_dir=config_dir)
+    found = {name: option_arguments(loader, group, name) for name in loader.options(group)}
+    return {name: arguments for name, arguments in found.items() if arguments}
+
+
+def unknown_key(key: str, *, project: Path | None = None, config_dir: str | None = None) -> UserError:
+    """The error for a key that neither the schema nor any option of its group has."""
+    group, _, rest = key.partition(".")
+    loader = make_loader(project=project, config_dir=config_dir)
+    if rest and loader.is_group(group):
+        arguments = describe_arguments(group, project=project, config_dir=config_dir).values()
+        known = {*(row.key for row in describe_group(group)), *(item.key for each in arguments for item in each)}
+        return UserError("there is no such key", received=key, choices=sorted(known))
+    meant = [name for name in dict.fromkeys([*LIMITS, *valid_keys()]) if name.rpartition(".")[2] == key]
+    fix = f"did you mean {' or '.join(meant[:3])}?" if meant else None
+    choices = [name for name in loader.groups() if name != "hydra"]
+    return UserError("there is no such group", received=key, choices=choices, fix=fix)
 
 
 def _rows(kind: type, prefix: str, *, nested: bool) -> list[Row]:
@@ -141,8 +182,7 @@ def list_options(group: str, *, project: Path | None = None, config_dir: str | N
     if not loader.is_group(group):
         if group == GROUP:
             return []
-        choices = [name for name in loader.groups() if name != "hydra"]
-        raise UserError("there is no such group", received=group, choices=choices)
+        raise unknown_key(group, project=project, config_dir=config_dir)
     return [_option(loader, group, name) for name in loader.options(group)]
 
 

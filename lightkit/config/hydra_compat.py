@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lightkit.config.experiments import SCHEME, ExperimentSource
 
 APP = "lightkit"
-COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError)
+COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
 
 

@@ -5,47 +5,117 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from lightkit.common.errors import UserError
+from lightkit.config.allow import judge, refused, targets_in, verify
+from lightkit.config.blame import DEBUG, own_line
 from lightkit.config.check import schema_fields
 from lightkit.config.hydra_compat import build, built_from, locate
-from lightkit.config.origins import parts_of
-from lightkit.config.schema import Config
+from lightkit.config.origins import dotted, parts_of
+from lightkit.config.project import project_folders
+from lightkit.config.schema import SIZES, Config
 from lightkit.config.signatures import TargetError, read
 from lightkit.config.tree import to_plain
+from lightkit.config.trust import Trust
 
+_KINDS = (
+    ({"vocab_size", "context_length"}, "a data set of tokens, such as data=text"),
+    ({"in_channels", "in_features"}, "a data set of numbers or images, such as data=digits"),
+)
+"""Sizes that only some data sets have, and which those are."""
 _FULL_KEY = re.compile(r"^full_key: (\S+)", re.M)
 
 
-def instantiate(node: Any, *, key: str, **provided: Any) -> Any:
+def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -> Any:
     """Build a `_target_` node and those inside it.
 
     Args:
-        node: The node, from OmegaConf or a dict.
+        node: The node, from OmegaConf or a dict. What `trust` at the root of its configuration names may be built too.
         key: Where it stands in the configuration (`optim`, `metrics.val.accuracy`); keys of the node that lightkit
             reads itself, such as `optim.rules`, are left out.
+        expected: Type the result must be an instance of; None takes anything. A class that is none is not even called.
         **provided: Arguments the configuration may leave out. A target gets those its signature names and the
             configuration does not; nested targets only get plain values (numbers, text, tuples of them).
 
     Raises:
-        UserError: The target can't be imported or fails; the exception behind it is its `__cause__`. A `UserError` of
-            the target itself is handed on as it is.
+        UserError: The target may not be built, can't be imported, fails, or gives something else than expected; an
+            exception behind it is its `__cause__`. A `UserError` of the target itself is handed on as it is.
     """
     plain = to_plain(node)
     target = plain.get("_target_") if isinstance(plain, dict) else None
     if not isinstance(target, str):
         raise UserError("nothing to build: there is no `_target_`", key=key, received=plain)
+    _admit(plain, key, _trust(node), expected)
     config = {name: value for name, value in plain.items() if name not in _own_keys(key)}
     keep_partial = config.pop("_partial_", False)
+    if not keep_partial:
+        _need_sizes(config, key, provided)
     try:
         extra = _missing_ones(config, provided)
         inner = {name: _with_provided(value, _plain_values(provided)) for name, value in config.items()}
         call = build({"_convert_": "all", **inner, "_partial_": True})
-        return functools.partial(call, **extra) if keep_partial else call(**extra)
+        made = functools.partial(call, **extra) if keep_partial else call(**extra)
     except Exception as error:
         raise _as_user_error(error, target, key) from _cause(error)
+    if expected is not None and not isinstance(made, expected):
+        raise _wrong_kind(target, key, expected)
+    return made
+
+
+def _trust(node: Any) -> Trust:
+    """What the configuration that a node is part of may build."""
+    entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
+    return Trust(tuple(entries or ()), project_folders())
+
+
+def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None:
+    """Check every target of a node: all of them by their source, before any is imported, then the objects."""
+    found = list(targets_in(plain, parts_of(key)))
+    for place, target in found:
+        refusal = judge(target, trust)
+        if refusal is not None:
+            raise refused(refusal, target, place, trust)
+        _must_exist(target, dotted(place))
+    for place, target in found:
+        built = _located(target, dotted(place))
+        refusal = verify(built, target, trust)
+        if refusal is not None:
+            raise refused(refusal, target, place, trust)
+        if place == parts_of(key) and isinstance(built, type) and expected and not issubclass(built, expected):
+            raise _wrong_kind(target, key, expected)
+
+
+def _must_exist(target: str, key: str) -> None:
+    """Refuse what only an import could tell to be there: `torch.ops` finds libraries by the names it is asked for."""
+    try:
+        read(target)
+    except TargetError as error:
+        raise UserError(error.sentence(target), key=key, received=target) from error
+
+
+def _located(target: str, key: str) -> Any:
+    try:
+        return locate(target)
+    except Exception as error:
+        raise _as_user_error(error, target, key) from error
+
+
+def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
+    kind = _public_name(expected)
+    return UserError(f"{target} is not of the kind that is built here", key=key, expected=kind, received=target)
+
+
+def _public_name(kind: Any) -> str:
+    """The shortest path of a class: `torch.nn.Module`, though it is defined further down."""
+    parts = kind.__module__.split(".")
+    names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    home = next((name for name in names if getattr(sys.modules.get(name), kind.__name__, None) is kind), None)
+    return f"{home or kind.__module__}.{kind.__name__}"
 
 
 def _own_keys(key: str) -> set[str]:
@@ -66,6 +136,23 @@ def _missing_ones(config: dict[str, Any], provided: dict[str, Any]) -> dict[str,
     by_position = set(names[: len(config.get("_args_") or ())])
     wanted = [name for name in names if name in provided and name not in config and name not in by_position]
     return {name: provided[name] for name in wanted}
+
+
+def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> None:
+    """Refuse a target that cannot do without a size that the data set has not got."""
+    sizes = {name: value for name, value in provided.items() if name in SIZES}
+    signature = read(config["_target_"]) if sizes else None
+    if signature is None:
+        return
+    listed = signature.parameters[len(config.get("_args_") or ()) :]
+    needed = [item.name for item in listed if item.required and item.name in SIZES]
+    missing = [name for name in needed if name not in config and name not in provided]
+    if missing:
+        what = f"{config['_target_']} needs {' and '.join(missing)}, which this data set does not provide"
+        expected = next((kind for names, kind in _KINDS if names & set(missing)), None)
+        received = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        fix = f"another {parts_of(key)[0]}, other data, or {key}.{missing[0]}=VALUE"
+        raise UserError(what, key=key, expected=expected, received=received, fix=fix)
 
 
 def _accepted(target: str) -> list[str]:
@@ -123,4 +210,5 @@ def _as_user_error(error: Exception, target: str, key: str) -> UserError:
         raise cause
     place = f"{key}.{inner[-1]}" if inner else key
     reason = str(cause).strip() or type(cause).__name__
-    return UserError(f"{target} could not be built: {type(cause).__name__}: {reason}", key=place)
+    what = f"{target} could not be built: {type(cause).__name__}: {reason}"
+    return UserError(what, key=place, origin=own_line(cause), fix=DEBUG)

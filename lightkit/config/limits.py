@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,8 @@ class Limit:
     fix: str | None = None
 
     def holds(self, value: float) -> bool:
-        """Whether the number is allowed; not-a-number never is."""
-        if math.isnan(value):
+        """Whether the number is allowed; infinity and not-a-number never are."""
+        if not math.isfinite(value):
             return False
         above = self.low is None or value > self.low or (value == self.low and not self.open_low)
         return above and (self.high is None or value < self.high or (value == self.high and not self.open_high))
@@ -36,6 +37,7 @@ class Limit:
         return "a number " + ", ".join(part for part in (low, high) if part)
 
 
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 _COUNT, _FROM_ZERO, _ABOVE_ZERO = Limit(low=1), Limit(low=0), Limit(low=0, open_low=True)
 _SHARE, _PART = Limit(low=0, high=1), Limit(low=0, high=1, open_high=True)
 _RATE = Limit(
@@ -86,6 +88,7 @@ LIMITS: dict[str, Limit] = {
     "checkpoint.every_steps": _COUNT,
     "checkpoint.keep_last": _COUNT,
     "checkpoint.keep_best": _FROM_ZERO,
+    "checkpoint.keep_every": _COUNT,
     "logger.every_steps": _COUNT,
     "logger.console.every_seconds": _ABOVE_ZERO,
     "logger.tensorboard.images": _FROM_ZERO,
@@ -98,7 +101,8 @@ def out_of_range(value: Any, key: Key, report: Report) -> None:
     limit = LIMITS.get(".".join("*" if isinstance(part, int) else part for part in key))
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if limit is not None and is_number and not limit.holds(value):
-        report.add(key, "out of range", expected=limit.in_words(), received=value, fix=limit.fix)
+        expected = limit.in_words() if math.isfinite(value) else f"{limit.in_words()}, and finite"
+        report.add(key, "out of range", expected=expected, received=value, fix=limit.fix if value == 0 else None)
 
 
 def relations(tree: dict[str, Any], report: Report) -> None:
@@ -106,6 +110,7 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _shares(_node(tree, "data", "split"), report)
     _length(_node(tree, "trainer"), report)
     _monitor(_node(tree, "metrics"), report)
+    _device(_node(tree, "device").get("name"), report)
     name = tree.get("name")
     if isinstance(name, str) and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
         report.add(("name",), "can't be part of a folder's name", expected="text without slashes", received=name)
@@ -143,6 +148,12 @@ def _monitor(metrics: dict[str, Any], report: Report) -> None:
     valid = [f"{part}/{name}" for part in ("train", "val", "test") for name in ("loss", *_names(metrics.get(part)))]
     if not any(monitor == name or monitor.startswith(f"{name}/") for name in valid):
         report.add(("metrics", "monitor"), "no metric of that name is measured", received=monitor, choices=valid)
+
+
+def _device(name: Any, report: Report) -> None:
+    if isinstance(name, str) and not _DEVICE.fullmatch(name):
+        choices = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
+        report.add(("device", "name"), "no such device", received=name, choices=choices)
 
 
 def _names(node: Any) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import lightkit.config.modules as modules
 from lightkit.common.suggest import nearest
@@ -39,6 +41,32 @@ class TargetError(ValueError):
     def __init__(self, what: str, *, received: str, choices: list[str], prefix: str = "") -> None:
         super().__init__(what)
         self.what, self.received, self.choices, self.prefix = what, received, choices, prefix
+
+    def sentence(self, target: str) -> str:
+        """What to tell about the whole path."""
+        return f"{target} does not exist: {self.what}"
+
+
+class BrokenError(TargetError):
+    """A `_target_` in a file that is no valid Python.
+
+    Args:
+        module: The file as far as it was read.
+    """
+
+    def __init__(self, module: Module) -> None:
+        place, _, reason = module.broken.partition(": ")
+        self.place = _relative(place)
+        super().__init__(f"{self.place}: {reason}", received=module.name, choices=[])
+
+    def sentence(self, target: str) -> str:
+        """What to tell about the whole path."""
+        return f"{target} can't be read, as its file is no valid Python: {self.what}"
+
+
+def _relative(place: str) -> str:
+    here = f"{Path.cwd()}{os.sep}"
+    return place.removeprefix(here)
 
 
 class UnreadableError(Exception):
@@ -127,6 +155,8 @@ def _attribute(found: Found, name: str, depth: int = 0) -> Found:
 
 
 def _module_attribute(module: Module, name: str, depth: int) -> Found:
+    if module.broken:
+        raise BrokenError(module)
     if module.opaque or depth > _DEPTH:
         raise UnreadableError(module.name)
     binding = module.bindings.get(name)
@@ -149,8 +179,14 @@ def _follow(module: Module, binding: Binding, depth: int) -> Found:
     """From the statement that binds a name to the definition behind it."""
     if binding.node is None:
         source = modules.load(binding.module)
+        if source is not None and source.broken:
+            raise BrokenError(source)
         if source is None or source.opaque:
             raise UnreadableError(binding.module)
+        # `from torch import hub as hub` inside of torch itself can only mean the module torch.hub.
+        own_module = modules.load(f"{source.name}.{binding.name}") if source is module else None
+        if own_module is not None:
+            return Found(own_module)
         return Found(source) if binding.name is None else _module_attribute(source, binding.name, depth)
     if isinstance(binding.node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return Found(module, binding.node)

@@ -37,12 +37,14 @@ class Module:
         file: Its source; None for packages without `__init__.py` and for compiled modules.
         folders: Where submodules are looked for; empty unless it is a package.
         opaque: Its names can't be read (compiled, built in).
+        broken: Why its source is no valid Python, with file and line; then it is opaque too.
     """
 
     name: str
     file: Path | None = None
     folders: tuple[Path, ...] = ()
     opaque: bool = False
+    broken: str = ""
     bindings: dict[str, Binding] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
     dynamic: bool = False
@@ -121,7 +123,10 @@ def _read(module: Module) -> None:
     assert module.file is not None
     try:
         tree = ast.parse(module.file.read_bytes())
-    except (SyntaxError, ValueError, OSError):
+    except SyntaxError as error:
+        module.opaque, module.broken = True, f"{module.file}:{error.lineno or 1}: {error.msg}"
+        return
+    except (ValueError, OSError):
         module.opaque = True
         return
     for statement, first in _statements(tree.body):

@@ -82,6 +82,12 @@ def _is_choice(loader: Loader, override: Override) -> bool:
 
 def _unreadable(text: str, message: str) -> UserError:
     reason = message.splitlines()[0] if message else ""
+    if reason.startswith("LexerNoViableAlt"):
+        key, _, value = text.partition("=")
+        odd = next((sign for sign in value if not sign.isascii()), "")
+        reason = f"{odd!r} needs quotes around the value" if odd else "a character that needs quotes around the value"
+        fix = f"""'{key}="{value}"'"""
+        return UserError(f"this override can't be read: {reason}", received=text, origin=command_line(text), fix=fix)
     fix = "use key=value, group=option or ~key; put quotes around spaces, commas and brackets: 'key=\"a, b\"'"
     return UserError(f"this override can't be read: {reason}", received=text, origin=command_line(text), fix=fix)
 

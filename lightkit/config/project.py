@@ -42,7 +42,12 @@ def project_root() -> Path | None:
         if not Path(named).is_dir():
             raise UserError("the environment variable LIGHTKIT_PROJECT names no folder", received=named)
         return Path(named).resolve()
-    here = Path.cwd().resolve()
+    return project_of(Path.cwd())
+
+
+def project_of(place: Path) -> Path | None:
+    """The nearest folder from `place` upwards that has `conf/` or `experiments/`."""
+    here = place.resolve()
     for folder in (here, *here.parents):
         if (folder / "conf").is_dir() or (folder / "experiments").is_dir():
             return folder

@@ -19,6 +19,7 @@ from lightkit.config.hydra_compat import Loader, apply_override
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import command_line, rewrite, undeletable
 from lightkit.config.project import make_importable, project_root
+from lightkit.config.trust import Trust
 
 FILE = "config.yaml"
 _REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
@@ -40,7 +41,13 @@ def save(cfg: DictConfig, folder: Path) -> Path:
 
 def to_yaml(cfg: DictConfig) -> str:
     """The configuration as YAML, resolved but for what comes from the environment."""
-    return OmegaConf.to_yaml(OmegaConf.create(_public(cfg)))
+    return OmegaConf.to_yaml(OmegaConf.create(public(cfg)))
+
+
+def public(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values, resolved but for what comes from the environment: it may be a secret."""
+    content: dict[str, Any] = _public(cfg)
+    return content
 
 
 def _public(node: DictConfig | ListConfig) -> Any:
@@ -87,6 +94,9 @@ def _holder(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig
 def load_run(run: Path, overrides: Sequence[str] = ()) -> Composed:
     """The configuration a run was started with, changed by value overrides and checked again.
 
+    A run folder may come from anybody, so what its file trusts counts for nothing: a `_target_` beyond the usual ones
+    must be trusted by `conf/config.yaml` of the user's project or by an override, `trust=[package]`.
+
     Args:
         run: Folder of the run.
         overrides: `trainer.epochs=50`, `~metrics.val.f1`. The options of groups can't be changed any more.
@@ -98,12 +108,27 @@ def load_run(run: Path, overrides: Sequence[str] = ()) -> Composed:
     path = Path(run) / FILE
     make_importable(project_root())
     cfg, loader, errors = _read(path), make_loader(), list[UserError]()
+    trust = Trust(offered=_strings(cfg), outside=(path.parent.resolve(),))
+    cfg["trust"] = project_trust(path.parent.resolve())
     values = [text for text in overrides if _apply(cfg, loader, text, errors)]
     sources = Sources([(path, "")], [(text.lstrip("+").partition("=")[0], text) for text in values])
-    errors += problems(cfg, sources)
+    errors += problems(cfg, sources, trust)
     if errors:
         raise UserErrors(errors)
     return Composed(complete(cfg), list(overrides), {}, sources)
+
+
+def project_trust(run: Path) -> list[str]:
+    """What `conf/config.yaml` of the user's project trusts, which the folder of a run can't be."""
+    root = project_root()
+    path = root / "conf" / "config.yaml" if root is not None and not root.is_relative_to(run) else None
+    return list(_strings(_read(path))) if path is not None and path.is_file() else []
+
+
+def _strings(cfg: DictConfig) -> tuple[str, ...]:
+    """`trust` as it is written, without resolving anything."""
+    entries = OmegaConf.to_container(cfg).get("trust")  # type: ignore[union-attr]
+    return tuple(item for item in entries if isinstance(item, str)) if isinstance(entries, list) else ()
 
 
 def _read(path: Path) -> DictConfig:

@@ -256,6 +256,13 @@ class CheckpointConfig:
     """Number of newest checkpoints kept, at least 1."""
     keep_best: int = 1
     """Number of best checkpoints kept by `metrics.monitor`; 0 keeps none."""
+    keep_every: Optional[int] = None
+    """Keep for good the first checkpoint at or after every this many optimizer steps; null keeps none for that."""
+    asynchronous: bool = True
+    """Write while training goes on, which then waits for a copy of the state in host memory only."""
+    export: Literal["none", "weights", "safetensors", "model"] = "none"
+    """Write the best weights once more at the end, for others to read: `weights.pt` (a state dict),
+    `weights.safetensors`, or `model.pt` (the model with its class, a pickle)."""
     enabled: bool = True
     """Write checkpoints at all."""
 
@@ -335,7 +342,8 @@ class Config:
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     """Going on with a run that was stopped."""
     name: Optional[str] = None
-    """Name of the run; ends the name of its folder. Null takes the options of data and model, such as `wine_mlp`."""
+    """Name of the run; ends the name of its folder. Null takes the name of the experiment, or else
+    the options of data and model, such as `wine_mlp`."""
     seed: int = 0
     """Seed of everything random in the run but the data split."""
     trust: list[str] = field(default_factory=list)

@@ -14,6 +14,7 @@ from typing import Any
 import lightkit.config.modules as modules
 from lightkit.config.annotations import or_none, read_annotation
 from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, last_name, own
+from lightkit.config.modules import Module
 
 __all__ = ["Parameter", "Signature", "TargetError", "clear", "read"]
 
@@ -78,7 +79,7 @@ def _of(found: Found, owner: Found | None) -> Signature:
     in_class = owner is not None and isinstance(owner.node, ast.ClassDef)
     # Taken from the class, a plain method still wants `self`; a class method is bound already.
     bound = in_class and _decorated(found.node, "classmethod")
-    return _of_function(found.node, skip=1 if bound else 0, forwarded=None)
+    return _of_function(found.node, found.module, skip=1 if bound else 0, forwarded=None)
 
 
 def _decorated(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *names: str) -> bool:
@@ -96,7 +97,7 @@ def _of_class(found: Found) -> Signature:
         raise UnreadableError(found.module.name)
     init = own(node, "__init__")
     if init is not None:
-        return _of_function(init, skip=1, forwarded=found)
+        return _of_function(init, found.module, skip=1, forwarded=found)
     if _decorated(node, "dataclass", "define", "attrs"):
         return _of_dataclass(found)
     return _inherited(found)
@@ -113,7 +114,9 @@ def _inherited(found: Found) -> Signature:
 _NOTHING = Signature(())
 
 
-def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef, *, skip: int, forwarded: Found | None) -> Signature:
+def _of_function(
+    node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module, *, skip: int, forwarded: Found | None
+) -> Signature:
     """The arguments of a function; with `forwarded`, the class whose bases get what `**kwargs` catches."""
     listed = [*node.args.posonlyargs, *node.args.args]
     gap: list[ast.expr | None] = [None] * (len(listed) - len(node.args.defaults))
@@ -121,7 +124,7 @@ def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef, *, skip: int, for
     positional = len(pairs)
     pairs = [pair for pair in pairs if pair[0] not in node.args.posonlyargs]
     pairs += list(zip(node.args.kwonlyargs, node.args.kw_defaults))
-    own_ones = tuple(_parameter(argument, default) for argument, default in pairs)
+    own_ones = tuple(_parameter(argument, default, module) for argument, default in pairs)
     if node.args.kwarg is None:
         return Signature(own_ones, positional=positional)
     rest = _caught(node, node.args.kwarg.arg, forwarded)
@@ -130,11 +133,26 @@ def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef, *, skip: int, for
     return Signature((*own_ones, *more), open=rest.open, positional=positional)
 
 
-def _parameter(argument: ast.arg, default: ast.expr | None) -> Parameter:
-    kind = read_annotation(argument.annotation)
+def _parameter(argument: ast.arg, default: ast.expr | None, module: Module) -> Parameter:
+    kind = read_annotation(_alias(argument.annotation, module))
     if isinstance(default, ast.Constant) and default.value is None:
         kind = or_none(kind)
     return Parameter(argument.arg, kind, required=default is None, default=ast.unparse(default) if default else "")
+
+
+def _alias(annotation: ast.expr | None, module: Module, depth: int = 0) -> ast.expr | None:
+    """What a name stands for where it is a `Literal[...]` with a name of its own, as in `mode: Mode`."""
+    binding = module.bindings.get(annotation.id) if isinstance(annotation, ast.Name) else None
+    if binding is None or depth > 5:
+        return annotation
+    if binding.node is None:
+        source = modules.load(binding.module) if binding.name else None
+        name = ast.Name(binding.name or "")
+        found = _alias(name, source, depth + 1) if source is not None else name
+        return annotation if found is name else found
+    value = getattr(binding.node, "value", None)
+    is_literal = isinstance(value, ast.Subscript) and last_name(value.value) == "Literal"
+    return value if is_literal else annotation
 
 
 def _caught(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, found: Found | None) -> Signature:
@@ -195,11 +213,11 @@ def _of_dataclass(found: Found) -> Signature:
         fields.update({parameter.name: parameter for parameter in _of_class(base).parameters})
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            fields.update(_field(item, item.target.id))
+            fields.update(_field(item, item.target.id, found.module))
     return Signature(tuple(fields.values()), positional=len(fields))
 
 
-def _field(item: ast.AnnAssign, name: str) -> dict[str, Parameter]:
+def _field(item: ast.AnnAssign, name: str, module: Module) -> dict[str, Parameter]:
     if "ClassVar" in ast.unparse(item.annotation):
         return {}
     options: dict[str | None, ast.expr] = {}
@@ -210,5 +228,5 @@ def _field(item: ast.AnnAssign, name: str) -> dict[str, Parameter]:
         required = not {"default", "default_factory"} & set(options)
     else:
         required = item.value is None
-    made = _parameter(ast.arg(name, item.annotation), item.value)
+    made = _parameter(ast.arg(name, item.annotation), item.value, module)
     return {name: replace(made, required=required)}

@@ -17,7 +17,7 @@ from lightkit.data.normalize import Normalizer
 from lightkit.data.prepare import Mixup, Prepare, Transform
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
-from lightkit.data.tensors import TensorData
+from lightkit.data.tensors import TensorData, check_classes
 
 _FIT_SAMPLES = 2048
 _FIT_ROWS = 4096
@@ -115,6 +115,7 @@ def build_data(
         UserError: A setting is out of range or does not suit the data.
     """
     source = as_source(dataset)
+    check_classes(source.info)
     spec = split if isinstance(split, SplitSpec) else SplitSpec(**split)
     if spec.by == "fold" and source.info.task == "language_modeling":
         raise UserError("a text is cut in order, not into folds", key="data.split.by", received="fold", expected="file")

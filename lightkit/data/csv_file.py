@@ -26,6 +26,7 @@ def csv(
     task: str | None = None,
     categorical: Sequence[str] = (),
     delimiter: str = ",",
+    encoding: str = "utf-8",
     missing: str = "error",
     val_path: str | None = None,
     test_path: str | None = None,
@@ -44,7 +45,8 @@ def csv(
         task: `multiclass`, `binary` (one output), `multilabel` or `regression`; None finds out: text and up to 20 whole
             numbers are classes, several columns of 0 and 1 are labels.
         categorical: Feature columns that hold names.
-        delimiter: What stands between two cells.
+        delimiter: What stands between two cells, such as `;`.
+        encoding: How the text is written down, such as `utf-8`, `latin-1` or `cp1252`.
         missing: What to do with rows that lack a value: `error` or `drop`.
         val_path: File of the validation rows.
         test_path: File of the test rows.
@@ -58,7 +60,11 @@ def csv(
         raise UserError("unknown", key="data.dataset.missing", received=missing, choices=("error", "drop"))
     targets = [target] if isinstance(target, str) else list(target)
     paths = {"train": path, "val": val_path, "test": test_path}
-    tables = {n: read_table(p, delimiter=delimiter, key=_path_key(n)) for n, p in paths.items() if p is not None}
+    tables = {
+        name: read_table(file, delimiter=delimiter, encoding=encoding, key=_path_key(name))
+        for name, file in paths.items()
+        if file is not None
+    }
     first = tables["train"]
     chosen = _feature_names(first, features, targets=targets, categorical=categorical, split_column=split_column)
     needed = [*chosen, *targets, *([split_column] if split_column else [])]
@@ -112,9 +118,10 @@ def _without_holes(table: Table, names: list[str], *, missing: str) -> Table:
         return table
     rows = {row for row, _ in holes}
     row, column = holes[0]
+    problem = "is infinite" if "inf" in table.columns[column][row].lower() else "has no value"
     if missing == "error" or len(rows) == len(table):
         raise UserError(
-            f"{table.path}, line {table.lines[row]}: column {column!r} has no value",
+            f"{table.path}, line {table.lines[row]}: column {column!r} {problem}",
             key="data.dataset.path",
             expected="a finite number or a name",
             received=table.columns[column][row],
@@ -165,6 +172,14 @@ def _targets(tables: list[Table], targets: list[str], *, task: str, scale: float
 def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[Tensor, tuple[str, ...]]:
     found = set(tables[0].columns[target])
     names = sorted(found, key=float) if all(map(is_number, found)) else sorted(found)
+    if len(names) == 1:
+        raise UserError(
+            f"column {target!r} holds one class only",
+            key="data.dataset.target",
+            expected="2 classes or more",
+            received=names[0],
+            choices=[name for name in tables[0].columns if name != target],
+        )
     if binary and len(names) != 2:
         raise UserError("binary needs a target of two values", key="data.dataset.task", received=names[:5])
     number = {name: i for i, name in enumerate(names)}

@@ -97,12 +97,11 @@ class Loader:
 
     @property
     def epoch_samples(self) -> int:
-        """Samples of an epoch, without those that `drop_last` leaves out."""
-        return self._end(0)
+        """Samples of an epoch, without those that `drop_last` leaves out.
 
-    def _end(self, start: int) -> int:
-        left = self.num_samples - start
-        return start + (left - left % self.batch_size if self.options.drop_last else left)
+        An epoch that is entered where no batch of this size begins ends there too, with a smaller batch.
+        """
+        return self.num_samples - (self.num_samples % self.batch_size if self.options.drop_last else 0)
 
     def order(self, epoch: int) -> Tensor:
         """Rows of the data set in the order of an epoch, `(N,)` int64."""
@@ -123,7 +122,7 @@ class Loader:
         """
         if not 0 <= start <= self.num_samples:
             raise ValueError(f"start is {start}, not within 0 to {self.num_samples}")
-        rows = self.order(epoch)[start : self._end(start)]
+        rows = self.order(epoch)[start : self.epoch_samples]
         if self._reader is not None:
             batches = self._reader.batches(rows, epoch=epoch, start=start)
         elif self.source.exact and not self.prepare.augment:

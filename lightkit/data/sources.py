@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo, fingerprint
+from lightkit.data.sample import read_sample
 from lightkit.data.tensors import Taker, TensorData, check_inputs, check_targets
 
 _SCAN_LIMIT = 10_000
@@ -91,7 +92,7 @@ def _known_targets(base: Any) -> Tensor | None:
 
 
 def _infer(base: Any, targets: Tensor | None) -> DataInfo:
-    sample = base[0]
+    sample = read_sample(base, 0)
     mark = fingerprint([type(base).__qualname__, len(base), targets])
     if not (isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))):
         return DataInfo("custom", (), 0, fingerprint=mark)
@@ -114,4 +115,4 @@ def _all_targets(base: Any, targets: Tensor | None) -> Tensor:
             key="data.dataset",
             fix="give the data set an attribute `info` (lightkit.data.DataInfo), `targets` or `classes`",
         )
-    return torch.tensor([int(base[row][1]) for row in range(len(base))])
+    return torch.tensor([int(read_sample(base, row)[1]) for row in range(len(base))])

@@ -104,6 +104,18 @@ def infer_info(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> DataInf
     return DataInfo("multiclass", tuple(x.shape[1:]), count, names)
 
 
+def check_classes(info: DataInfo) -> None:
+    """Refuse classification with a single class: there is nothing to tell apart, and most metrics fail on it."""
+    if info.task == "multiclass" and info.num_classes < 2:
+        raise UserError(
+            "there is one class only",
+            key="data.dataset",
+            expected="2 classes or more",
+            received=list(info.class_names) or info.num_classes,
+            fix="choose another target, or state the number of classes",
+        )
+
+
 def check_lengths(x: Tensor, y: Tensor, *, name: str) -> None:
     """Refuse inputs and targets of different numbers, and none at all."""
     if len(x) != len(y):

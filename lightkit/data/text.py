@@ -138,11 +138,22 @@ def _read(files: list[Path], max_chars: int | None) -> list[str]:
             raise UserError(
                 f"a file cannot be read: {error.strerror}", key="data.dataset.path", received=str(file)
             ) from error
+        _refuse_binary(text, file)
         texts.append(text)
         left = None if left is None else left - len(text)
     if not any(texts):
         raise UserError("there is no text", key="data.dataset.path", received=str(files[0]))
     return texts
+
+
+def _refuse_binary(text: str, file: Path) -> None:
+    if "\0" in text:
+        raise UserError(
+            "a file holds NUL bytes: it is no text in UTF-8",
+            key="data.dataset.path",
+            received=str(file),
+            fix="name a text file, or the text files of the folder by data.dataset.pattern",
+        )
 
 
 def _codes(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,7 +132,8 @@ def _parts(make: Any, *, root: str, download: bool, options: dict[str, Any]) -> 
 
 def _load(make: Any, options: dict[str, Any]) -> Any:
     try:
-        return make(**options)
+        with _no_empty_folders(Path(str(options.get("root", "")))):
+            return make(**options)
     except TypeError as error:
         raise UserError(
             f"{make.__name__} does not take these arguments: {error}",
@@ -140,11 +144,33 @@ def _load(make: Any, options: dict[str, Any]) -> Any:
     except (RuntimeError, OSError, ValueError) as error:
         wanted = options.get("download", False)
         raise UserError(
-            f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {error}",
+            f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {_reason(error)}",
             key="data.dataset.download" if wanted else "data.dataset.root",
             received=str(options.get("root")),
             fix="check the network, or put the files there by hand" if wanted else "data.dataset.download=true",
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The last line of a message: torchvision lists every server it tried, and why it failed below each."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip("<>") if lines else type(error).__name__
+
+
+@contextmanager
+def _no_empty_folders(root: Path) -> Iterator[None]:
+    """Where loading fails, take back the folders it made for files that never came."""
+    above = [folder for folder in (root, *root.parents) if not folder.exists()]
+    before = set(root.iterdir()) if root.is_dir() else set()
+    try:
+        yield
+    except Exception:
+        new = set(root.iterdir()) - before if root.is_dir() else set()
+        below = [Path(place) for folder in new if folder.is_dir() for place, _, _ in os.walk(folder, topdown=False)]
+        for folder in (*below, *above):
+            with suppress(OSError):  # it holds something, or was never made
+                folder.rmdir()
+        raise
 
 
 def _in_memory(part: Any) -> tuple[Tensor, Tensor] | None:

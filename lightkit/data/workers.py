@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,10 +18,15 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.common.signals import numbers
+from lightkit.data.sample import read_sample
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import LoaderOptions
     from lightkit.data.prepare import Prepare
+
+_SPARED_SECONDS = 60
+"""How long a worker lives on after a signal to the whole process group; the main process ends it much earlier."""
 
 
 class Job(NamedTuple):
@@ -33,6 +42,8 @@ class _Failure(NamedTuple):
     """A user error on its way out of a worker, where raising it would bury it in a traceback."""
 
     text: str
+    trace: str
+    """The traceback of what is behind it; empty where nothing is."""
 
 
 class SampleReader:
@@ -54,6 +65,7 @@ class SampleReader:
         self._options = options
         self._jobs = _Jobs()
         self._loader: DataLoader[Any] | None = None
+        self._running: Iterator[Any] | None = None
 
     def batches(self, rows: Tensor, *, epoch: int, start: int) -> Iterator[Any]:
         """Batches of `rows`, the first of which has position `start` in the epoch.
@@ -66,13 +78,13 @@ class SampleReader:
         made = self._from_workers(jobs) if self._options.num_workers else self._from_here(jobs)
         for batch in made:
             if isinstance(batch, _Failure):
-                raise UserError(batch.text)
+                raise UserError(batch.text) from (RuntimeError(batch.trace) if batch.trace else None)
             yield batch
 
     def _from_here(self, jobs: list[Job]) -> Iterator[Any]:
         for job in jobs:
             with _kept_generators():
-                batch = self._fetch[job]
+                batch = self._fetch.read(job)
             yield _pin(batch) if self._options.pin_memory else batch
 
     def _from_workers(self, jobs: list[Job]) -> Iterator[Any]:
@@ -80,17 +92,16 @@ class SampleReader:
         loader = self._loader or self._start()
         self._loader = loader if self._options.persistent_workers else None
         try:
-            yield from loader
+            self._running = iter(loader)
+            yield from self._running
         except RuntimeError as error:
-            if "exited unexpectedly" not in str(error):
+            if not is_dead_worker(error):
                 raise
             self.close()
-            raise UserError(
-                f"a loader process died: {error}",
-                key="data.num_workers",
-                received=self._options.num_workers,
-                fix="fewer workers if memory ran out; data.num_workers=0 shows errors of the data set itself",
-            ) from error
+            raise dead_worker(error) from error
+        finally:
+            if not self._options.persistent_workers:
+                self.close()
 
     def _start(self) -> DataLoader[Any]:
         options = self._options
@@ -103,13 +114,66 @@ class SampleReader:
             pin_memory=options.pin_memory,
             persistent_workers=options.persistent_workers,
             prefetch_factor=options.prefetch_factor,
+            worker_init_fn=_leave_signals,
             # Its own generator: otherwise each epoch draws a base seed from the global one.
             generator=torch.Generator().manual_seed(mix(options.seed, "workers")),
         )
 
     def close(self) -> None:
         """End the worker processes; `batches` starts new ones."""
-        self._loader = None
+        running, self._loader, self._running = self._running, None, None
+        if running is None:
+            return
+        getattr(running, "_shutdown_workers", _nothing)()
+        for worker in getattr(running, "_workers", ()):
+            if worker.is_alive():  # it hangs
+                worker.kill()
+
+
+def is_dead_worker(error: BaseException) -> bool:
+    """Whether PyTorch noticed that a worker process is gone; it may do so in the middle of anything."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+
+
+def dead_worker(error: BaseException) -> UserError:
+    """The message about a worker process that is gone."""
+    return UserError(
+        f"a loader process died: {str(error).strip().splitlines()[0]}",
+        key="data.num_workers",
+        fix="if it was killed, memory may have run out: fewer workers, or a smaller data.prefetch_factor; "
+        "data.num_workers=0 shows errors of the data set itself",
+        exit_code=1,
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _leave_signals(_number: int) -> None:
+    """Let the main process alone decide what a signal to the whole process group means.
+
+    Ctrl-C goes to all processes at once; the main one saves and then ends its workers.
+    """
+    for number in numbers("SIGTERM"):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _spare_once)
+    sys.excepthook = _hushed
+
+
+def _spare_once(_number: int, _frame: FrameType | None) -> None:
+    # A second one is for this process alone: PyTorch, or the interpreter at its exit, ends a worker that hangs. Neither
+    # sends two where it waits for the end of this process, so it ends by itself too.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "alarm"):
+        signal.alarm(_SPARED_SECONDS)
+
+
+def _hushed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    # A worker's errors go to the main process. What comes here is from the thread that hands tensors over, when the
+    # main process was called away in the middle of that.
+    if not issubclass(kind, (ConnectionError, EOFError)):
+        sys.__excepthook__(kind, error, trace)
 
 
 class _Jobs(Sampler[Job]):
@@ -133,10 +197,13 @@ class _Fetch:
 
     def __getitem__(self, job: Job) -> Any:
         try:
-            batch = self._batch(job)
+            return self.read(job)
         except UserError as error:
-            return _Failure(str(error))
-        return self.prepare(batch, epoch=job.epoch, first=job.first)
+            return _Failure(str(error), _trace(error.__cause__))
+
+    def read(self, job: Job) -> Any:
+        """The batch of a job; raises `UserError` where the data set is at fault."""
+        return self.prepare(self._batch(job), epoch=job.epoch, first=job.first)
 
     def _batch(self, job: Job) -> Any:
         samples = [self._sample(job.epoch, job.first + i, row) for i, row in enumerate(job.rows)]
@@ -157,12 +224,7 @@ class _Fetch:
             random.seed(key)
             np.random.seed(key & 0xFFFFFFFF)
             torch.default_generator.manual_seed(key)
-        try:
-            return self.base[row]
-        except UserError:
-            raise
-        except Exception as error:
-            raise RuntimeError(f"sample {row} of the data set could not be read: {error!r}") from error
+        return read_sample(self.base, row)
 
 
 def _float32(batch: Any) -> Any:
@@ -170,6 +232,10 @@ def _float32(batch: Any) -> Any:
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         return batch
     return tuple(_single(part) for part in batch)
+
+
+def _trace(error: BaseException | None) -> str:
+    return "" if error is None else "".join(traceback.format_exception(error))
 
 
 def _single(part: Any) -> Any:

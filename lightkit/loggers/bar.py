@@ -34,14 +34,20 @@ class Bar:
         self.console = Console(file=stream, highlight=False)
         self._stream = stream
         self._live: Live | None = None
+        self._progress: Progress | None = None
+
+    def __rich__(self) -> RenderableType:
+        """What to draw: made anew whenever rich draws, since the terminal may have another width than last time."""
+        return "" if self._progress is None else self.render(self._progress)
 
     def show(self, progress: Progress) -> None:
         """Draw how far the run is."""
         self._measure()
+        self._progress = progress
         if self._live is None:
-            self._live = Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop")
+            self._live = Live(self, console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._live.start()
-        self._live.update(self.render(progress), refresh=True)
+        self._live.refresh()
 
     def render(self, progress: Progress) -> RenderableType:
         """The two lines, no wider than the terminal."""
@@ -68,6 +74,7 @@ class Bar:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
+        self._measure()
         self.console.print(Text(text), soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -85,8 +92,9 @@ class Bar:
     def close(self) -> None:
         """Take the bar away and give the cursor back."""
         if self._live is not None:
-            self._live.stop()
-            self._live = None
+            live, self._live = self._live, None
+            self._measure()  # it draws once more
+            live.stop()
 
 
 def _before(progress: Progress) -> str:

@@ -47,8 +47,14 @@ class Logger:
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """Numbers by name (`val/accuracy`), measured after optimizer step `step` in epoch `epoch`."""
 
-    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """The settings of the run (nested or flat) with the values it ended with; once, at the end."""
+    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
+        """The settings of the run with the values it ended with; once, at the end.
+
+        Args:
+            params: The configuration, nested.
+            metrics: Final values by name.
+            overrides: What of the configuration was typed on the command line (`optim.lr=0.1`).
+        """
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """A matplotlib figure."""
@@ -70,6 +76,9 @@ class Logger:
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """A table for whoever watches."""
+
+    def flush(self) -> None:
+        """Hand everything to the operating system, so that it outlives this process."""
 
     def close(self) -> None:
         """Write what is left and close files. May be called twice."""
@@ -95,10 +104,10 @@ class Loggers(Logger):
         for logger in self.loggers:
             logger.scalars(values, step=step, epoch=epoch)
 
-    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
         """See `Logger.hparams`."""
         for logger in self.loggers:
-            logger.hparams(params, metrics)
+            logger.hparams(params, metrics, overrides)
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """See `Logger.figure`."""
@@ -135,6 +144,11 @@ class Loggers(Logger):
         rows = [tuple(row) for row in rows]
         for logger in self.loggers:
             logger.table(title, columns, rows)
+
+    def flush(self) -> None:
+        """See `Logger.flush`."""
+        for logger in self.loggers:
+            logger.flush()
 
     def close(self) -> None:
         """Close all, even where one fails; the first failure is raised at the end."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.common.errors import UserError
 from lightkit.loggers.base import Logger, Progress
-from lightkit.loggers.wording import number, plain_table, progress_line, summary_line
+from lightkit.loggers.wording import number, plain_table, progress_line, summary_line, wrapped
 
 if TYPE_CHECKING:
     from lightkit.loggers.bar import Bar
@@ -117,6 +117,8 @@ class ConsoleLogger(Logger):
 
     def _say(self, text: str) -> None:
         self._next_line = time.monotonic() + self.every_seconds
+        if self.style == "bar":
+            text = wrapped(text, _columns(self.stream))
         if self._bar is not None:
             self._guarded(lambda: self._live().say(text))
         else:
@@ -141,6 +143,14 @@ def _write(stream: TextIO | None, text: str) -> None:
         encoding = stream.encoding or "ascii"
         stream.write(f"{text}\n".encode(encoding, "replace").decode(encoding))
     stream.flush()
+
+
+def _columns(stream: TextIO | None) -> int:
+    """Width of a terminal as it is now; 0 when it has gone."""
+    try:
+        return 0 if stream is None else os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
+import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +16,7 @@ from lightkit.loggers.base import Logger
 from lightkit.loggers.wording import number, plain_table, summary_line
 
 _LOG = logging.getLogger(__name__)
+_LIBRARY = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]), "<frozen ")
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
@@ -20,38 +24,62 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 def run_log(path: Path | str) -> Iterator[logging.Handler]:
     """Write lightkit's log records and Python's warnings to a file while the block runs.
 
-    The root logger, other libraries' loggers and what warnings print stay as they are; a record is appended, so a
-    resumed run goes on in the same file.
+    Where the program has set up no logging, lightkit's warnings are on standard error as well, as always in Python. A
+    log that can no longer be written, on a full disk say, falls silent: it must not cost the run.
+
+    Warnings of libraries, Python's and logged ones that no handler takes, go to the file only: nobody who trains can
+    act on them. Those that a user's own code gives are printed as ever. The root logger and other libraries' loggers
+    stay as they are; a record is appended, so a resumed run goes on in the same file.
 
     Args:
         path: The file.
     """
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(file, encoding="utf-8")
+    handler = _File(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT))
     logger = logging.getLogger("lightkit")
-    level = logger.level
-    logger.addHandler(handler)
+    level, echo = logger.level, None if logger.hasHandlers() else _Echo(logging.WARNING)
+    for added in filter(None, (handler, echo)):
+        logger.addHandler(added)
     logger.setLevel(min(level or logging.INFO, logging.INFO))
     try:
-        with _noted_warnings(handler):
+        with _noted_warnings(handler), _noted_records(handler):
             yield handler
     finally:
-        logger.removeHandler(handler)
+        for added in filter(None, (handler, echo)):
+            logger.removeHandler(added)
         logger.setLevel(level)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
+
+
+class _File(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+class _Echo(logging.Handler):
+    """Warnings; errors are raised too, and told by whoever catches them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING and sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"warning: {record.getMessage()}\n")
+                sys.stderr.flush()
 
 
 @contextmanager
 def _noted_warnings(handler: logging.Handler) -> Iterator[None]:
-    """Warnings are shown as before and noted in the log too."""
+    """Warnings are noted in the log; those that do not come from a library are shown as before."""
     shown: Any = warnings.showwarning
 
     def note(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:
         text = f"{category.__name__}: {message} ({filename}:{lineno})"
         handler.handle(logging.LogRecord("warnings", logging.WARNING, filename, lineno, text, None, None))
-        shown(message, category, filename, lineno, file, line)
+        if not _of_library(filename):
+            shown(message, category, filename, lineno, file, line)
 
     warnings.showwarning = note
     try:
@@ -59,6 +87,36 @@ def _noted_warnings(handler: logging.Handler) -> Iterator[None]:
     finally:
         if warnings.showwarning is note:
             warnings.showwarning = shown
+
+
+class _LastResort(logging.Handler):
+    """Takes the records that no handler takes, which Python prints."""
+
+    def __init__(self, file: logging.Handler, printed: logging.Handler | None) -> None:
+        super().__init__(logging.WARNING)
+        self.file, self.printed = file, printed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.file.handle(record)
+        if self.printed is not None and not _of_library(record.pathname):
+            self.printed.handle(record)
+
+
+@contextmanager
+def _noted_records(handler: logging.Handler) -> Iterator[None]:
+    before = logging.lastResort
+    noting = _LastResort(handler, before)
+    logging.lastResort = noting
+    try:
+        yield
+    finally:
+        if logging.lastResort is noting:
+            logging.lastResort = before
+
+
+def _of_library(filename: str) -> bool:
+    """Whether a file is lightkit's, that of another installed package or of Python itself."""
+    return bool({"site-packages", "dist-packages"} & set(Path(filename).parts)) or filename.startswith(_LIBRARY)
 
 
 class LogLogger(Logger):

@@ -10,17 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.loggers.base import Logger
+from lightkit.loggers.hparams import columns, records
 
 FLUSH_SECONDS = 10
 """Curves appear in the browser at most this much later."""
+SPLITS = ("train", "val", "test")
+VITALS = "vitals"
+"""First part of every other tag (`vitals/lr/all`): TensorBoard sorts tags, and what is not a result belongs last."""
 _FACTS = ("step", "epoch", "time")
+_EVENTS = "events.out.tfevents.*"
 
 
 class TensorBoardLogger(Logger):
     """Writes everything into one directory: one run in TensorBoard, whatever is logged, however often it is resumed.
 
     Args:
-        folder: The directory; made at the first write, when TensorBoard is imported too.
+        folder: The directory: that of the run itself, because TensorBoard's list of runs shows directories. Made at the
+            first write, when TensorBoard is imported too.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -33,7 +39,7 @@ class TensorBoardLogger(Logger):
         if self._made is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            _put_first(sorted(self.folder.glob("events.out.tfevents.*")))
+            _put_first(sorted(self.folder.glob(_EVENTS)))
             self._made = SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS, purge_step=self._purge_step)
         return self._made
 
@@ -43,7 +49,7 @@ class TensorBoardLogger(Logger):
         TensorBoard hides whole steps, so what was written at the very step of the checkpoint is written once more.
         """
         self.close()
-        if not self.folder.exists():
+        if not any(self.folder.glob(_EVENTS)):
             return
         self._purge_step = step
         for row in (row for row in kept if row["step"] == step):
@@ -54,16 +60,17 @@ class TensorBoardLogger(Logger):
         """One curve per name, all in one event; the epoch is a curve of its own."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        named = {**{tag(name): value for name, value in values.items()}, "epoch": epoch}
+        named = {**{tag(name): value for name, value in values.items()}, tag("epoch"): epoch}
         points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
         self._writer.file_writer.add_summary(Summary(value=points), step)
 
-    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it."""
-        from torch.utils.tensorboard.summary import hparams
+    def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
+        """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it.
 
+        The metrics need nothing: TensorBoard shows the last point of every curve.
+        """
         writer = self._writer.file_writer
-        for summary in hparams(flat(params), {tag(name): value for name, value in metrics.items()}):
+        for summary in records(columns(params, overrides)):
             writer.add_summary(summary)
         self._made.flush()
 
@@ -91,6 +98,11 @@ class TensorBoardLogger(Logger):
         """The traced graph of the model."""
         self._writer.add_graph(model, example)
 
+    def flush(self) -> None:
+        """Wait for the writer's thread."""
+        if self._made is not None:
+            self._made.flush()
+
     def close(self) -> None:
         """Write what is left."""
         if self._made is not None:
@@ -115,22 +127,5 @@ def _put_first(files: Sequence[Path]) -> None:
 
 def tag(name: str) -> str:
     """The TensorBoard tag of a name: characters it would complain about become `_`."""
-    return re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
-
-
-def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted names; lists and the like as text: HParams knows only numbers, flags and text.
-
-    Args:
-        params: Settings, nested mappings allowed.
-        prefix: Start of every name.
-    """
-    found: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        elif isinstance(value, bool | int | float) and math.isfinite(value):
-            found[f"{prefix}{name}"] = value
-        else:
-            found[f"{prefix}{name}"] = "none" if value is None else str(value)
-    return found
+    allowed = re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
+    return allowed if allowed.partition("/")[0] in SPLITS else f"{VITALS}/{allowed}"

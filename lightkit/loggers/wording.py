@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -94,6 +95,22 @@ def summary_line(values: Mapping[str, float], *, step: int, epoch: int, progress
     epochs, steps = (progress.epochs, progress.total_steps) if progress else (None, None)
     parts = [f"{split}: {', '.join(_first(found))}" for split, found in splits.items()]
     return f"[epoch {_of(epoch, epochs)}, step {_of(step, steps)}] " + " | ".join(parts)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Lines broken between words, what goes on indented. Words that are too long, such as paths, stay in one piece.
+
+    Args:
+        text: One line or several.
+        width: Columns there are; 0 when not known, which breaks nothing.
+    """
+    if width <= 0:
+        return text
+    lines = (
+        textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False) or [""]
+        for line in text.split("\n")
+    )
+    return "\n".join(part for parts in lines for part in parts)
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

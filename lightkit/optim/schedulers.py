@@ -154,7 +154,7 @@ def _warmup(steps: int, epochs: float, *, total_steps: int, steps_per_epoch: int
             "the warm-up is as long as the run or longer",
             key="scheduler.warmup_steps" if steps else "scheduler.warmup_epochs",
             expected=f"fewer than the {total_steps} steps of the run ({total_steps / steps_per_epoch:g} epochs)",
-            received=steps or epochs,
-            fix="shorten the warm-up or train longer",
+            received=f"{steps} steps" if steps else f"{epochs:g} epochs ({warmup} steps)",
+            fix=f"scheduler.{'warmup_steps' if steps else 'warmup_epochs'}=0, a shorter warm-up, or a longer run",
         )
     return warmup

@@ -3,33 +3,66 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from lightkit.common.errors import UserError
+from lightkit.data.workers import dead_worker, is_dead_worker
 
 OUT_OF_MEMORY = 4
 CANNOT_WRITE = 1
+_ROOM = "make room, then `lightkit resume RUN`: the last checkpoint is whole"
 _DISK = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "a file would be larger than the limit for files (`ulimit -f`)",
-    errno.EROFS: "the file system is read-only",
-    errno.EIO: "the disk reports an error",
+    errno.ENOSPC: ("the disk is full", _ROOM),
+    errno.EDQUOT: ("the disk quota is used up", _ROOM),
+    errno.EFBIG: (
+        "a file would be larger than the limit for files",
+        "`ulimit -f unlimited`, then `lightkit resume RUN`: the last checkpoint is whole",
+    ),
+    errno.EROFS: ("the file system is read-only", "hydra.run.dir=FOLDER writes elsewhere"),
+    errno.EIO: ("the disk reports an error", "have the disk looked at; `lightkit resume RUN` takes what can be read"),
 }
 _MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
+_FROM_WORKER = "Caught "
 
 
-def explained(error: BaseException) -> UserError | None:
+@contextmanager
+def told(folder: Path | None = None) -> Iterator[None]:
+    """Inside, failures of the machine become errors that say what to do.
+
+    Args:
+        folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
+
+    Raises:
+        UserError: Memory ran out (exit code 4), a disk is full or broken, or a loader process died (exit code 1).
+    """
+    try:
+        yield
+    except Exception as error:
+        shown = explained(error, folder)
+        if shown is None:
+            raise
+        raise shown from error
+
+
+def explained(error: BaseException, folder: Path | None = None) -> UserError | None:
     """The user's view of an error of the machine; None for any other error."""
     if isinstance(error, UserError):
         return None
-    if isinstance(error, OSError) and error.errno in _DISK:
-        return UserError(
-            f"cannot write: {_DISK[error.errno]}",
-            key=str(error.filename) if error.filename else None,
-            fix="make room, then `lightkit resume RUN`: the last checkpoint is whole",
-            exit_code=CANNOT_WRITE,
-        )
-    return _memory(error) if is_out_of_memory(error) else None
+    if is_out_of_memory(error):
+        return _memory(error)
+    if is_dead_worker(error):
+        return dead_worker(error)
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in _DISK:
+        what, fix = _DISK[error.errno]
+        return _disk(error, what, fix)
+    if folder is not None and _within(error.filename, folder):
+        return _disk(error, error.strerror or str(error), "see to the folder, then `lightkit resume RUN`")
+    return None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -39,11 +72,27 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MEMORY_TEXTS)
 
 
+def _within(name: object, folder: Path) -> bool:
+    if not isinstance(name, (str, bytes, os.PathLike)):
+        return False
+    return Path(os.fsdecode(name)).absolute().is_relative_to(folder.absolute())
+
+
+def _disk(error: OSError, what: str, fix: str) -> UserError:
+    key = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else None
+    return UserError(f"cannot write: {what}", key=key, fix=fix, exit_code=CANNOT_WRITE)
+
+
 def _memory(error: BaseException) -> UserError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return UserError(
-        f"out of memory: {reason}",
+        f"out of memory: {_reason(error)}",
         fix="a smaller data.batch_size with trainer.accumulate to make up for it, device.precision=bf16, or a smaller "
-        "model; then `lightkit resume RUN` goes on from the last checkpoint",
+        "model; then `lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
         exit_code=OUT_OF_MEMORY,
     )
+
+
+def _reason(error: BaseException) -> str:
+    """The line that says most: the first, but of an error from a loader process the last."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{lines[-1]} (in a loader process)" if lines[0].startswith(_FROM_WORKER) else lines[0]

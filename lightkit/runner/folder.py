@@ -20,6 +20,8 @@ from lightkit.loggers.environment import environment
 from lightkit.loggers.files import read_jsonl, replace_file, write_json
 
 LOCK = ".lock"
+SAVED = ("checkpoints/manifest.json", "checkpoints/step-*.pt")
+"""What tells that a run has saved something."""
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
 ENVIRONMENT = "environment.json"
@@ -36,13 +38,16 @@ class RunFolder:
         self.path = Path(path)
 
     @contextmanager
-    def begun(self) -> Iterator[None]:
+    def begun(self, *, fresh: bool = False) -> Iterator[None]:
         """While inside, the folder exists and no other process can run in it.
 
         The lock goes with the process that holds it, however that ends, and worker processes do not inherit it.
 
+        Args:
+            fresh: A new run is to begin, so there must not be one here.
+
         Raises:
-            UserError: It cannot be made or written, or another process runs in it.
+            UserError: It cannot be made or written, another process runs in it, or it holds a run already.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -51,6 +56,9 @@ class RunFolder:
             raise unwritable(self.path, error) from error
         with lock:
             self._lock(lock)
+            if fresh and any(any(self.path.glob(pattern)) for pattern in SAVED):
+                fix = f"lightkit resume {self.path}, or another folder"
+                raise UserError("the folder already holds a run", key=str(self.path), fix=fix)
             yield
 
     def _lock(self, file: IO[str]) -> None:
@@ -67,9 +75,12 @@ class RunFolder:
             holder = file.read().strip() or "another process"
             fix = "wait for it or end it; `lightkit runs` lists the runs"
             raise UserError(f"{holder} is running in this folder", key=str(self.path), fix=fix) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+        except OSError as error:  # a full disk
+            raise unwritable(self.path, error) from error
 
     def record(self, cfg: DictConfig, overrides: Sequence[str], **facts: Any) -> None:
         """Write down what is about to run, and with what.
@@ -83,6 +94,7 @@ class RunFolder:
             UserError: The folder cannot be written.
         """
         try:
+            (self.path / RESULT).unlink(missing_ok=True)  # of an earlier part: until this one ends there is none
             save(cfg, self.path)
             lines = "".join(f"- {json.dumps(text)}\n" for text in overrides)
             replace_file(self.path / "overrides.yaml", lines or "[]\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
-from lightkit.config import to_plain, to_yaml
+from lightkit.config import public, to_yaml
 from lightkit.loggers import Logger
 from lightkit.loggers.runlog import run_log
 from lightkit.metrics import Figures
-from lightkit.runner.faults import explained
+from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
+from lightkit.runner.restore import stateful, taken_over
 from lightkit.runner.settle import Change, settle
-from lightkit.trainer import Ema, State, Trainer, evaluate
+from lightkit.trainer import State, Trainer, evaluate
 from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard
 from lightkit.trainer.interrupt import Interrupted, Signals
 from lightkit.trainer.predictions import Predictions
@@ -64,25 +65,26 @@ class Runner:
             UserError: Something the user gave is wrong; nothing was written if it was wrong from the start.
             Interrupted: A signal asked the run to end; it has saved.
         """
-        began, state = time.time(), State()
+        began, state = time.monotonic(), State()
         with ExitStack() as stack:
+            stack.enter_context(told(self.folder))
             saved, changes = self._reopened(stack) if resume else (None, [])
-            parts = build(self.cfg, self.folder)
+            parts, notes = self._build(), list[str]()
             stack.callback(parts.data.close)
             if saved is None:
-                stack.enter_context(self._place.begun())
+                self._begin(stack, fresh=True)
             else:
-                content.apply(saved, **_saved(parts, state))
-            notes = [*map(str, changes), *self._record(parts)]
-            stack.enter_context(run_log(self.folder / "run.log"))
+                parts, notes = taken_over(saved, parts, state, changes)
+            notes += self._record(parts)
             stack.enter_context(self._outcome(state, began))
             signals = stack.enter_context(Signals().caught())
             logger = stack.enter_context(self._logger(state))
             self._introduce(parts, state, logger, notes)
             self._trainer(parts, state, logger, signals).fit()
-            self._test(parts, state, logger)
-            return self._finish(parts, state, logger, time.time() - began)
+            self._test(parts, state, logger, signals)
+            return self._finish(parts, state, logger, time.monotonic() - began)
 
+    @told()
     def evaluate(self, split: str = "test", checkpoint: str = "best") -> dict[str, float]:
         """Metrics of a trained run on a split.
 
@@ -103,6 +105,7 @@ class Runner:
         finally:
             parts.data.close()
 
+    @told()
     def predict(self, split: str = "test", checkpoint: str = "best") -> list[dict[str, Any]]:
         """Outputs of a trained run for every sample of a split, in the order of the data.
 
@@ -125,9 +128,17 @@ class Runner:
         finally:
             parts.data.close()
 
+    def _begin(self, stack: ExitStack, *, fresh: bool = False) -> None:
+        """Lock the folder and open its log."""
+        stack.enter_context(self._place.begun(fresh=fresh))
+        stack.enter_context(run_log(self.folder / "run.log"))
+
+    def _build(self) -> Components:
+        return build(self.cfg, self.folder)
+
     def _reopened(self, stack: ExitStack) -> tuple[dict[str, Any], list[Change]]:
         """Lock the folder, read its newest checkpoint, and settle on the configuration to go on with."""
-        stack.enter_context(self._place.begun())
+        self._begin(stack)
         store = build_store(self.cfg, self.folder)
         found = store.load_newest() if store else None
         if found is None:
@@ -151,8 +162,18 @@ class Runner:
         logger.start(state.step, self._place.metrics()[: state.rows])
         try:
             yield logger
-        finally:
-            logger.close()
+        except BaseException as error:
+            with suppress(OSError):  # a full disk fails here once more, and says less
+                if isinstance(error, Interrupted):
+                    logger.message(self._farewell(error))
+                logger.close()
+            raise
+        logger.close()
+
+    def _farewell(self, stop: Interrupted) -> str:
+        if not self.cfg.checkpoint.enabled:
+            return f"ended by {stop}; nothing is saved, as checkpoints are off"
+        return f"ended by {stop}, saved; go on with: lightkit resume {self.folder}"
 
     @contextmanager
     def _outcome(self, state: State, began: float) -> Iterator[None]:
@@ -160,12 +181,12 @@ class Runner:
         try:
             yield
         except BaseException as error:
-            shown = explained(error) or error
+            shown = explained(error, self.folder) or error
             status = "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
             reason = str(shown) or type(error).__name__
             with suppress(OSError):
                 _LOG.error("%s: %s", status, reason)
-                self._write_result(status, state, seconds=time.time() - began, reason=reason)
+                self._write_result(status, state, seconds=time.monotonic() - began, reason=reason)
             if shown is error:
                 raise
             raise shown from error
@@ -203,7 +224,7 @@ class Runner:
             average=parts.average,
             callbacks=tuple(parts.callbacks.values()),
             logger=logger,
-            save=lambda value: self._save(parts, state, value),
+            save=self._saver(parts, state, logger),
             state=state,
             guard=self._guard(parts, state, logger),
             interrupt=signals,
@@ -221,17 +242,23 @@ class Runner:
             limit=options.limit,
             every=options.every,
             factor=options.factor,
-            gather=lambda: content.gather(**_saved(parts, state)),
-            apply=lambda saved: content.apply(saved, **_saved(parts, state)),
+            gather=lambda: content.gather(**stateful(parts, state)),
+            apply=lambda saved: content.apply(saved, **stateful(parts, state)),
             purge=lambda: logger.start(state.step, self._place.metrics()[: state.rows]),
         )
 
-    def _save(self, parts: Components, state: State, value: float | None) -> None:
-        if parts.store is not None:
-            saved = content.gather(**_saved(parts, state), config_text=to_yaml(self.cfg))
-            parts.store.save(saved, step=state.step, value=value, epoch=state.epoch)
+    def _saver(self, parts: Components, state: State, logger: Logger) -> Callable[[float | None], None]:
+        """Writes a checkpoint, ranked by the value it is given."""
+        store, text = parts.store, to_yaml(self.cfg) if parts.store else ""  # which takes longer than a small save
 
-    def _test(self, parts: Components, state: State, logger: Logger) -> None:
+        def save(value: float | None) -> None:
+            saved = content.gather(**stateful(parts, state), config_text=text)
+            logger.flush()  # what the checkpoint counts as logged must not die with this process
+            store.save(saved, step=state.step, value=value, epoch=state.epoch)  # type: ignore[union-attr]
+
+        return save if store else lambda value: None
+
+    def _test(self, parts: Components, state: State, logger: Logger, signals: Signals) -> None:
         """The final test, with figures; of the best weights where there are any on disk."""
         if self.cfg.trainer.test == "none" or parts.data.test is None:
             return
@@ -242,7 +269,7 @@ class Runner:
             parts.average.keep()
         info = parts.data.info
         figures = Figures(info.task, self.cfg.metrics.figures, info.class_names, info.num_classes)
-        values = _evaluate(parts, "test", [figures])
+        values = _evaluate(parts, "test", [figures], each=lambda _batch: signals.raise_at(state.step))
         state.last.update(values)
         logger.scalars(values, step=state.step, epoch=state.epoch)
         figures.write(logger, self.folder / "figures", step=state.step)
@@ -269,8 +296,8 @@ class Runner:
         """Result file, hyperparameters and the closing table."""
         content = self._write_result("finished", state, seconds=seconds, reason=state.stop_reason)
         values = summary.final_values(state)
-        logger.hparams(to_plain(self.cfg), values)
-        columns, rows = summary.final_table(values)
+        logger.hparams(public(self.cfg), values, self.overrides)
+        columns, rows = summary.final_table(values, state.best if state.best_step != state.step else {})
         logger.table(self._title(state, tested="test" in columns), columns, rows)
         logger.message(f"folder  {self.folder}")
         return content
@@ -295,21 +322,9 @@ class Runner:
         return result
 
 
-def _saved(parts: Components, state: State) -> dict[str, Any]:
-    """The stateful parts, as a checkpoint names them."""
-    return {
-        "model": parts.model,
-        "optimizer": parts.optimizer,
-        "scheduler": parts.scheduler,
-        "precision": parts.engine.precision,
-        "callbacks": parts.callbacks,
-        "metrics": {"train": parts.metrics["train"]},
-        "state": state,
-        "ema": parts.average if isinstance(parts.average, Ema) else None,
-    }
-
-
-def _evaluate(parts: Components, split: str, collectors: list[Any]) -> dict[str, float]:
+def _evaluate(
+    parts: Components, split: str, collectors: list[Any], *, each: Callable[[int], None] | None = None
+) -> dict[str, float]:
     """Metrics of the model's present weights on a split, without augmentation."""
     loader = parts.data.evaluation(split)
     if loader is None:
@@ -324,6 +339,7 @@ def _evaluate(parts: Components, split: str, collectors: list[Any]) -> dict[str,
         task=parts.task,
         criterion=parts.criterion,
         context=parts.engine,
+        each=each,
     )
     values: dict[str, float] = metrics.compute()
     return values

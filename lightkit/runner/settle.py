@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
-from lightkit.config import to_plain
+from lightkit.config import public
 
 FREE = (
     "name",
@@ -35,6 +35,16 @@ FREE = (
     "data.prefetch_factor",
 )
 """Keys that may change between two parts of a run: how long it is, where it computes, what it writes."""
+
+
+class _Missing:
+    """Stands for a key that is not there."""
+
+    def __repr__(self) -> str:
+        return "not set"
+
+
+MISSING = _Missing()
 
 
 class Change(NamedTuple):
@@ -63,34 +73,67 @@ def settle(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[D
     Args:
         cfg: The configuration at hand.
         saved_text: The one in the checkpoint, as YAML; empty takes `cfg` as it is.
-        override: Keys, or patterns of keys (`optim.*`), to take from `cfg`.
+        override: Keys, or patterns of keys (`optim.*`), to take from `cfg`. One that does not differ, as on the next
+            resume with the same command, changes nothing.
 
     Returns:
         The configuration, and what differs.
 
     Raises:
-        UserError: A key of `override` does not differ.
+        UserError: There is no key of that name in either.
     """
-    saved = to_plain(OmegaConf.create(saved_text)) if saved_text else to_plain(cfg)
-    changes = list(_changes(saved, to_plain(cfg), tuple(override)))
+    now = public(cfg)
+    saved = _plain(saved_text) if saved_text else now
+    known = dict.fromkeys([*_keys(saved), *_keys(now)])
     for pattern in override:
-        if not any(fnmatch.fnmatch(change.key, pattern) or change.key.startswith(f"{pattern}.") for change in changes):
-            names = [change.key for change in changes]
-            raise UserError("nothing differs there", key="resume.override", received=pattern, choices=names)
-    settled = OmegaConf.create(to_plain(cfg))
-    with read_write(settled), open_dict(settled):
-        for change in changes:
-            if not change.taken:
-                OmegaConf.update(settled, change.key, change.saved, merge=False, force_add=True)
+        if not any(_named(key, (pattern,)) for key in known):
+            raise UserError("no such key", key="resume.override", received=pattern, choices=known)
+    changes: list[Change] = []
+    settled = OmegaConf.create(_merged(saved, now, tuple(override), "", changes))
     OmegaConf.set_readonly(settled, True)
     return settled, changes
 
 
-def _changes(saved: Any, now: Any, override: tuple[str, ...], prefix: str = "") -> Iterator[Change]:
-    for name in dict.fromkeys([*saved, *now]):
-        key, before, after = f"{prefix}{name}", saved.get(name), now.get(name)
+def _plain(text: str) -> dict[str, Any]:
+    """A written configuration; what comes from the environment stays a reference: it may be a secret."""
+    content = OmegaConf.to_container(OmegaConf.create(text))
+    return cast("dict[str, Any]", content)
+
+
+def _merged(
+    saved: Mapping[str, Any], now: Mapping[str, Any], override: tuple[str, ...], prefix: str, changes: list[Change]
+) -> dict[str, Any]:
+    """The values to go on with; what differs is added to `changes`."""
+    merged: dict[str, Any] = {}
+    for name in dict.fromkeys([*now, *saved]):
+        key, before, after = f"{prefix}{name}", saved.get(name, MISSING), now.get(name, MISSING)
         if isinstance(before, dict) and isinstance(after, dict):
-            yield from _changes(before, after, override, f"{key}.")
-        elif before != after:
-            named = any(fnmatch.fnmatch(key, pattern) or key.startswith(f"{pattern}.") for pattern in override)
-            yield Change(key, before, after, named or any(fnmatch.fnmatch(key, pattern) for pattern in FREE))
+            merged[name] = _merged(before, after, override, f"{key}.", changes)
+            continue
+        chosen = after
+        # What else the checkpoint lacks belongs to the schema of a later lightkit than the one that wrote it.
+        if before != after and (before is not MISSING or _is_choice(now, after)):
+            changes.append(Change(key, before, after, _named(key, (*FREE, *override))))
+            chosen = after if changes[-1].taken else before
+        if chosen is not MISSING:
+            merged[name] = chosen
+    return merged
+
+
+def _is_choice(parent: Mapping[str, Any], value: Any) -> bool:
+    """Whether a key that the checkpoint lacks was added by somebody: an argument of a target, or a whole target."""
+    return "_target_" in parent or (isinstance(value, dict) and "_target_" in value)
+
+
+def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from _keys(value, f"{prefix}{name}.")
+
+
+def _named(key: str, patterns: Iterable[str]) -> bool:
+    """Whether a pattern fits the key or something above it."""
+    parts = key.split(".")
+    above = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return any(fnmatch.fnmatchcase(name, pattern) for name in above for pattern in patterns)

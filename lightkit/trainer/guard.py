@@ -68,6 +68,36 @@ class Guard:
         """
         raise self.error(trainer, batch, position)
 
+    def check_weights(self, trainer: Trainer) -> None:
+        """Before anything is saved: a finite loss may have had a gradient that was not, which shows one step later.
+
+        Raises:
+            UserError: A weight is not finite; the run ends, with exit status 3.
+        """
+        found = bad_parameter(trainer.engine.unwrap(trainer.model))
+        if found is not None:
+            self.refuse_weights(trainer, found)
+
+    def refuse_weights(self, trainer: Trainer, name: str) -> None:
+        """Decide what to do about a weight that is not finite.
+
+        Raises:
+            UserError: The run ends, with exit status 3.
+        """
+        raise self.weights_error(trainer, name)
+
+    def weights_error(self, trainer: Trainer, name: str, *, after: str = "") -> UserError:
+        """The message about a weight that is not finite."""
+        state = trainer.state
+        return UserError(
+            f"parameter {name} is no longer finite after step {state.step} (epoch {state.epoch + 1}): the gradient was "
+            f"not, although the loss was{after}",
+            key="trainer.nonfinite",
+            expected="finite weights",
+            fix="look for a division, root or logarithm whose argument can be 0; the checkpoints before it are whole",
+            exit_code=NON_FINITE,
+        )
+
     def error(self, trainer: Trainer, batch: Any, position: int | None, *, after: str = "") -> UserError:
         """The message that names step, batch and tensor."""
         state = trainer.state
@@ -87,6 +117,8 @@ class Guard:
 class SkipGuard(Guard):
     """Leaves out the optimizer step of a bad loss; a GPU is waited for at every step.
 
+    The forward pass of a bad batch has already spoilt the running averages of norm layers: buffers are put back too.
+
     Args:
         device: Where losses are computed.
         limit: Steps that may be left out in a run.
@@ -95,11 +127,19 @@ class SkipGuard(Guard):
     def __init__(self, device: torch.device, *, limit: int) -> None:
         super().__init__(device, eager=True)
         self.limit = limit
+        self._buffers: list[tuple[Tensor, Tensor]] = []
+
+    def on_step(self, trainer: Trainer) -> None:
+        """Keep a copy of the buffers."""
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in trainer.model.buffers()]
 
     def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
         """Count; end the run past the limit."""
         if trainer.state.skipped >= self.limit:
             raise self.error(trainer, batch, position, after=f"; {self.limit} steps were skipped before")
+        with torch.no_grad():
+            for buffer, kept in self._buffers:
+                buffer.copy_(kept)
         trainer.state.skipped += 1
         trainer.logger.message(f"step {trainer.state.step + 1}: the loss is not finite, step skipped")
 
@@ -135,13 +175,23 @@ class RollbackGuard(Guard):
 
     def on_step(self, trainer: Trainer) -> None:
         """Keep a state now and then."""
-        if (not self._states or trainer.state.step % self.every == 0) and self.settled():
-            self._states = [*self._states[-1:], copied(self._gather())]
+        if self._states and trainer.state.step % self.every != 0:
+            return
+        if not self.settled():
+            self.refuse(trainer, None, None)
+        self.check_weights(trainer)
+        self._states = [*self._states[-1:], copied(self._gather())]
 
     def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
         """Order the loop back; end the run past the limit."""
         if trainer.state.rollbacks >= self.limit or not self._states:
             raise self.error(trainer, batch, position, after=f"; went back {trainer.state.rollbacks} times before")
+        raise RollBack
+
+    def refuse_weights(self, trainer: Trainer, name: str) -> None:
+        """Order the loop back; end the run past the limit."""
+        if trainer.state.rollbacks >= self.limit or not self._states:
+            raise self.weights_error(trainer, name, after=f"; went back {trainer.state.rollbacks} times before")
         raise RollBack
 
     def roll_back(self, trainer: Trainer) -> None:
@@ -167,13 +217,21 @@ def copied(value: Any) -> Any:
 
 def first_bad(trainer: Trainer, batch: Any, position: int) -> str:
     """The first tensor that is not finite: a parameter, an input, or a module's output in the order of computation."""
-    for name, parameter in trainer.model.named_parameters():
+    for name, parameter in trainer.engine.unwrap(trainer.model).named_parameters():
         if not torch.isfinite(parameter).all():
             return f"parameter {name} is not finite"
     for index, tensor in enumerate(_tensors(batch)):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             return f"tensor {index} of the batch is not finite"
     return _first_output(trainer, batch, position)
+
+
+def bad_parameter(model: nn.Module) -> str | None:
+    """Name of the first trained parameter that is not finite; the whole model costs one wait for the device."""
+    trained = [(name, weight.detach()) for name, weight in model.named_parameters() if weight.requires_grad]
+    if not trained or bool(torch.isfinite(sum((weight.sum() for _, weight in trained), start=torch.zeros(())))):
+        return None
+    return next((name for name, weight in trained if not torch.isfinite(weight).all()), None)
 
 
 def _first_output(trainer: Trainer, batch: Any, position: int) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
-"""Signals that ask a run to save and end; which of them there are depends on the system."""
+from lightkit.common.signals import respected
+
+_SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 class Interrupted(SystemExit):
@@ -30,10 +32,26 @@ class Interrupted(SystemExit):
         return f"{signal.Signals(self.number).name} at step {self.step}"
 
 
+class AskedToEnd(BaseException):
+    """A signal came while the loop had nothing to do but wait; no `except Exception` of a data set stops it."""
+
+
 class Interrupt:
-    """The plain case: nothing ever asks. `number` is the signal that did, 0 for none."""
+    """The plain case: nothing ever asks."""
 
     number = 0
+    """The signal that asked, 0 for none."""
+    waiting = False
+    """Whether the loop only waits for data: then a signal need not wait for the next step."""
+
+    def raise_at(self, step: int) -> None:
+        """End the run if it was asked to.
+
+        Raises:
+            Interrupted: It was.
+        """
+        if self.number:
+            raise Interrupted(self.number, step)
 
 
 class Signals(Interrupt):
@@ -54,11 +72,21 @@ class Signals(Interrupt):
                 signal.signal(number, handler)
 
     def _install(self) -> dict[int, Any]:
-        numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
-        wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-        return {number: signal.signal(number, self._note) for number in wanted}
+        return {number: signal.signal(number, self._note) for number in respected()}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.number:
-            os._exit(128 + number)
-        self.number = number
+        if not self.number:
+            self.number = number
+        elif signal.Signals(number).name != "SIGHUP":  # a closing terminal sends that one two or three times
+            _end_at_once(number)
+        if self.waiting:
+            self.waiting = False
+            raise AskedToEnd
+
+
+def _end_at_once(number: int) -> None:
+    """Leave without any clean-up but for the cursor, which the progress bar has hidden."""
+    with suppress(OSError, ValueError, AttributeError):
+        if sys.stdout.isatty():
+            os.write(sys.stdout.fileno(), _SHOW_CURSOR)
+    os._exit(128 + number)

@@ -19,7 +19,7 @@ from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.clock import Clock
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.guard import Guard, RollBack
-from lightkit.trainer.interrupt import Interrupt, Interrupted
+from lightkit.trainer.interrupt import AskedToEnd, Interrupt, Interrupted
 from lightkit.trainer.report import Reporter
 from lightkit.trainer.state import State
 from lightkit.trainer.tasks import Criterion, Task
@@ -92,7 +92,7 @@ class Trainer:
         self.state, self.logger = state or State(), logger or Logger()
         self.guard, self.interrupt = guard or Guard(engine.device), interrupt or Interrupt()
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
-        self._clock, self._saved_step = Clock(), -1
+        self._clock, self._saved_step, self._flowing = Clock(), -1, False
         self._loss, self._norm = torch.zeros(()), torch.zeros(())
 
     @property
@@ -133,19 +133,24 @@ class Trainer:
     def _go_on(self) -> None:
         """What was due at the step of the checkpoint but not done when it was saved."""
         state = self.state
+        if 0 < state.samples_done < self.timetable.epoch_samples and not self.finished and self._validation_due():
+            self._finish_step()
         if state.step and self.finished and state.closed_step != state.step:
             self._end_epoch()
-        elif state.samples_done and self._validation_due():
-            self._finish_step()
 
     def _epoch(self) -> None:
         """The optimizer steps of an epoch that are still to do, then its end."""
         state = self.state
+        self._flowing = False  # the first batch starts processes, in the middle of which nothing must be raised
         self.model.train()
         with closing(self.train.epoch(state.epoch, state.samples_done)) as batches:
             while state.samples_done < self.timetable.epoch_samples and not self.finished:
-                self._step(batches)
+                try:
+                    self._step(batches)
+                except AskedToEnd:
+                    self._poll()
                 self._after_step()
+                self._flowing = True
         self._end_epoch()
 
     def _step(self, batches: Iterator[Any]) -> None:
@@ -160,6 +165,7 @@ class Trainer:
             self._norm = self.engine.step(self.optimizer, want_norm=(state.step + 1) % timetable.log_steps == 0)
             self.average.update()
         else:
+            self._norm = torch.full((), torch.nan)  # what a step is logged with must not be that of another one
             self.engine.discard(self.optimizer)
         state.step += 1
         state.samples_done += window
@@ -171,37 +177,50 @@ class Trainer:
         Returns:
             Whether its gradients may be used.
         """
-        asked = perf_counter()
-        batch = next(batches)
-        self._clock.data_seconds += perf_counter() - asked
+        batch = self._next(batches, fresh=self._flowing and position == self.state.samples_done)
         self.engine.seed(self.state.epoch, position)
         batch = self.engine.move(batch)
         with self.engine.autocast():
             step = self.task.step(self.model, batch, self.criterion)
+        self._loss = step.loss
         if not self.guard.passes(step.loss):
             self.guard.refuse(self, batch, position)
             return False
         self.engine.backward(step.loss if share == 1.0 else step.loss * share)
         self.train_metrics.update(step.preds, step.target, step.loss, size)
-        self._loss = step.loss
         return True
+
+    def _next(self, batches: Iterator[Any], *, fresh: bool) -> Any:
+        """The next batch. While nothing of the step is done yet, a signal ends the wait for it."""
+        asked = perf_counter()
+        self.interrupt.waiting = fresh
+        try:
+            if fresh and self.interrupt.number:
+                raise AskedToEnd
+            batch = next(batches)
+        finally:
+            self.interrupt.waiting = False
+        self._clock.data_seconds += perf_counter() - asked
+        return batch
 
     def _after_step(self) -> None:
         """What is due between two optimizer steps; at the end of an epoch `_end_epoch` does the rest."""
         state = self.state
         for callback in self._on_step:
             callback.on_step(self)
-        self.guard.on_step(self)
         if state.step % self.timetable.log_steps == 0:
             self._log_step()
         if perf_counter() > self._report.next_show:
             self._report.show("train", state.samples_done // self.timetable.batch_size, len(self.train))
         if state.samples_done < self.timetable.epoch_samples and not self.finished:
             self._finish_step()
+        self.guard.on_step(self)  # last: whoever goes back to this state does none of the above again
 
     def _finish_step(self) -> None:
         """Validation and checkpoint after a step in mid-epoch."""
         improved = self._validation_due() and self._take(self._validate())
+        if self.finished:
+            return  # early: `_end_epoch` is next, and saves
         if improved or self.timetable.saves_after_step(self.state.step):
             self._save()
         self._poll()
@@ -274,14 +293,18 @@ class Trainer:
         return improved
 
     def _judge(self, values: dict[str, float]) -> bool:
-        """Keep the best of the monitored value and hand it to the scheduler."""
+        """Keep the best of the monitored value and hand it to the scheduler.
+
+        Of equal values the later is the better: on a small split accuracy soon reaches a value it then only repeats, and
+        the model goes on learning.
+        """
         if self.monitor not in values:
             raise UserError("no such value", key="metrics.monitor", received=self.monitor, choices=values)
         value, state = values[self.monitor], self.state
         self.scheduler.epoch_end(value)
-        better = improves(value, state.best_value, mode=self.mode)
+        better = value == state.best_value or improves(value, state.best_value, mode=self.mode)
         if better:
-            state.best_value, state.best_step = value, state.step
+            state.best_value, state.best_step, state.best = value, state.step, dict(values)
         return better
 
     def _save(self) -> None:
@@ -290,6 +313,7 @@ class Trainer:
             return
         if not self.guard.settled():
             self.guard.refuse(self, None, None)
+        self.guard.check_weights(self)
         began, self._saved_step = perf_counter(), self.state.step
         judged = self.state.validated_step == self.state.step or self.monitor.startswith("train/")
         self.save(self.state.last.get(self.monitor) if judged else None)
@@ -299,7 +323,7 @@ class Trainer:
         """End here, with a checkpoint of this very step, when a signal asked for it."""
         if self.interrupt.number:
             self._save()
-            raise Interrupted(self.interrupt.number, self.state.step)
+        self.interrupt.raise_at(self.state.step)
 
     def _log_step(self) -> None:
         """Values of this very step: the only place in an epoch where the loop waits for the device."""
@@ -308,7 +332,6 @@ class Trainer:
         self._report.step(float(self._loss.detach()), float(self._norm), self.optimizer)
 
     def _during_validation(self, batch: int) -> None:
-        if self.interrupt.number:
-            raise Interrupted(self.interrupt.number, self.state.step)
+        self.interrupt.raise_at(self.state.step)
         if perf_counter() > self._report.next_show:
             self._report.show("val", batch, len(self.val))  # type: ignore[arg-type]

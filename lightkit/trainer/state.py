@@ -22,6 +22,8 @@ class State:
     """Best value of the monitored metric so far."""
     best_step: int | None = None
     """Step of `best_value`."""
+    best: dict[str, float] = field(default_factory=dict)
+    """All values of the split that `best_value` was measured on, at that step."""
     closed_step: int = -1
     """Step after which an epoch, or the run, was last brought to its end; -1 before the first."""
     rows: int = 0

@@ -29,10 +29,13 @@ def result(
         "reason": reason,
         **facts,
         "objective": {"name": monitor, "mode": mode, "value": state.best_value, "step": state.best_step},
+        "best": dict(state.best),
         "test": {name: value for name, value in state.last.items() if name.startswith("test/")},
         "metrics": dict(state.last),
         "epochs": state.epoch,
         "steps": state.step,
+        "skipped_steps": state.skipped,
+        "rollbacks": state.rollbacks,
     }
 
 
@@ -42,12 +45,23 @@ def final_values(state: State) -> dict[str, float]:
     return {name: value for name, value in values.items() if name != "train/loss_step"}
 
 
-def final_table(values: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows of a table with a line for each metric and a column for each split."""
-    splits = [split for split in SPLITS if any(name.startswith(f"{split}/") for name in values)]
-    names = dict.fromkeys(name.partition("/")[2] for name in values)
-    rows = [[name, *(_shown(values.get(f"{split}/{name}")) for split in splits)] for name in names]
-    return ["metric", *splits], rows
+def final_table(values: Mapping[str, float], best: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows of a table with a line for each metric and a column for each split.
+
+    Args:
+        values: The newest values by name.
+        best: The values at the best step, where that is not the last one; a column of their own.
+    """
+    columns = {split: {name: v for name, v in values.items() if name.startswith(f"{split}/")} for split in SPLITS}
+    split = next(iter(best), "").partition("/")[0]
+    columns = {"train": columns["train"], "val": columns["val"], f"best {split}": dict(best), "test": columns["test"]}
+    columns = {head: _bare(column) for head, column in columns.items() if column}
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    return ["metric", *columns], [[n, *(_shown(column.get(n)) for column in columns.values())] for n in names]
+
+
+def _bare(values: Mapping[str, float]) -> dict[str, float]:
+    return {name.partition("/")[2]: value for name, value in values.items()}
 
 
 def _shown(value: float | None) -> str:

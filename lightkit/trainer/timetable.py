@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Timetable:
         save_epochs: Epochs between two checkpoints; None saves at the end only.
         save_steps: Steps between two checkpoints in an epoch.
         log_steps: Steps between two logged training values.
+        extra_steps: Steps the run has taken more than its epochs would at this batch size; fewer where negative.
     """
 
     epoch_samples: int
@@ -33,6 +34,7 @@ class Timetable:
     save_epochs: int | None = 1
     save_steps: int | None = None
     log_steps: int = 50
+    extra_steps: int = 0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -42,12 +44,26 @@ class Timetable:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return self.steps if self.steps is not None else (self.epochs or 0) * self.steps_per_epoch
+        if self.steps is not None:
+            return self.steps
+        return (self.epochs or 0) * self.steps_per_epoch + self.extra_steps
 
     @property
     def total_epochs(self) -> int:
         """Epochs of the whole run, a last partial one counted as one."""
-        return math.ceil(self.total_steps / self.steps_per_epoch)
+        return math.ceil((self.total_steps - self.extra_steps) / self.steps_per_epoch)
+
+    def continued(self, *, step: int, epoch: int, samples_done: int) -> Timetable:
+        """The same from where a run stands that may have come there with another batch size: epochs stay whole.
+
+        Args:
+            step: Optimizer steps taken.
+            epoch: Epochs finished.
+            samples_done: Samples done in the one under way.
+        """
+        left = max(0, self.epoch_samples - samples_done)
+        usual = (epoch + 1) * self.steps_per_epoch - math.ceil(left / (self.batch_size * self.accumulate))
+        return replace(self, extra_steps=step - usual)
 
     def validates_after_step(self, step: int) -> bool:
         """Whether a validation is due at this step because steps are counted."""

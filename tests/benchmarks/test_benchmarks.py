@@ -29,7 +29,7 @@ def figures(text: str) -> dict[str, float]:
     [
         (step_overhead.main, ["--rounds", "1", "--steps", "20", "--no-peers"], len(step_overhead.BARS)),
         (loader.main, ["--rounds", "1", "--steps", "3"], 2),
-        (checkpoint.main, ["--rounds", "1", "--steps", "1"], 2),
+        (checkpoint.main, ["--rounds", "1", "--steps", "1"], len(checkpoint.BARS)),
         pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
     ],
     ids=["step_overhead", "loader", "checkpoint", "startup"],

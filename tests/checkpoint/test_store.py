@@ -97,8 +97,8 @@ def test_one_file_may_be_both_best_and_newest(tmp_path):
     assert names(tmp_path) == ["manifest.json", "step-00000030.pt"]
 
 
-@pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 1)])
-def test_of_equal_values_the_earlier_is_the_best(tmp_path, mode, best):
+@pytest.mark.parametrize(("mode", "best"), [("max", 3), ("min", 4)])
+def test_of_equal_values_the_later_is_the_best(tmp_path, mode, best):
     made = CheckpointStore(tmp_path, mode=mode, keep_last=9)
     for step, value in [(1, 0.5), (2, 0.9), (3, 0.9), (4, 0.5)]:
         made.save(content(step), step=step, value=value)
@@ -453,3 +453,41 @@ def test_prepare_refuses_a_read_only_folder(tmp_path, monkeypatch):
 def test_wrong_options_are_refused(tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         CheckpointStore(tmp_path, **options)
+
+
+def kept_steps(folder: Path, steps, **options) -> list[int]:
+    made = CheckpointStore(folder, keep_last=1, keep_best=0, **options)
+    for step in steps:
+        made.save(content(step), step=step)
+    return [entry.step for entry in made.entries()]
+
+
+def test_milestones_are_kept_for_good(tmp_path):
+    assert kept_steps(tmp_path / "a", range(2, 26, 2), keep_every=8) == [8, 16, 24]
+    # saves that miss the multiples: the first at or after each counts
+    assert kept_steps(tmp_path / "b", range(3, 40, 3), keep_every=10) == [12, 21, 30, 39]
+    assert kept_steps(tmp_path / "c", [50, 51], keep_every=10) == [50, 51]
+
+
+def test_milestones_survive_a_resume(tmp_path):
+    assert kept_steps(tmp_path / "a", range(3, 16, 3), keep_every=10) == [12, 15]
+    assert kept_steps(tmp_path / "a", range(18, 40, 3), keep_every=10) == [12, 21, 30, 39]
+    # taken off the rules, they leave like any other
+    assert kept_steps(tmp_path / "a", [42]) == [42]
+
+
+def test_the_manifest_says_which_values_are_better(tmp_path):
+    filled(tmp_path, mode="min")
+    assert json.loads((tmp_path / "manifest.json").read_text())["mode"] == "min"
+
+
+def test_a_store_is_closed_after_a_block(tmp_path):
+    with CheckpointStore(tmp_path) as made:
+        made.save(content(1), step=1)
+    made.flush()
+    assert loaded_step(made.load_newest()) == 1
+
+
+def test_keep_every_must_be_a_number_of_steps(tmp_path):
+    with pytest.raises(UserError, match="checkpoint.keep_every: not a number of steps"):
+        CheckpointStore(tmp_path, keep_every=0)

@@ -61,3 +61,6 @@ def test_the_same_command_goes_on_in_a_folder_of_its_choice(cli: Callable[..., o
     result = json.loads((project / "fixed" / "result.json").read_text())
     assert result["epochs"] == 4
     assert "resumed at step" in (project / "fixed" / "run.log").read_text()
+    finished = cli(*command, "trainer.epochs=4")
+    assert finished.code == 0  # type: ignore[attr-defined]
+    assert "has finished already" in finished.out  # type: ignore[attr-defined]

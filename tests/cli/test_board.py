@@ -68,6 +68,19 @@ def test_address_of_another_machine() -> None:
         board.free_port("192.0.2.1")
 
 
+def test_only_news_of_tensorboard_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    usual = [
+        "TensorFlow installation not found - running with reduced feature set.\n",
+        "\n",
+        "NOTE: Using experimental fast data loading logic. To disable, pass\n",
+        '    "--load_fast=false" and report issues on GitHub. More details:\n',
+        "    https://github.com/tensorflow/tensorboard/issues/4784\n",
+        "TensorBoard 2.21.0 at http://127.0.0.1:6006/ (Press CTRL+C to quit)\n",
+    ]
+    board._pass_on([*usual, "E1121 the disk is full\n"])
+    assert capsys.readouterr().err == "E1121 the disk is full\n"
+
+
 @pytest.mark.slow
 def test_tensorboard_answers_and_ends_with_us(project: Path) -> None:
     import os

@@ -24,7 +24,8 @@ def test_every_group_lists_its_choices_and_keys(cli: Cli, group: str) -> None:
     files = {
         p.relative_to(ROOT / "conf" / group).with_suffix("").as_posix() for p in (ROOT / "conf" / group).rglob("*.yaml")
     }
-    rows = [line.split(maxsplit=1) for line in done.out.splitlines() if line.startswith(f"  {group}=")]
+    choices = done.out.partition("\n\n")[0].splitlines()
+    rows = [line.split(maxsplit=1) for line in choices if line.startswith(f"  {group}=")]
     assert {name for name, *_ in rows} == {f"{group}={name}" for name in files if not name.startswith("_")}
     assert [name for name, *rest in rows if not rest] == [], "options without a first comment"
 

@@ -73,7 +73,7 @@ def test_unknown_option_names_the_nearest(args: list[str], capsys: pytest.Captur
 def test_missing_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval"]) == 2
     err = capsys.readouterr().err
-    assert "required: run" in err
+    assert "lightkit eval: RUN is missing\n    expected: lightkit eval RUN [--split" in err
     assert "lightkit eval --help" in err
 
 
@@ -131,3 +131,16 @@ def test_public_names_are_lazy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "AttributeError: module 'lightkit' has no attribute 'nothing'" in done.stderr
+
+
+def test_help_tells_how_to_see_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    assert "LIGHTKIT_DEBUG=1" in capsys.readouterr().out
+
+
+def test_internal_options_are_not_advertised(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--foldr", "x"]) == 2
+    err = capsys.readouterr().err
+    assert "no such option" in err
+    assert "--folder" not in err
+    assert "shell_completion" not in err

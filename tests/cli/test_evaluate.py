@@ -109,3 +109,27 @@ def test_from_starts_a_new_run(cli: Cli, runner: Any, trained: Path) -> None:
     done = cli("train", "--from", "last", "seed=4")
     assert done.code == 0, done.err
     assert runner.asked[0][1] != trained
+
+
+@pytest.mark.parametrize("overrides", [(), ("trainer.epochs=7",)])
+def test_resume_leaves_a_finished_run_alone(cli: Cli, runner: Any, trained: Path, overrides: tuple[str, ...]) -> None:
+    (trained / "config.yaml").write_text(cli("train", "--cfg", "job", "--resolve", "trainer.epochs=7").out)
+    (trained / "result.json").write_text('{"status": "finished"}')
+    done = cli("resume", "last", *overrides)
+    assert done.code == 0
+    assert "has finished already; make it longer with trainer.epochs=N" in done.out
+    assert runner.asked == []
+    assert cli("resume", "last", "trainer.epochs=8").code == 0
+    assert len(runner.asked) == 1
+
+
+def test_a_run_is_found_by_its_name(cli: Cli, runner: Any, trained: Path) -> None:
+    assert cli("eval", "run").code == 0
+    assert runner.asked == [("evaluate", trained, ("test", "best"))]
+
+
+@pytest.mark.parametrize("command", ["eval", "predict", "resume"])
+def test_usage_is_told_where_the_run_is_missing(cli: Cli, command: str) -> None:
+    done = cli(command)
+    assert done.code == 2
+    assert f"lightkit {command}: RUN is missing\n    expected: lightkit {command} RUN" in done.err

@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+import json
+import os
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from lightkit.cli import folders
-from lightkit.cli.folders import all_runs, chosen_run_folder, discard_if_empty, find_run, new_run_folder, slug
+from lightkit.cli.folders import (
+    all_runs,
+    chosen_run_folder,
+    discard_if_empty,
+    find_run,
+    new_run_folder,
+    run_name,
+    slug,
+    started,
+)
 from lightkit.common.errors import UserError
 
 
@@ -109,3 +120,53 @@ def test_a_name_that_two_runs_have(tmp_path: Path) -> None:
         a_run(tmp_path / "outputs" / "runs" / f"2026-01-{day}" / "10-00-00-run")
     with pytest.raises(UserError, match="several runs have this name"):
         find_run("10-00-00-run", tmp_path)
+
+
+def noted(folder: Path, time: datetime) -> Path:
+    """A run whose record says when it was started."""
+    a_run(folder)
+    (folder / "environment.json").write_text(json.dumps({"time": f"{time.astimezone():%Y-%m-%dT%H:%M:%S%z}"}))
+    return folder
+
+
+def test_a_run_outside_the_dates_has_its_own_time(tmp_path: Path) -> None:
+    runs = tmp_path / "outputs" / "runs"
+    demo = noted(runs / "demo", datetime(2026, 1, 2, 11))
+    late = a_run(runs / "2026-01-02" / "12-00-00-a")
+    early = a_run(runs / "2026-01-02" / "10-00-00-a")
+    bare = a_run(runs / "bare")
+    os.utime(bare / "config.yaml", (1, datetime(2026, 1, 2, 9).timestamp()))
+    assert all_runs(tmp_path) == [bare, early, demo, late]
+    assert find_run("last", tmp_path) == late
+    assert started(demo) == datetime(2026, 1, 2, 11)
+    (bare / "result.json").write_text("{}")
+    assert find_run("last", tmp_path) == bare
+    (demo / "environment.json").write_text('{"time": "noon"}')
+    assert started(demo).year > 2000
+
+
+def test_jobs_of_a_sweep_are_told_apart_by_their_record(tmp_path: Path) -> None:
+    sweep = tmp_path / "outputs" / "sweeps" / "2026-01-02" / "12-00-00-s"
+    second = noted(sweep / "seed=10", datetime(2026, 1, 2, 13))
+    first = noted(sweep / "seed=9", datetime(2026, 1, 2, 12))
+    between = a_run(tmp_path / "outputs" / "runs" / "2026-01-02" / "12-30-00-a")
+    assert all_runs(tmp_path) == [first, between, second]
+    assert run_name(second) == "s/seed=10"
+    assert find_run("s/seed=9", tmp_path) == first
+
+
+def test_of_several_runs_with_a_name_the_newest_is_meant(tmp_path: Path) -> None:
+    day = tmp_path / "outputs" / "runs" / "2026-01-02"
+    newest = a_run(day / "12-00-00-cnn_demo")
+    a_run(day / "11-00-00-cnn_demo")
+    assert find_run("cnn_demo", tmp_path) == newest
+    with pytest.raises(UserError, match="nearest: cnn_demo"):
+        find_run("cnn_dem", tmp_path)
+
+
+def test_few_names_are_listed(tmp_path: Path) -> None:
+    for minute in range(30):
+        a_run(tmp_path / "outputs" / "runs" / "2026-01-02" / f"10-{minute:02}-00-name{minute}")
+    with pytest.raises(UserError, match="no run here") as found:
+        find_run("other", tmp_path)
+    assert found.value.choices == ("name29", "name28", "name27", "name26", "name25", "name24")

@@ -55,3 +55,12 @@ def test_limit_must_be_a_number(cli: Cli, text: str) -> None:
     done = cli("runs", f"--limit={text}")
     assert done.code == 2
     assert "--limit: not a number of runs" in done.err
+
+
+def test_a_run_in_a_folder_of_ones_own_choice_has_a_time(cli: Cli, project: Path) -> None:
+    folder = project / "outputs" / "runs" / "demo"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("name: run\n")
+    (row,) = json.loads(cli("runs", "--json").out)
+    assert row["name"] == "demo"
+    assert len(row["when"]) == len("2026-01-31 12:00:00")

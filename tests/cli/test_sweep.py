@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,6 @@ class Job:
 def job(monkeypatch: pytest.MonkeyPatch) -> type[Job]:
     made = type("Job", (Job,), {"started": [], "codes": {}})
     monkeypatch.setattr(module.subprocess, "Popen", made)
-    monkeypatch.setattr(module.signal, "signal", lambda *_: None)
     return made
 
 
@@ -46,7 +46,7 @@ def test_one_process_per_job_in_folders_named_by_what_differs(cli: Cli, job: typ
     assert done.code == 0, done.err
     (folder,) = (project / "outputs").glob("sweeps/*/*-wine_mlp")
     names = ["seed=0,optim.lr=0.1", "seed=0,optim.lr=0.2", "seed=1,optim.lr=0.1", "seed=1,optim.lr=0.2"]
-    assert sorted(path.name for path in folder.iterdir()) == names
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == names
     assert job.started[0][3:7] == ["train", "data=wine", "seed=0", "optim.lr=0.1"]
     assert done.out.count("0.5000") == 4
 
@@ -79,13 +79,82 @@ def test_nothing_starts_while_one_job_is_wrong(cli: Cli, job: type[Job], project
 
 def test_hydra_sweep_dir_is_respected(cli: Cli, job: type[Job], project: Path) -> None:
     assert cli("train", "-m", "seed=0,1", "hydra.sweep.dir=mine").code == 0
-    assert sorted(path.name for path in (project / "mine").iterdir()) == ["seed=0", "seed=1"]
+    names = {path.name for path in (project / "mine").iterdir()}
+    assert names == {"seed=0", "seed=1", "results.csv", "results.txt"}
 
 
 def test_commas_without_multirun(cli: Cli, job: type[Job]) -> None:
     done = cli("train", "seed=0,1")
     assert done.code == 2
     assert "-m" in done.err
+
+
+@pytest.fixture
+def earlier(cli: Cli, project: Path) -> Path:
+    """A run with a configuration that is not the default one."""
+    folder = project / "outputs" / "runs" / "2026-01-31" / "12-00-00-earlier"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(cli("train", "data=wine", "name=other", "--cfg", "job", "--resolve").out)
+    return folder
+
+
+def test_a_sweep_over_an_earlier_run(cli: Cli, job: type[Job], project: Path, earlier: Path) -> None:
+    done = cli("train", "-m", "--from", "last", "seed=0,1")
+    assert done.code == 0, done.err
+    assert [command[3:7] for command in job.started] == [["train", f"seed={n}", "--from", str(earlier)] for n in (0, 1)]
+    (folder,) = (project / "outputs").glob("sweeps/*/*-other")
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"seed=0", "seed=1"}
+    assert cli("train", "-m", "--from", "last", "seed=0,1", "hydra.sweep.dir=mine").code == 0
+    assert (project / "mine" / "seed=1").is_dir()
+
+
+@pytest.mark.usefixtures("earlier")
+def test_what_a_sweep_over_a_run_cannot_do(cli: Cli, job: type[Job]) -> None:
+    wrong = cli("train", "-m", "--from", "last", "seed=0,1", "optim.lrr=1")
+    assert wrong.code == 2
+    assert "optim.lrr" in wrong.err
+    assert "1 problem found" in wrong.err
+    foreign = cli("train", "-m", "--from", "last", "seed=0,1", "hydra/sweeper=optuna")
+    assert foreign.code == 2
+    assert "another sweeper or launcher cannot start from a run" in foreign.err
+    odd = cli("train", "-m", "--from", "last", "seed=interval(0,1)")
+    assert odd.code == 2
+    assert "this sweep can't be laid out" in odd.err
+    assert job.started == []
+
+
+@pytest.mark.usefixtures("earlier")
+@pytest.mark.parametrize("source", [(), ("--from", "last")])
+def test_the_jobs_of_a_sweep_are_printed(cli: Cli, job: type[Job], project: Path, source: tuple[str, ...]) -> None:
+    done = cli("train", "-m", *source, "seed=3,4", "--cfg", "job", "-p", "seed")
+    assert done.code == 0, done.err
+    assert done.out == "# job 1 of 2: seed=3\n3\n---\n# job 2 of 2: seed=4\n4\n"
+    assert job.started == []
+    assert not (project / "outputs" / "sweeps").exists()
+    hydra = cli("train", "-m", *source, "seed=3,4", "--cfg", "hydra")
+    assert hydra.code == 2
+    assert "only the jobs of a sweep can be printed" in hydra.err
+
+
+def test_the_table_stays_in_the_folder(cli: Cli, job: type[Job], project: Path) -> None:
+    job.codes |= {"seed=1": 3, "seed=2": 143}
+    assert cli("train", "-m", "data=wine", "seed=0,1,2,3", "hydra.sweep.dir=mine").code == 3
+    with (project / "mine" / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["job"], row["seed"], row["status"], row["best"], row["exit_status"]) for row in rows] == [
+        ("seed=0", "0", "done", "0.5", "0"),
+        ("seed=1", "1", "failed (3)", "", "3"),
+        ("seed=2", "2", "interrupted", "", "143"),
+        ("seed=3", "3", "not started", "", ""),
+    ]
+    assert "data" not in rows[0]
+    assert (project / "mine" / "results.txt").read_text().startswith("job     status")
+
+
+def test_one_job_is_a_sweep_too(cli: Cli, job: type[Job], project: Path) -> None:
+    assert cli("train", "-m", "seed=5", "hydra.sweep.dir=mine").code == 0
+    assert len(job.started) == 1
+    assert "run,done" in (project / "mine" / "results.csv").read_text()
 
 
 @pytest.mark.slow

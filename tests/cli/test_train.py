@@ -38,6 +38,15 @@ def test_hydra_run_dir_is_respected(cli: Cli, runner: Any, project: Path) -> Non
     assert "already holds a run" in again.err
 
 
+def test_the_time_in_hydra_run_dir(cli: Cli, runner: Any, project: Path) -> None:
+    done = cli("train", "hydra.run.dir=mine/${now:%Y}-${name}")
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"mine/\d{4}-digits_mlp", str(runner.asked[0][1].relative_to(project)))
+    odd = cli("train", "hydra.run.dir=mine/${hydra:job.num}")
+    assert odd.code == 2
+    assert "hydra.run.dir: cannot be worked out" in odd.err
+
+
 def test_outputs_go_to_the_project_from_any_folder_below(
     cli: Cli, runner: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +145,39 @@ def test_hydras_own_view(cli: Cli, kind: str) -> None:
     done = cli("train", "--cfg", kind)
     assert done.code == 0, done.err
     assert "hydra:" in done.out
+
+
+def test_hydras_view_shows_the_folders_that_are_used(cli: Cli, project: Path) -> None:
+    day = "${now:%Y-%m-%d}/${now:%H-%M-%S}"
+    own = cli("train", "--cfg", "hydra", "data=wine").out
+    assert f"dir: {project}/outputs/runs/{day}-wine_mlp\n" in own
+    assert f"dir: {project}/outputs/sweeps/{day}-wine_mlp\n" in own
+    assert cli("train", "--cfg", "hydra", "hydra.run.dir=here", "-p", "hydra.run.dir").out == "here\n"
+
+
+@pytest.mark.usefixtures("runner")
+def test_hydras_view_of_a_run(cli: Cli) -> None:
+    assert cli("train", "hydra.run.dir=here").code == 0
+    (Path("here") / "config.yaml").write_text(cli("train", "--cfg", "job", "--resolve").out)
+    done = cli("train", "--from", "here", "--cfg", "hydra")
+    assert done.code == 2
+    assert "no part for Hydra" in done.err
+
+
+def test_info_into_a_closed_pipe_is_quiet(project: Path) -> None:
+    code = (
+        "import os, sys; from lightkit.cli import main; r, w = os.pipe(); os.close(r); os.dup2(w, 1); "
+        "sys.exit(main(['train', '--info', 'defaults']))"
+    )
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], cwd=project, env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_unknown_info(cli: Cli) -> None:
+    done = cli("train", "--info", "defualts")
+    assert done.code == 2
+    assert "invalid choice: 'defualts'" in done.err
 
 
 def test_hydras_help_and_info(cli: Cli) -> None:

@@ -251,3 +251,39 @@ def test_nothing_heavy_is_imported(toy: Path, root: Path) -> None:
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], cwd=toy, env={"PYTHONPATH": str(root)}, check=True, timeout=60)
+
+
+def test_a_syntax_error_in_own_code(write: Write, report: Report) -> None:
+    write("mine.py", "class Net:\n    def __init__(self, hidden):\n        self.x = = 1\n")
+    write("way.py", "from mine import Net\n")
+    for target in ("mine.Net", "way.Net"):
+        found = report(f"model._target_={target}")
+        assert f"{target} can't be read, as its file is no valid Python: mine.py:3: invalid syntax" in found
+        assert "fix:      mend mine.py:3" in found
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_numbers_must_be_finite(report: Report, value: str) -> None:
+    found = report(f"optim.lr={value}")
+    assert "optim.lr: out of range" in found
+    assert f"at:       command line: optim.lr={value}" in found
+    assert "and finite" in found
+
+
+def test_device_names(report: Report, toy: Path) -> None:
+    found = report("device.name=cdua")
+    assert "device.name: no such device" in found
+    assert "at:       command line: device.name=cdua" in found
+    assert "nearest: cuda" in found
+    assert "no such device" in report("device.name='cuda:x'")
+    assert compose(["device.name='cuda:3'"]).cfg.device.name == "cuda:3"
+
+
+def test_choices_by_a_name_of_their_own(write: Write, report: Report) -> None:
+    write("mode_names.py", "from typing import Literal\n\nMode = Literal['fast', 'slow']\n")
+    text = "from mode_names import Mode\n\n\ndef f(num_classes, mode: Mode = 'fast'): ...\n"
+    write("named.py", text)
+    write("conf/model/named.yaml", "_target_: named.f\n")
+    found = report("model=named", "model.mode=fst")
+    assert "model.mode: not one of the choices" in found
+    assert "nearest: fast" in found

@@ -159,3 +159,40 @@ def test_broken_yaml_names_file_and_line(toy: Path, write: Write) -> None:
     write("conf/optim/sgd.yaml", "_target_: torch.optim.SGD\n")
     with pytest.raises(UserErrors, match=r"not valid YAML(.|\n)*experiments/e.yaml:3"):
         compose(["experiment=e"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "overrides"),
+    [
+        ("conf/config.yaml", "defaults: [/config]\n", []),
+        ("conf/config.yaml", "defaults:\n  - config\n  - _self_\n", []),
+        ("conf/model/loop.yaml", "defaults:\n  - loop\n", ["model=loop"]),
+    ],
+)
+def test_a_file_that_includes_itself(
+    write: Write, report: Callable[..., str], name: str, text: str, overrides: list[str]
+) -> None:
+    write(name, text)
+    found = report(*overrides)
+    assert f"{Path(name).name} includes itself" in found
+    assert f"at:       {name}:" in found
+    assert ("stands in for the shipped one" in found) == (name == "conf/config.yaml")
+
+
+def test_files_that_include_each_other(write: Write, report: Callable[..., str]) -> None:
+    write("conf/model/one.yaml", "defaults:\n  - two\n")
+    write("conf/model/two.yaml", "defaults:\n  - one\n")
+    assert "one.yaml includes itself: model/one → model/two → model/one" in report("model=one")
+
+
+def test_a_run_without_name_is_called_after_its_experiment(write: Write, composed: Compose) -> None:
+    write("experiments/deep/try.yaml", "# Try.\nname: null\nseed: 1\n")
+    assert composed("experiment=deep/try").cfg.name == "deep_try"
+    assert composed("name=null").cfg.name == "toy_net"
+
+
+def test_letters_beyond_ascii_need_quotes(report: Callable[..., str], composed: Compose) -> None:
+    found = report("name=größe")
+    assert "'ö' needs quotes around the value" in found
+    assert "fix:      'name=\"größe\"'" in found
+    assert composed('name="größe"').cfg.name == "größe"

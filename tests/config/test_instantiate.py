@@ -60,7 +60,8 @@ def test_arguments_by_position_and_partial(toy: Path) -> None:
 
 def test_methods_and_compiled_targets(toy: Path) -> None:
     assert instantiate({"_target_": "toy.Task.make", "weight": 2.0}, key="trainer.task").weight == 2.0
-    assert instantiate({"_target_": "math.sqrt", "_args_": [4]}, key="x", num_classes=1) == 2.0
+    cfg = OmegaConf.create({"trust": ["math"], "x": {"_target_": "math.sqrt", "_args_": [4]}})
+    assert instantiate(cfg.x, key="x", num_classes=1) == 2.0
 
 
 def test_an_error_of_the_target_names_key_and_target(toy: Path) -> None:
@@ -105,3 +106,37 @@ def test_to_plain() -> None:
     cfg = OmegaConf.create({"a": 1, "b": {"c": "${a}"}, "d": [1, "${a}"]})
     assert to_plain(cfg) == {"a": 1, "b": {"c": 1}, "d": [1, 1]}
     assert to_plain(3) == 3
+
+
+def test_an_error_of_own_code_names_its_line(toy: Path, write: Write) -> None:
+    write("bad.py", "import json\n\n\ndef f(x=1):\n    return json.loads('{')\n")
+    with pytest.raises(UserError, match=r"(?s)bad\.f could not be built.*at: +bad\.py:5\n.*LIGHTKIT_DEBUG=1") as caught:
+        instantiate({"_target_": "bad.f"}, key="data.dataset")
+    assert caught.value.origin == "bad.py:5"
+
+
+def test_an_error_of_a_library_names_no_line(toy: Path) -> None:
+    with pytest.raises(UserError, match="LIGHTKIT_DEBUG=1") as caught:
+        instantiate({"_target_": "torch.nn.Linear", "in_features": -1, "out_features": 2}, key="model")
+    assert caught.value.origin is None
+
+
+def test_sizes_the_data_set_has_not_got(toy: Path, write: Write) -> None:
+    write("lm.py", "class LM:\n    def __init__(self, vocab_size, context_length, dim=1):\n        self.dim = dim\n")
+    sizes = {"in_features": 13, "num_classes": 3}
+    text = (
+        r"(?s)model: lm\.LM needs vocab_size and context_length, which this data set does not provide"
+        r".*data=text.*in_features=13, num_classes=3.*model\.vocab_size=VALUE"
+    )
+    with pytest.raises(UserError, match=text):
+        instantiate({"_target_": "lm.LM"}, key="model", **sizes)
+    given = {"_target_": "lm.LM", "vocab_size": 3, "context_length": 2}
+    assert instantiate(given, key="model", **sizes).dim == 1
+    assert instantiate({"_target_": "lm.LM", "_args_": [1, 2]}, key="model", **sizes).dim == 1
+    assert callable(instantiate({"_target_": "lm.LM", "_partial_": True}, key="model", **sizes))
+
+
+def test_a_file_that_is_no_python_is_not_imported(toy: Path, write: Write) -> None:
+    write("worse.py", "def f(:\n")
+    with pytest.raises(UserError, match=r"worse\.f can't be read, as its file is no valid Python: worse\.py:1: "):
+        instantiate({"_target_": "worse.f"}, key="model")

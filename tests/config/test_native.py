@@ -127,3 +127,9 @@ def test_views_of_the_composition(toy: Path, capsys: pytest.CaptureFixture[str])
 def test_what_hydra_refuses_is_a_user_error(toy: Path) -> None:
     with pytest.raises(UserError, match="Hydra: "):
         hydra_command(["-sc", "install=nothing"])
+
+
+def test_a_sweep_over_a_file_that_includes_itself(write: Write) -> None:
+    write("conf/config.yaml", "defaults: [/config]\n")
+    with pytest.raises(UserErrors, match="config.yaml includes itself"):
+        compose_jobs(["seed=1,2"])

@@ -9,17 +9,25 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, load_run, save
 
 
-def test_a_saved_configuration_comes_back(toy: Path) -> None:
+@pytest.fixture
+def folder(toy: Path) -> Path:
+    """The folder of a run of the toy project."""
+    path = toy / "outputs" / "run"
+    path.mkdir(parents=True)
+    return path
+
+
+def test_a_saved_configuration_comes_back(folder: Path) -> None:
     made = compose(["optim=adam", "seed=${extra.s}", "extra.s=3", "optim.rules=[{match: a}]"])
-    path = save(made.cfg, toy)
-    loaded = load_run(toy)
-    assert path == toy / "config.yaml"
+    path = save(made.cfg, folder)
+    loaded = load_run(folder)
+    assert path == folder / "config.yaml"
     assert OmegaConf.to_container(loaded.cfg) == OmegaConf.to_container(made.cfg, resolve=True)
     assert OmegaConf.is_readonly(loaded.cfg)
-    assert [item.name for item in toy.iterdir() if "config.yaml" in item.name] == ["config.yaml"]
+    assert [item.name for item in folder.iterdir() if "config.yaml" in item.name] == ["config.yaml"]
 
 
-def test_secrets_stay_in_the_environment(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_stay_in_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "s3cret")
     monkeypatch.setenv("SEED", "4")
     made = compose(
@@ -33,21 +41,21 @@ def test_secrets_stay_in_the_environment(toy: Path, monkeypatch: pytest.MonkeyPa
             "extra.plain=${name}",
         ]
     )
-    text = save(made.cfg, toy).read_text()
+    text = save(made.cfg, folder).read_text()
     assert "s3cret" not in text
     assert "plain: toy" in text
-    loaded = load_run(toy).cfg
+    loaded = load_run(folder).cfg
     assert loaded.extra.url == "http://s3cret@host"
     assert loaded.extra.deep.a[1] == "http://s3cret@host"
     assert loaded.seed == 4
 
 
-def test_values_can_be_changed_and_are_checked(toy: Path) -> None:
-    save(compose([]).cfg, toy)
-    made = load_run(toy, ["trainer.epochs=99", "optim.nesterov=true", "~data.augment"])
+def test_values_can_be_changed_and_are_checked(folder: Path) -> None:
+    save(compose([]).cfg, folder)
+    made = load_run(folder, ["trainer.epochs=99", "optim.nesterov=true", "~data.augment"])
     assert (made.cfg.trainer.epochs, made.cfg.optim.nesterov) == (99, True)
     with pytest.raises(UserErrors) as caught:
-        load_run(toy, ["trainer.epoch=3", "optim=adam", "~nothing", "seed=-1"])
+        load_run(folder, ["trainer.epoch=3", "optim=adam", "~nothing", "seed=-1"])
     text = str(caught.value)
     for part in (
         "trainer.epoch: unknown key",
@@ -59,20 +67,20 @@ def test_values_can_be_changed_and_are_checked(toy: Path) -> None:
     assert "4 problems found" in text
 
 
-def test_a_damaged_file_is_named(toy: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not the folder of a run"):
         load_run(tmp_path)
-    (toy / "config.yaml").write_text("a: [")
+    (folder / "config.yaml").write_text("a: [")
     with pytest.raises(UserError, match=r"config.yaml: can't be read"):
-        load_run(toy)
-    (toy / "config.yaml").write_text("- 1\n")
+        load_run(folder)
+    (folder / "config.yaml").write_text("- 1\n")
     with pytest.raises(UserError, match="holds no configuration"):
-        load_run(toy)
+        load_run(folder)
 
 
-def test_an_edited_file_is_checked_with_its_lines(toy: Path) -> None:
-    path = save(compose([]).cfg, toy)
+def test_an_edited_file_is_checked_with_its_lines(folder: Path) -> None:
+    path = save(compose([]).cfg, folder)
     path.write_text(path.read_text().replace("epochs: 20", "epochs: ten"))
     line = path.read_text().splitlines().index("  epochs: ten") + 1
     with pytest.raises(UserErrors, match=f"(?s)trainer.epochs: wrong type.*config.yaml:{line}"):
-        load_run(toy)
+        load_run(folder)

@@ -154,7 +154,6 @@ def test_rest_arguments(pack: None) -> None:
         "pack.base.Colour",
         "pack.base.fallback",
         "dyn.whatever",
-        "broken.f",
         "math.sqrt",
         "builtins.dict",
         "lazy.Else",
@@ -162,6 +161,12 @@ def test_rest_arguments(pack: None) -> None:
 )
 def test_what_source_does_not_tell_is_left_open(pack: None, target: str) -> None:
     assert read(target) is None
+
+
+def test_source_that_is_no_python(pack: None) -> None:
+    with pytest.raises(TargetError, match=r"broken\.py:1: invalid syntax") as caught:
+        read("broken.f")
+    assert caught.value.sentence("broken.f").startswith("broken.f can't be read, as its file is no valid Python: ")
 
 
 @pytest.mark.parametrize(

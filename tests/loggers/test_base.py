@@ -10,7 +10,7 @@ from lightkit.loggers import Logger, Loggers, Progress
 CALLS = {
     "start": ((3, ()), {}),
     "scalars": (({"a": 1.0},), {"step": 1, "epoch": 0}),
-    "hparams": (({"lr": 1}, {"a": 1.0}), {}),
+    "hparams": (({"lr": 1}, {"a": 1.0}, ["lr=1"]), {}),
     "figure": (("f", None), {"step": 1}),
     "text": (("t", "*x*"), {"step": 1}),
     "images": (("i", None), {"step": 1}),
@@ -18,6 +18,7 @@ CALLS = {
     "progress": ((Progress(1, 2, 3, 4, 5, 6),), {}),
     "message": (("hello",), {}),
     "table": (("t", ["a"], [("1",)]), {}),
+    "flush": ((), {}),
     "close": ((), {}),
 }
 

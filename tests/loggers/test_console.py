@@ -38,6 +38,9 @@ class Terminal:
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.stream = os.fdopen(slave, "w", encoding="utf-8")
 
+    def resize(self, columns):
+        ioctl(self.stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
     def text(self):
         self.stream.flush()
         found = b""
@@ -181,6 +184,45 @@ def test_what_was_said_is_kept_on_the_terminal(terminal):
     text = bare(terminal.text())
     for part in ("a message [with] brackets", "val: loss 0.2500", "result", "test/accuracy", "0.5000"):
         assert part in text
+
+
+@pytest.mark.parametrize("then", ["message", "table", "close", "progress"])
+def test_after_a_resize_nothing_is_wider_than_the_terminal(terminal, then):
+    logger = ConsoleLogger(stream=terminal.stream)
+    logger.progress(progress())
+    terminal.text()
+    terminal.resize(25)
+    logger._next_frame = 0.0
+    {
+        "message": lambda: logger.message("a message of more than twenty-five letters"),
+        "table": lambda: logger.table("result", ["value", ""], [["test/accuracy", 0.5]]),
+        "close": logger.close,
+        "progress": lambda: logger.progress(progress(130)),
+    }[then]()
+    drawn = bare(terminal.text()).replace("\r", "\n").split("\n")
+    assert max(map(len, drawn)) <= 25
+    logger.close()
+
+
+@pytest.mark.parametrize("terminal", [40], indirect=True)
+@pytest.mark.parametrize("live", [True, False])
+def test_long_lines_break_between_words_but_paths_stay_whole(terminal, live):
+    logger = ConsoleLogger(stream=terminal.stream)
+    if live:
+        logger.progress(progress())
+    path = "/" + "folder/" * 8
+    logger.message(f"train: loss 0.5365, accuracy 0.8145 | val: loss 0.1465, accuracy 0.9444\n  in {path}")
+    logger.close()
+    lines = bare(terminal.text()).replace("\r", "\n").split("\n")
+    assert "train: loss 0.5365, accuracy 0.8145 |" in [line.strip() for line in lines]
+    assert "    val: loss 0.1465, accuracy 0.9444" in lines
+    assert f"    {path}" in lines
+
+
+def test_lines_outside_a_terminal_are_not_broken():
+    logger, stream = lines()
+    logger.message("word " * 100)
+    assert stream.getvalue().count("\n") == 1
 
 
 def test_short_epochs_are_not_all_told_above_a_bar(terminal):

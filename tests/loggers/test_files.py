@@ -5,8 +5,10 @@ import logging
 import os
 import subprocess
 import warnings
+from pathlib import Path
 
 import pytest
+import torchmetrics
 
 from lightkit.loggers import LogLogger, files
 from lightkit.loggers.environment import DIFF_LIMIT, environment, git_state
@@ -163,6 +165,31 @@ def test_run_log_takes_records_and_warnings_and_then_lets_go(tmp_path, monkeypat
     assert logging.getLogger().handlers == root
     assert logging.getLogger("lightkit").handlers == []
     assert warnings.showwarning is show
+
+
+def test_warnings_of_libraries_are_in_the_log_only(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *rest: shown.append(str(message)))
+    with run_log(tmp_path / "run.log"), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for file in (torchmetrics.__file__, logging.__file__, files.__file__, "/home/me/model.py"):
+            warnings.warn_explicit(f"of {Path(file).name}", UserWarning, file, 1)
+    assert shown == ["of model.py"]
+    assert (tmp_path / "run.log").read_text().count("UserWarning: of ") == 4
+
+
+def test_what_libraries_log_without_a_handler_is_in_the_log_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    before = logging.lastResort
+    library, own = logging.getLogger("some.library"), logging.getLogger("my.model")
+    with run_log(tmp_path / "run.log"):
+        library.handle(library.makeRecord("x", logging.WARNING, torchmetrics.__file__, 1, "font cache", (), None))
+        own.warning("odd input")
+    assert capsys.readouterr().err == "odd input\n"
+    text = (tmp_path / "run.log").read_text()
+    assert "font cache" in text
+    assert "odd input" in text
+    assert logging.lastResort is before
 
 
 def test_run_log_of_a_resumed_run_goes_on_in_the_same_file(tmp_path):

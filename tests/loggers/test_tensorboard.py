@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import time
 
 import pytest
@@ -10,7 +9,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from torch import nn
 
 from lightkit.loggers import TensorBoardLogger
-from lightkit.loggers.tensorboard import flat, tag
+from lightkit.loggers.tensorboard import tag
 
 
 def read(folder):
@@ -35,7 +34,7 @@ def log(folder, start, stop, *, resume=0):
 def test_values_arrive_under_their_names(tmp_path):
     log(tmp_path / "tb", 1, 4).close()
     assert points(tmp_path / "tb", "train/loss") == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert read(tmp_path / "tb").Tags()["scalars"] == ["train/loss", "val/f1/a_cat", "epoch"]
+    assert read(tmp_path / "tb").Tags()["scalars"] == ["train/loss", "val/f1/a_cat", "vitals/epoch"]
 
 
 def test_nothing_is_made_before_the_first_value(tmp_path):
@@ -82,21 +81,30 @@ def test_resume_from_step_zero_and_twice(tmp_path):
     assert [step for step, _ in points(folder, "train/loss")] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_hparams_and_metrics_stand_in_the_same_directory(tmp_path):
+def test_other_files_in_the_directory_of_the_run_change_nothing(tmp_path):
+    (tmp_path / "config.yaml").write_text("name: x")
+    logger = log(tmp_path, 1, 5, resume=0)
+    assert logger._purge_step is None
+    logger.close()
+    log(tmp_path, 3, 6, resume=2).close()
+    assert [step for step, _ in points(tmp_path, "train/loss")] == [1, 2, 3, 4, 5]
+
+
+def test_hyperparameters_stand_in_the_same_directory(tmp_path):
     logger = log(tmp_path / "tb", 1, 3)
-    settings = {"optim": {"lr": 0.1, "betas": [0.9, 0.99], "fused": None, "amsgrad": False}, "name": "run"}
-    logger.hparams(settings, {"test/f1": 0.5, "val/loss": float("nan")})
+    settings = {"optim": {"lr": 0.1, "betas": [0.9, 0.99], "fused": None, "amsgrad": False}, "logger": {"x": 1}}
+    logger.hparams(settings, {"test/f1": 0.5}, ["optim.lr=0.1"])
     logger.close()
     assert [path for path in (tmp_path / "tb").rglob("*") if path.is_dir()] == []
     content = read(tmp_path / "tb").summary_metadata
     data = {name: plugin_data_pb2.HParamsPluginData.FromString(m.plugin_data.content) for name, m in content.items()
             if m.plugin_data.plugin_name == "hparams"}  # fmt: skip
+    assert set(data) == {"_hparams_/session_start_info", "_hparams_/session_end_info"}  # no experiment: see `records`
     start = data["_hparams_/session_start_info"].session_start_info.hparams
+    assert set(start) == {"optim.lr", "optim.betas", "optim.amsgrad"}
     assert start["optim.lr"].number_value == 0.1
-    assert start["optim.amsgrad"].bool_value is False
+    assert start["optim.amsgrad"].WhichOneof("kind") == "bool_value"
     assert start["optim.betas"].string_value == "[0.9, 0.99]"
-    metrics = data["_hparams_/experiment"].experiment.metric_infos
-    assert [metric.name.tag for metric in metrics] == ["test/f1", "val/loss"]
     assert data["_hparams_/session_end_info"].session_end_info.status == 1
 
 
@@ -126,7 +134,12 @@ def test_graph(tmp_path):
     assert read(tmp_path).Tags()["graph"]
 
 
-def test_tags_and_flat_settings():
+def test_tags():
     assert tag("/val/f1/ä cat (2)") == "val/f1/ä_cat__2_"
-    assert tag("") == "_"
-    assert flat({"a": {"b": 1, "c": {}}, "d": math.inf}) == {"a.b": 1, "d": "inf"}
+    assert tag("") == "vitals/_"
+
+
+def test_results_come_before_everything_else_in_the_order_of_tags():
+    names = ["lr/all", "grad/norm", "speed/data_wait", "epoch", "train/loss", "val/loss", "test/loss"]
+    groups = [tag(name).partition("/")[0] for name in sorted(names, key=tag)]
+    assert groups == ["test", "train", "val", *["vitals"] * 4]

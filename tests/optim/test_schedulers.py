@@ -275,9 +275,9 @@ def test_torchs_plateau_gets_the_value():
         (
             Constant,
             {"warmup_steps": 10},
-            r"(?s)scheduler\.warmup_steps: the warm-up is as long.*fewer than the 10 steps",
+            r"(?s)scheduler\.warmup_steps: the warm-up is as long.*fewer than the 10 steps.*fix: .*warmup_steps=0",
         ),
-        (Constant, {"warmup_epochs": 3}, r"scheduler\.warmup_epochs: the warm-up is as long as the run or longer"),
+        (Constant, {"warmup_epochs": 3}, r"(?s)scheduler\.warmup_epochs: .*'3 epochs \(\d+ steps\)'"),
         (Constant, {"warmup_steps": -1}, "a warm-up cannot be negative"),
         (Constant, {"warmup_steps": 1, "warmup_epochs": 1}, "the warm-up is given twice"),
         (Linear, {"floor": 1.5}, r"scheduler\.floor: not a share"),

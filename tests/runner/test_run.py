@@ -70,7 +70,6 @@ def test_a_run_leaves_its_whole_record(tmp_path: Path) -> None:
         "metrics.jsonl",
         "result.json",
         "checkpoints",
-        "tensorboard",
         "figures",
     }
     assert json.loads((folder / "result.json").read_text()) == json.loads(json.dumps(result))
@@ -82,6 +81,7 @@ def test_a_run_leaves_its_whole_record(tmp_path: Path) -> None:
     )
     assert set(result["test"]) >= {"test/loss", "test/accuracy", "test/f1"}
     assert list((folder / "figures").glob("*.png"))
+    assert [path.parent for path in folder.rglob("events.out.tfevents.*")] == [folder]
 
 
 def test_the_saved_configuration_repeats_the_run(tmp_path: Path) -> None:

@@ -233,3 +233,9 @@ def test_nothing_to_do_when_all_steps_are_taken() -> None:
     run.fit()
     assert all(torch.equal(a, b) for a, b in zip(before, weights(run.model), strict=True))
     assert run.logger.rows == []
+
+
+def test_of_equal_values_the_later_is_the_best() -> None:
+    run = trainer(linear(), lr=1e-30, momentum=0.0, timetable={"epochs": 3})
+    run.fit()
+    assert run.state.best_step == run.state.step

@@ -31,15 +31,21 @@ def test_the_result_names_objective_and_test_values() -> None:
 
 
 def test_the_table_has_a_line_for_each_metric_and_a_column_for_each_split() -> None:
-    columns, rows = summary.final_table(summary.final_values(state()))
+    columns, rows = summary.final_table(summary.final_values(state()), {})
     assert columns == ["metric", "train", "val", "test"]
     assert rows == [["loss", "0.5000", "", "nan"], ["f1/a", "", "1.0000", ""]]
 
 
 def test_very_small_and_very_large_values_keep_their_digits() -> None:
-    _, rows = summary.final_table({"val/a": 1.234e-7, "val/b": 98765.4})
+    _, rows = summary.final_table({"val/a": 1.234e-7, "val/b": 98765.4}, {})
     assert rows == [["a", "1.234e-07"], ["b", "9.877e+04"]]
 
 
 def test_splits_that_were_not_evaluated_have_no_column() -> None:
-    assert summary.final_table({"train/loss": 1.0})[0] == ["metric", "train"]
+    assert summary.final_table({"train/loss": 1.0}, {})[0] == ["metric", "train"]
+
+
+def test_the_best_values_stand_beside_the_last_ones() -> None:
+    columns, rows = summary.final_table({"val/f1": 0.8, "test/f1": 0.7}, {"val/f1": 0.9})
+    assert columns == ["metric", "val", "best val", "test"]
+    assert rows == [["f1", "0.8000", "0.9000", "0.7000"]]

@@ -1,0 +1,113 @@
+"""Writing weights for others to read: a bare state dict, safetensors, a whole model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+from torch import nn
+
+from lightkit.checkpoint.content import upgrade
+from lightkit.checkpoint.files import HashingFile, write_atomically
+from lightkit.checkpoint.plain import to_plain
+from lightkit.checkpoint.reading import LABEL, reason
+from lightkit.common.errors import UserError
+
+FILES = {"weights": "weights.pt", "safetensors": "weights.safetensors", "model": "model.pt"}
+"""Kind of export and the file it goes to in a run's folder."""
+
+
+def export(kind: str, folder: Path, model: nn.Module) -> Path:
+    """Write the weights a model holds into a run's folder, over the file of an earlier export.
+
+    Args:
+        kind: `weights`: a state dict that `torch.load` opens anywhere; `safetensors`; `model`: the model itself, which
+            opens only where its code is.
+        folder: The run's folder.
+        model: The model, without wrappers.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: There is no such kind, or the file cannot be written.
+    """
+    if kind not in FILES:
+        raise UserError("no such kind of export", key="checkpoint.export", received=kind, choices=FILES)
+    path = folder / FILES[kind]
+    if kind == "model":
+        write_model(model, path)
+    else:
+        (write_safetensors if kind == "safetensors" else write_state_dict)(model.state_dict(), path)
+    return path
+
+
+def write_state_dict(state: Mapping[str, Any], path: Path) -> None:
+    """Write tensors by name so that `torch.load` with `weights_only=True` opens them.
+
+    Raises:
+        UserError: The file cannot be written; one of that name is as it was.
+    """
+    plain = to_plain({name: _at_host(value) for name, value in state.items()})
+    _write(path, lambda file: torch.save(plain, _as_file(file)))
+
+
+def write_safetensors(state: Mapping[str, Any], path: Path) -> None:
+    """Write tensors by name as safetensors; what is not a tensor is left out, tied weights are written twice.
+
+    Raises:
+        UserError: The file cannot be written; one of that name is as it was.
+    """
+    from safetensors.torch import save
+
+    tensors = {name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)}
+    separate = {
+        name: tensor.to("cpu", memory_format=torch.contiguous_format, copy=True) for name, tensor in tensors.items()
+    }
+    data = save(separate, metadata={"format": "pt"})
+    _write(path, lambda file: file.write(data))
+
+
+def write_model(model: nn.Module, path: Path) -> None:
+    """Write a model with its class: a pickle, which opens only where its code is and only when trusted.
+
+    Raises:
+        UserError: The model cannot be pickled, or the file cannot be written; one of that name is as it was.
+    """
+    at_host = copy.deepcopy(model).cpu()
+    try:
+        _write(path, lambda file: torch.save(at_host, _as_file(file)))
+    except (AttributeError, TypeError) as error:  # what pickle raises for functions defined in place
+        fix = "write its weights instead"
+        raise UserError(f"the model cannot be written whole: {reason(error)}", key=str(path), fix=fix) from error
+
+
+def write_checkpoint(content: dict[str, Any], path: Path) -> None:
+    """Write a whole checkpoint, as `lightkit.checkpoint.formats.open_file` gives it, in today's layout.
+
+    Raises:
+        UserError: It is not a lightkit checkpoint, or the file cannot be written; one of that name is as it was.
+    """
+    if LABEL not in content:
+        fix = "--to weights takes the weights of any file"
+        raise UserError("only a lightkit checkpoint holds the state of a run", key=str(path), fix=fix)
+    plain = to_plain(upgrade(content))
+    _write(path, lambda file: torch.save(plain, _as_file(file)))
+
+
+def _at_host(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _as_file(file: HashingFile) -> IO[bytes]:
+    return cast("IO[bytes]", file)
+
+
+def _write(path: Path, fill: Callable[[HashingFile], object]) -> None:
+    try:
+        write_atomically(path, fill, scratch=f".{path.name}.unfinished")
+    except OSError as error:
+        raise UserError(f"cannot be written: {reason(error)}", key=str(path)) from error

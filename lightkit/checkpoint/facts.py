@@ -1,0 +1,128 @@
+"""What is in a file of weights or a checkpoint, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightkit.checkpoint import manifest
+from lightkit.checkpoint.compare import flat
+from lightkit.checkpoint.content import upgrade
+from lightkit.checkpoint.formats import ARCHIVE, kind_of, open_file
+from lightkit.checkpoint.reading import LABEL, DamagedError, check_bytes, entry_of
+from lightkit.checkpoint.weights import read_weights
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A file in words."""
+
+    lines: list[tuple[str, str]]
+    """Label and text of each fact."""
+    tensors: list[tuple[str, str, str]]
+    """Name, shape and type of each tensor of the weights."""
+    config: str = ""
+    """The configuration a lightkit checkpoint carries, as YAML."""
+
+
+def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Facts:
+    """What is in a file.
+
+    Args:
+        path: A file of any kind that `read_weights` knows.
+        trust: Open a pickle of Python objects.
+        key: Where in the file the weights are.
+
+    Raises:
+        UserError: It is damaged, holds code or no weights (exit code 5).
+    """
+    weights = read_weights(path, trust=trust, key=key)
+    lines = [
+        ("file", str(weights.path)),
+        ("kind", weights.kind + (f", weights in {weights.key}" if weights.key else "")),
+    ]
+    lines.append(("size", f"{size_text(weights.path.stat().st_size)}, {_checksum(weights.path)}"))
+    config = ""
+    if weights.kind == "lightkit checkpoint":
+        content = open_file(weights.path)
+        label, content = content[LABEL], upgrade(content)
+        lines += _state_lines(label, content)
+        config = content["config"]
+    lines.append(("weights", amount(weights.state)))
+    if weights.left_out:
+        lines.append(("besides", ", ".join(weights.left_out)))
+    return Facts(lines, [(name, _shape(tensor), _type(tensor)) for name, tensor in weights.state.items()], config)
+
+
+def checkpoints(folder: Path) -> list[dict[str, Any]]:
+    """The checkpoints of a folder by its manifest, oldest first, each with whether its file is whole (`state`).
+
+    Raises:
+        OSError: The manifest cannot be read.
+        ManifestError: It is damaged.
+    """
+    entries = sorted(manifest.read(folder), key=lambda entry: entry.step)
+    mode = manifest.read_mode(folder)
+    best = manifest.ranked(entries, mode)[:1] if mode else []
+    rows = []
+    for entry in entries:
+        try:
+            check_bytes(folder / entry.file, entry)
+            state = "whole"
+        except DamagedError as error:
+            state = f"damaged: {error}"
+        marks = ["best"] * (entry in best) + ["newest"] * (entry is entries[-1])
+        facts = {"file": entry.file, "step": entry.step, "epoch": entry.epoch, "value": entry.value}
+        rows.append({**facts, "size": size_text(entry.bytes), "state": state, "mark": ", ".join(marks)})
+    return rows
+
+
+def amount(value: Any) -> str:
+    """How many numbers there are in nested tensors, and of which types."""
+    tensors = [leaf for leaf in flat(value).values() if isinstance(leaf, torch.Tensor)]
+    kinds = ", ".join(dict.fromkeys(map(_type, tensors)))
+    count = sum(tensor.numel() for tensor in tensors)
+    return f"{count:,} numbers in {len(tensors)} tensors" + (f" ({kinds})" if kinds else "")
+
+
+def size_text(count_bytes: float) -> str:
+    """`1.2 MB`."""
+    for unit in ("bytes", "kB", "MB"):
+        if count_bytes < 1000:
+            return f"{count_bytes:.3g} {unit}"
+        count_bytes /= 1000
+    return f"{count_bytes:.3g} GB"
+
+
+def _state_lines(label: Mapping[str, Any], content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    optimizer, value = content["optimizer"], label["value"]
+    lines = [
+        ("format", f"version {content['version']}, written with PyTorch {content['torch']}"),
+        ("step", f"{label['step']}" + ("" if label["epoch"] is None else f", {label['epoch']} epochs done")),
+        ("value", "not measured at this step" if value is None else f"{value:.6g}"),
+        ("optimizer", f"{optimizer['kind']}, {len(optimizer['groups'])} groups, {amount(optimizer['state'])}"),
+    ]
+    average = content["ema"]
+    lines += [("average", f"over {average['steps']} steps")] if average else []
+    kept = [f"{group}.{name}" for group in ("callbacks", "metrics") for name, state in content[group].items() if state]
+    return lines + ([("also", ", ".join(kept))] if kept else [])
+
+
+def _checksum(path: Path) -> str:
+    """What `read_weights` has compared, as it would have refused the file."""
+    entry = entry_of(path)
+    if entry is not None and entry.sha256:
+        return "checksum as in the manifest"
+    return "the archive's own checksums are right" if kind_of(path) == ARCHIVE else "no checksum known"
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "single"
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,216 @@
+"""Putting given weights into a model: all that fits or nothing, and a report of what went where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from lightkit.checkpoint.names import nearest_names, shared_prefix, unwrapped
+from lightkit.common.errors import UserError
+
+STRICT = ("exact", "complete", "matching")
+HEAD = ("keep", "reset", "refuse")
+_HEADS = ("head", "heads", "fc", "classifier", "lm_head", "last_linear", "score", "output", "cls")
+"""What the last layer is called in lightkit, torchvision, timm and transformers."""
+_OPTIONAL = "num_batches_tracked"
+"""A counter of batch norm that old files and converted ones lack, and that no result depends on."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What loading weights did, or would have done where it was refused."""
+
+    source: str
+    """The file, and where in it the weights are."""
+    loaded: tuple[str, ...] = ()
+    """Names in the model that took the value of the file."""
+    missing: tuple[str, ...] = ()
+    """Names in the model that the file has no tensor for."""
+    unexpected: tuple[str, ...] = ()
+    """Names in the file that the model has no place for."""
+    reshaped: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Names in both with another shape (or whole numbers for fractions): that of the model, that of the file."""
+    left: tuple[str, ...] = ()
+    """Names of the head that keep the values the model was built with."""
+    nearest: dict[str, str] = field(default_factory=dict)
+    """For a missing name, the unexpected one most like it."""
+    prefix: str = ""
+    """What was done to a prefix that all names of the file or the model share."""
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    """Shapes of the missing and unexpected tensors."""
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Column heads and rows: one line for all that was loaded, one for each other tensor."""
+        rows = [["loaded", f"{len(self.loaded)} tensors", "", self.prefix]]
+        rows += [["missing", name, _size(self.shapes[name]), self._like(name)] for name in self.missing]
+        rows += [["unexpected", name, _size(self.shapes[name]), ""] for name in self.unexpected]
+        rows += [["reshaped", name, here, f"in the file: {there}"] for name, (here, there) in self.reshaped.items()]
+        rows += [["left", name, "", "keeps the values the model was built with"] for name in self.left]
+        return ["what", "tensor", "shape", "note"], rows
+
+    def summary(self) -> str:
+        """One line: `60 loaded, 2 missing`."""
+        groups = ("loaded", "missing", "unexpected", "reshaped", "left")
+        counts = [(len(getattr(self, name)), name) for name in groups]
+        return ", ".join(f"{count} {name}" for count, name in counts if count or name == "loaded")
+
+    def text(self, limit: int = 20) -> str:
+        """The table as indented lines, at most `limit` of them."""
+        rows = self.table()[1][1:]
+        lines = ["    " + "  ".join([f"{row[0]:<10}", *filter(None, row[1:])]) for row in rows[:limit]]
+        return "\n".join(lines + ([f"    … and {len(rows) - limit} more"] if len(rows) > limit else []))
+
+    def _like(self, name: str) -> str:
+        return f"nearest in the file: {self.nearest[name]}" if name in self.nearest else ""
+
+
+def fit(
+    model: nn.Module,
+    state: Mapping[str, torch.Tensor],
+    *,
+    source: str,
+    strict: str = "exact",
+    head: str = "refuse",
+    head_name: str | None = None,
+) -> Report:
+    """Copy tensors into a model by name. What is refused changes nothing.
+
+    Args:
+        model: The model, wrapped or not; its tensors are changed in place, on their device and in their precision.
+        state: Tensors by name.
+        source: Where they come from, for messages.
+        strict: `exact`: the names are the same on both sides; `complete`: the model finds all of its own; `matching`:
+            whatever fits.
+        head: What becomes of the last layer. `keep` takes what fits and leaves the rest as the model was built, `reset`
+            leaves all of it so, `refuse` refuses a last layer that does not fit.
+        head_name: Name of the last layer's module; None goes by the usual names, or takes the last module.
+
+    Raises:
+        UserError: The weights do not fit; the message lists the names.
+    """
+    _check_choice("strict", strict, STRICT)
+    _check_choice("head", head, HEAD)
+    here = _own(model)
+    there, prefix = _aligned(state, here)
+    under = _head_prefix(list(here), head_name)
+    report = _compared(here, there, Report(source, prefix=prefix), under=under, head=head)
+    _refuse(report, strict, head_fits=head != "refuse" or not any(name.startswith(under) for name in report.reshaped))
+    with torch.no_grad():
+        for name in report.loaded:
+            here[name].copy_(there[name])
+    return report
+
+
+def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UserError("no such way to load weights", key=key, received=value, choices=choices)
+
+
+def _own(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The model's live tensors by its own names, without those of wrappers."""
+    state = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    return {own: state[name] for name, own in unwrapped(state).items()}
+
+
+def _aligned(
+    state: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], str]:
+    """The file's tensors under the model's names where these differ in a prefix only, and a word on that."""
+    off, on = shared_prefix(_shapes(state), _shapes(here))
+    there = {on + name[len(off) :] if name.startswith(off) else name: tensor for name, tensor in state.items()}
+    done = [f"{off!r} taken off the names in the file"] if off else []
+    done += [f"{on!r} put in front of the names in the file"] if on else []
+    return (there, ", ".join(done)) if len(there) == len(state) else (dict(state), "")
+
+
+def _head_prefix(names: Sequence[str], given: str | None) -> str:
+    """What the names of the last layer begin with."""
+    first = {name.split(".")[0] for name in names}
+    usual = [name for name in _HEADS if name in first]
+    module = given or (usual[0] if usual else names[-1].rpartition(".")[0] if names else "")
+    if given and not any(name.startswith(f"{given}.") for name in names):
+        raise UserError("the model has no such layer", key="head_name", received=given, choices=sorted(first))
+    return f"{module}."
+
+
+def _compared(
+    here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], report: Report, *, under: str, head: str
+) -> Report:
+    """The report on the two sides; `under` is what names of the head begin with."""
+    both = [name for name in here if name in there]
+    loaded = [name for name in both if _alike(here[name], there[name])]
+    reshaped = {name: _differing(here[name], there[name]) for name in both if not _alike(here[name], there[name])}
+    missing = _really_missing(here, there, loaded)
+    unexpected = [name for name in there if name not in here]
+    left: list[str] = []
+    if head != "refuse":
+        gone = {*missing, *reshaped, *(loaded if head == "reset" else ())}
+        left = [name for name in here if name.startswith(under) and name in gone]
+        loaded, missing, unexpected = (_without(names, under) for names in (loaded, missing, unexpected))
+        loaded += [name for name in both if name.startswith(under) and name not in left]
+        reshaped = {name: sizes for name, sizes in reshaped.items() if name not in left}
+    shapes = {name: tuple(here[name].shape) for name in missing} | {
+        name: tuple(there[name].shape) for name in unexpected
+    }
+    nearest = nearest_names({name: shapes[name] for name in missing}, {name: shapes[name] for name in unexpected})
+    return replace(
+        report, loaded=tuple(loaded), missing=tuple(missing), unexpected=tuple(unexpected), reshaped=reshaped,
+        left=tuple(left), nearest=nearest, shapes=shapes,
+    )  # fmt: skip
+
+
+def _without(names: Iterable[str], prefix: str) -> list[str]:
+    return [name for name in names if not name.startswith(prefix)]
+
+
+def _really_missing(
+    here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], loaded: Iterable[str]
+) -> list[str]:
+    """Names that get no value: neither from the file nor by being the same tensor as one that does."""
+    filled = {(here[name].data_ptr(), here[name].shape) for name in loaded}
+    return [
+        name
+        for name, tensor in here.items()
+        if name not in there and not name.endswith(_OPTIONAL) and (tensor.data_ptr(), tensor.shape) not in filled
+    ]
+
+
+def _refuse(report: Report, strict: str, *, head_fits: bool) -> None:
+    """Raise unless the report is good enough."""
+    names = "the names or shapes differ"
+    refusals = {
+        "exact": (bool(report.missing or report.unexpected or report.reshaped), names),
+        "complete": (bool(report.missing or report.reshaped), "the model does not find all its tensors in the file"),
+        "matching": (False, ""),
+    }
+    refused, why = refusals[strict]
+    if not report.loaded:
+        refused, why = True, "not one tensor fits"
+    elif not head_fits and not refused:
+        refused, why = True, "its last layer has another shape"
+    if refused:
+        fix = "strict=complete or matching, head=keep or reset, or a mapping of names"
+        what = f"the weights were not loaded: {why} ({report.summary()})\n{report.text()}"
+        raise UserError(what.rstrip(), key=report.source, fix=fix)
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    kinds = one.is_floating_point() == other.is_floating_point() and one.is_complex() == other.is_complex()
+    return one.shape == other.shape and kinds
+
+
+def _differing(one: torch.Tensor, other: torch.Tensor) -> tuple[str, str]:
+    if one.shape != other.shape:
+        return _size(tuple(one.shape)), _size(tuple(other.shape))
+    return str(one.dtype).removeprefix("torch."), str(other.dtype).removeprefix("torch.")
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _size(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "single"

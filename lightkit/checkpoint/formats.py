@@ -1,0 +1,139 @@
+"""Opening a file of weights, whoever wrote it. Nothing in it is run, unless the caller trusts it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import struct
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightkit.checkpoint.reading import UNREADABLE, DamagedError, check_bytes, entry_of, reason
+from lightkit.common.errors import UserError
+
+SAFETENSORS, ARCHIVE, PICKLE = "safetensors", "archive", "pickle"
+_PLAIN_CLASSES: list[Any] = [argparse.Namespace]
+"""Classes taken from a file besides tensors and plain types: a bag of attributes that runs nothing, in which training
+scripts (timm) keep their options."""
+
+
+def kind_of(path: Path) -> str:
+    """How a file is laid out, by its first bytes.
+
+    Raises:
+        UserError: It is missing, or none of the known kinds (exit code 5).
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(9)
+    except OSError as error:
+        raise unreadable(path, reason(error)) from error
+    if head[:4] == b"PK\x03\x04":
+        return ARCHIVE
+    if len(head) == 9 and head[8:] == b"{" and struct.unpack("<Q", head[:8])[0] <= path.stat().st_size:
+        return SAFETENSORS
+    if head[:1] == b"\x80":
+        return PICKLE
+    what = "the file is empty" if not head else "it is neither a safetensors file nor one written by torch.save"
+    raise unreadable(path, what)
+
+
+def open_file(path: Path, *, trust: bool = False) -> Any:
+    """The content of a file, tensors on the CPU.
+
+    Args:
+        path: A file of `torch.save` or safetensors.
+        trust: Run the code that a pickle of whole objects holds. Only for files whose origin is known.
+
+    Raises:
+        UserError: It is missing, damaged or of another kind, or it holds code and is not trusted (exit code 5).
+    """
+    kind = kind_of(path)
+    if kind == SAFETENSORS:
+        return _open_safetensors(path)
+    if kind == ARCHIVE:
+        _check_archive(path)
+    try:
+        return _open_trusted(path) if trust else _open_plain(path)
+    except pickle.UnpicklingError as error:
+        raise _holds_code(path, error, trust=trust) from error
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, ImportError) as error:
+        raise unreadable(path, reason(error)) from error
+
+
+def unreadable(path: Path, why: str) -> UserError:
+    """The error of a file that cannot be read."""
+    return UserError(f"no weights can be read from it: {why}", key=str(path), exit_code=UNREADABLE)
+
+
+def _open_plain(path: Path) -> Any:
+    # An open file, not its path: by the name alone torch would take it for something else than its bytes say.
+    with path.open("rb") as file, torch.serialization.safe_globals(_PLAIN_CLASSES), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected pickle protocol")  # what cannot be read is told anyway
+        return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _open_trusted(path: Path) -> Any:
+    # The only place where a file may run code, reached only when the caller has said so for this very file.
+    with path.open("rb") as file:
+        return torch.load(file, map_location="cpu", weights_only=False)
+
+
+def _open_safetensors(path: Path) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise unreadable(path, reason(error)) from error
+
+
+def _check_archive(path: Path) -> None:
+    try:
+        check_bytes(path, entry_of(path))
+        with zipfile.ZipFile(path) as archive:
+            names = {name.rpartition("/")[2] for name in archive.namelist()}
+    except DamagedError as error:
+        raise unreadable(path, str(error)) from error
+    if "constants.pkl" in names:
+        what = "it is a TorchScript program, which holds code"
+        raise UserError(what, key=str(path), fix="save its `state_dict()` with torch.save", exit_code=UNREADABLE)
+
+
+def _holds_code(path: Path, error: Exception, *, trust: bool) -> UserError:
+    if trust:
+        return unreadable(path, reason(error))
+    try:
+        with path.open("rb") as file:
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    except Exception:  # files of older versions cannot be asked
+        names = []
+    return UserError(
+        "the file holds Python objects, which run code when they are opened; it was not opened"
+        + (f" (it asks for {', '.join(names[:5])})" if names else ""),
+        key=str(path),
+        fix="save the model's `state_dict()` where the file comes from; if you trust its origin: trust=True (--trust)",
+        exit_code=UNREADABLE,
+    )
+
+
+def shards(index: Path) -> list[Path]:
+    """The files that an index of Hugging Face's layout names.
+
+    Raises:
+        UserError: It cannot be read, or a name leads out of its folder (exit code 5).
+    """
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise unreadable(index, f"not an index of weights ({reason(error)})") from error
+    outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+    if outside:
+        raise unreadable(index, f"it names {outside[0]!r}, which is not a file beside it")
+    return [index.with_name(name) for name in names]

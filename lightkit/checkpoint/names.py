@@ -1,0 +1,136 @@
+"""Names of tensors that were given by somebody else: prefixes of wrappers, renaming by patterns, shared prefixes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from lightkit.common.errors import UserError
+from lightkit.common.suggest import nearest
+
+_WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"})
+"""Parts of names that compiling, sharding and checkpointing put in, anywhere; no module of a user is called so."""
+_PARALLEL = "module."
+"""What DataParallel puts in front of all names."""
+
+
+def unwrapped(names: Iterable[str]) -> dict[str, str]:
+    """Each name with the model's own one: without what wrappers of parallel training and compilation add."""
+    full = list(names)
+    own = [".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in full]
+    while own and all(name.startswith(_PARALLEL) for name in own):
+        own = [name[len(_PARALLEL) :] for name in own]
+    return dict(zip(full, own if len(set(own)) == len(own) else full))
+
+
+def renamed(names: Sequence[str], mapping: Mapping[str, str | None], *, key: str = "mapping") -> dict[str, str]:
+    r"""New names by patterns; each rule is applied to what the ones before it made.
+
+    `encoder.layer.*.output` is a glob over the whole name, and each `*` of its replacement is what the one of the
+    pattern stood for. `re:^bert\.` replaces what the regular expression finds. A replacement of None leaves the tensor
+    out.
+
+    Args:
+        names: The names as they are.
+        mapping: Pattern to replacement.
+        key: Configuration key of the mapping, for errors.
+
+    Returns:
+        Old name to new name, without those that are left out.
+
+    Raises:
+        UserError: A pattern matches nothing or cannot be used, or two tensors get the same name.
+    """
+    found = {name: name for name in names}
+    for pattern, replacement in mapping.items():
+        substitute, search = _rule(pattern, replacement, key)
+        hit = [old for old, new in found.items() if search(new)]
+        if not hit:
+            raise UserError("the pattern matches no tensor", key=key, received=pattern, choices=found.values())
+        for old in hit:
+            if replacement is None:
+                del found[old]
+            else:
+                found[old] = substitute(found[old])
+    _check_unique(found, key)
+    return found
+
+
+def _rule(
+    pattern: str, replacement: str | None, key: str
+) -> tuple[Callable[[str], str], Callable[[str], re.Match[str] | None]]:
+    is_expression, text = pattern.startswith("re:"), replacement or ""
+    source = pattern[3:] if is_expression else r"(.*?)".join(map(re.escape, pattern.split("*"))) + r"\Z"
+    if not is_expression and text.count("*") > pattern.count("*"):
+        raise UserError("the replacement has more `*` than the pattern", key=key, received=f"{pattern}: {replacement}")
+    template = text if is_expression else _template(text)
+    try:
+        compiled = re.compile(source if is_expression else rf"\A{source}")
+        compiled.sub(template, "")
+    except re.error as error:
+        raise UserError(f"not a regular expression: {error}", key=key, received=pattern) from error
+    return lambda name: compiled.sub(template, name), compiled.search
+
+
+def _template(text: str) -> str:
+    r"""`blocks.*.attn.*` as the template of a substitution: `blocks.\g<1>.attn.\g<2>`."""
+    first, *rest = text.replace("\\", r"\\").split("*")
+    return first + "".join(rf"\g<{number}>{part}" for number, part in enumerate(rest, 1))
+
+
+def _check_unique(found: Mapping[str, str], key: str) -> None:
+    owners: dict[str, str] = {}
+    for old, new in found.items():
+        if new in owners:
+            raise UserError(f"two tensors get the name {new}", key=key, received=f"{owners[new]} and {old}")
+        owners[new] = old
+
+
+def shared_prefix(saved: Mapping[str, object], here: Mapping[str, object]) -> tuple[str, str]:
+    """The prefix to take off the saved names, and the one to put in front, so that most of them fit.
+
+    `LightningModule`s keep their network under `model.`; a backbone saved alone may be a part of the model here.
+
+    Args:
+        saved: Shapes by name in the file.
+        here: Shapes by name in the model.
+
+    Returns:
+        Two prefixes, one of them or both empty. Names that fit as they are win, and between two equally good prefixes
+        none is chosen.
+    """
+    pairs = {("", "")}
+    pairs |= {(name[: -len(probe)], "") for probe in _probes(here) for name in saved if name.endswith(f".{probe}")}
+    pairs |= {("", name[: -len(probe)]) for probe in _probes(saved) for name in here if name.endswith(f".{probe}")}
+    counts = {pair: _fitting(saved, here, *pair) for pair in pairs}
+    best = max(counts.values())
+    winners = [pair for pair, count in counts.items() if count == best]
+    return winners[0] if len(winners) == 1 else ("", "")
+
+
+def _probes(names: Mapping[str, object]) -> list[str]:
+    """A few names to look for; the first and last stand for everything between them."""
+    listed = list(names)
+    return list(dict.fromkeys([*listed[:2], *listed[-2:]]))
+
+
+def _fitting(saved: Mapping[str, object], here: Mapping[str, object], off: str, on: str) -> int:
+    stripped = ((on + name[len(off) :], shape) for name, shape in saved.items() if name.startswith(off))
+    return sum(name in here and here[name] == shape for name, shape in stripped)
+
+
+def nearest_names(wanted: Mapping[str, object], pool: Mapping[str, object], *, limit: int = 50) -> dict[str, str]:
+    """For each wanted name the most similar one of the pool; of those with the same shape where there are any.
+
+    Args:
+        wanted: Shapes by name.
+        pool: Shapes by name.
+        limit: Only so many names are looked up: comparing texts is slow.
+    """
+    found = {}
+    for name, shape in list(wanted.items())[:limit]:
+        same = [other for other, its in pool.items() if its == shape]
+        hits = nearest(name, same, count=1) or (same if len(same) == 1 else nearest(name, pool, count=1))
+        if hits:
+            found[name] = hits[0]
+    return found

@@ -1,0 +1,261 @@
+"""`lightkit ckpt`: look into checkpoints and files of weights, convert, compare and prune them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.folders import CONFIG_FILE, find_run, project
+from lightkit.cli.terminal import number, say, table
+from lightkit.common.errors import UserError
+
+if TYPE_CHECKING:
+    from lightkit.checkpoint.weights import Weights
+
+# Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
+
+HELP = {
+    "ckpt": """\
+usage: lightkit ckpt inspect RUN|FILE [--tensors] [--key KEY] [--trust]
+       lightkit ckpt convert RUN|FILE OUT [--to weights|safetensors|model|state] [--key KEY] [--trust] [--overwrite]
+       lightkit ckpt diff RUN|FILE RUN|FILE [--all] [--key KEY] [--trust]
+       lightkit ckpt prune RUN [--keep-last N] [--keep-best N] [--keep-every N] [--dry-run]
+
+inspect  what is in a file, or which checkpoints a run has and whether they are whole
+convert  write the weights (a moving average where the run kept one) for others to read
+diff     tensors that differ, and by how much; ends with 1 where any does
+prune    delete checkpoints of a run that has ended, by its manifest and nothing else
+
+RUN is the folder of a run, its name, or `last` for the newest one; its best checkpoint is taken. FILE is a checkpoint,
+or weights in a file of torch.save (Lightning, timm, ...) or safetensors, or the folder of a Hugging Face model.
+
+options:
+  --to KIND         weights: a state dict that torch.load opens anywhere; safetensors; model: the model with its class,
+                    which opens only where its code is; state: the whole checkpoint
+                    (default: safetensors where OUT ends so, otherwise weights)
+  --key KEY         where in the file the weights are, such as model or ema.weights (default: the usual places)
+  --trust           open a pickle of Python objects, which runs the code in it: only for files whose origin you know
+  --overwrite       replace OUT where it exists
+  --tensors         name every tensor
+  --all             compare the whole state of two lightkit checkpoints, not only the weights
+  --keep-last N     newest checkpoints that stay (default: 1)
+  --keep-best N     best checkpoints that stay (default: 1)
+  --keep-every N    also the first at or after every N steps
+  --mode MODE       min or max: which values are better (default: what the manifest says)
+  --dry-run         only say what would be deleted
+
+A file that cannot be read ends it with 5.
+
+examples:
+  lightkit ckpt inspect last
+  lightkit ckpt convert last model.safetensors
+  lightkit ckpt diff outputs/runs/2026-01-31/12-00-00-a outputs/runs/2026-01-31/12-30-00-b
+  lightkit ckpt prune last --keep-best 3 --dry-run""",
+}
+_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
+
+
+def ckpt(args: list[str]) -> int:
+    """Run one of the four actions."""
+    actions = {"inspect": inspect, "convert": convert, "diff": diff, "prune": prune}
+    if not args or args[0] not in actions:
+        received = args[0] if args else None
+        raise UserError("which action?", key="lightkit ckpt", received=received, choices=actions)
+    return actions[args[0]](args[1:])
+
+
+def inspect(args: list[str]) -> int:
+    """What is in a file, or in the folder of a run."""
+    parser = _reading("inspect", "file")
+    parser.add_argument("--tensors", action="store_true")
+    options = parser.read(args)
+    path = _given(options.file)
+    folder = _checkpoints(path)
+    if folder is not None:
+        return _inspect_run(folder)
+    from lightkit.checkpoint.facts import describe
+
+    facts = describe(path, trust=options.trust, key=options.key)
+    say(table([], [*facts.lines, *_excerpt(facts.config)]))
+    shown = facts.tensors if options.tensors or len(facts.tensors) <= 12 else facts.tensors[:10]
+    say("\n" + table(["tensor", "shape", "type"], shown))
+    if len(shown) < len(facts.tensors):
+        say(f"... and {len(facts.tensors) - len(shown)} more: --tensors names them all")
+    return 0
+
+
+def convert(args: list[str]) -> int:
+    """Write the weights, or the whole state, in another form."""
+    parser = _reading("convert", "file", "out")
+    parser.add_argument("--to", choices=["weights", "safetensors", "model", "state"])
+    parser.add_argument("--overwrite", action="store_true")
+    options = parser.read(args)
+    path, out = _given(options.file), Path(options.out)
+    if out.exists() and not options.overwrite:
+        raise UserError("there is such a file already", key=str(out), fix="another name, or --overwrite")
+    from lightkit.checkpoint import export
+    from lightkit.checkpoint.formats import open_file
+    from lightkit.checkpoint.weights import read_weights
+
+    weights = read_weights(path, trust=options.trust, key=options.key)
+    kind = options.to or ("safetensors" if out.suffix == ".safetensors" else "weights")
+    if kind == "state":
+        export.write_checkpoint(open_file(weights.path, trust=options.trust), out)
+    elif kind == "model":
+        export.write_model(_model(weights), out)
+    else:
+        (export.write_safetensors if kind == "safetensors" else export.write_state_dict)(weights.state, out)
+    what = "whole checkpoint" if kind == "state" else f"{len(weights.state)} tensors"
+    say(f"{what} of {weights.source} written to {out}")
+    return 0
+
+
+def diff(args: list[str]) -> int:
+    """Compare two states; 1 where they differ."""
+    parser = _reading("diff", "first", "second")
+    parser.add_argument("--all", action="store_true")
+    options = parser.read(args)
+    from lightkit.checkpoint.compare import compare
+
+    first, second = (_state(text, options) for text in (options.first, options.second))
+    found = compare(first, second)
+    rows = [[d.name, d.what, d.first, d.second, _small(d.largest), number(d.count)] for d in found]
+    if rows:
+        say(table(["name", "differs in", "first", "second", "largest difference", "elements"], rows, right=[4, 5]))
+    same = len(first.keys() & second.keys()) - sum(not d.what.startswith("only") for d in found)
+    say(f"{len(found)} differ, {same} are the same to the last bit")
+    return int(bool(found))
+
+
+def prune(args: list[str]) -> int:
+    """Delete checkpoints beyond those to keep."""
+    parser = Parser("ckpt prune")
+    parser.add_argument("run")
+    parser.add_argument("--mode", choices=["min", "max"])
+    parser.add_argument("--dry-run", action="store_true")
+    for name, default in (("--keep-last", "1"), ("--keep-best", "1"), ("--keep-every", None)):
+        parser.add_argument(name, default=default)
+    options = parser.read(args)
+    folder = _checkpoints(_given(options.run))
+    if folder is None:
+        raise UserError("not the folder of a run with checkpoints", received=options.run)
+    last, best = _count("--keep-last", options.keep_last), _count("--keep-best", options.keep_best)
+    every = None if options.keep_every is None else _count("--keep-every", options.keep_every, least=1)
+    from lightkit.checkpoint.facts import size_text
+    from lightkit.checkpoint.prune import prune as delete
+
+    with nullcontext() if options.dry_run else _locked(folder):
+        staying, leaving = delete(
+            folder, keep_last=last, keep_best=best, keep_every=every, mode=options.mode, dry_run=options.dry_run
+        )
+    for entry in leaving:
+        say(f"{'would delete' if options.dry_run else 'deleted'}  {entry.file}  {size_text(entry.bytes)}")
+    freed = size_text(sum(entry.bytes for entry in leaving))
+    say(f"{freed} {'would be ' if options.dry_run else ''}freed; {', '.join(entry.file for entry in staying)} stay")
+    return 0
+
+
+def _reading(action: str, *names: str) -> Parser:
+    parser = Parser(f"ckpt {action}")
+    for name in names:
+        parser.add_argument(name)
+    parser.add_argument("--key")
+    parser.add_argument("--trust", action="store_true")
+    return parser
+
+
+def _given(text: str) -> Path:
+    """The file or folder that is meant: a path, or a run by its name."""
+    path = Path(text)
+    if path.is_file() or (path.is_dir() and not (path / CONFIG_FILE).is_file()):
+        return path
+    if path.suffix in _SUFFIXES:
+        raise UserError("no such file", key=text)
+    return find_run(text, project())
+
+
+def _checkpoints(path: Path) -> Path | None:
+    """The folder of checkpoints of a run or at a path; None where it is something else."""
+    for folder in (path / "checkpoints", path):
+        if (folder / "manifest.json").is_file():
+            return folder
+    return None
+
+
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    """While inside, no process can go on with the run whose checkpoints these are."""
+    if not (folder.parent / CONFIG_FILE).is_file():
+        return nullcontext()
+    from lightkit.runner.folder import RunFolder
+
+    return RunFolder(folder.parent).begun()
+
+
+def _inspect_run(folder: Path) -> int:
+    from lightkit.checkpoint.facts import checkpoints
+    from lightkit.checkpoint.manifest import ManifestError
+
+    try:
+        rows = checkpoints(folder)
+    except (OSError, ManifestError) as error:
+        raise UserError(str(error), key=str(folder), exit_code=5) from error
+    say(f"{folder}\n")
+    say(table(list(rows[0]) if rows else ["file"], [[number(cell) for cell in row.values()] for row in rows]))
+    if not any(row["state"] == "whole" for row in rows):
+        raise UserError("no checkpoint can be read", key=str(folder), exit_code=5)
+    return 0
+
+
+def _excerpt(config: str) -> list[tuple[str, str]]:
+    """The lines of a configuration that say most."""
+    if not config:
+        return []
+    import yaml
+
+    keys = ("name", "seed", "data.dataset._target_", "model._target_", "optim._target_", "optim.lr", "trainer.epochs")
+    tree = yaml.safe_load(config)
+    found = ((key, _at(tree, key)) for key in keys)
+    return [("config", ""), *((f"  {key}", str(value)) for key, value in found if value is not None)]
+
+
+def _at(tree: Any, key: str) -> Any:
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
+
+
+def _state(text: str, options: Any) -> dict[str, Any]:
+    from lightkit.checkpoint.compare import flat
+    from lightkit.checkpoint.reading import read
+    from lightkit.checkpoint.weights import read_weights
+
+    weights = read_weights(_given(text), trust=options.trust, key=options.key)
+    return flat(read(weights.path)) if options.all else dict(weights.state)
+
+
+def _model(weights: Weights) -> Any:
+    """The model of the run a checkpoint belongs to, with its weights."""
+    run = weights.path.resolve().parent.parent
+    if weights.kind != "lightkit checkpoint" or not (run / CONFIG_FILE).is_file():
+        what = "a whole model can be made from a checkpoint in the folder of its run only"
+        raise UserError(what, key=str(weights.path), fix="--to weights or --to safetensors")
+    from lightkit.build import build
+    from lightkit.checkpoint.weights import load_weights
+    from lightkit.config import load_run
+
+    parts = build(load_run(run, ["device.name=cpu"]).cfg, run)
+    parts.data.close()
+    load_weights(parts.model, weights)
+    return parts.model
+
+
+def _count(option: str, text: str, *, least: int = 0) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise UserError("not a number", key=option, received=text, expected=f"a whole number from {least}")
+    return int(text)
+
+
+def _small(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"

@@ -1,0 +1,103 @@
+"""Completion in the shell: commands, runs, options, and Hydra's groups, options and keys."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Sequence
+
+from lightkit.cli.entry import COMMANDS, help_of
+from lightkit.cli.folders import all_runs, project, run_name
+from lightkit.cli.terminal import say
+from lightkit.common.errors import UserError
+
+SHELLS = ("bash", "fish", "zsh")
+ACTIONS = ("install", "uninstall", "query")
+OF_RUNS = ("eval", "predict", "resume", "ckpt")
+OVERRIDDEN = ("train", "config", "verify-resume", "eval", "predict", "resume")
+VALUES = {"--cfg": ("job", "hydra", "all"), "--split": ("val", "test", "train"), "--checkpoint": ("best", "last")}
+"""Values of options that are the same for every command; for `--from` they are the runs."""
+
+
+def completion(args: Sequence[str]) -> int:
+    """Print the shell's script (`install=bash`), take it away again, or answer what it asks (`query=bash`).
+
+    Raises:
+        UserError: There is no such action or shell.
+    """
+    action, _, shell = args[0].partition("=") if args else ("", "", "")
+    if action not in ACTIONS:
+        key, expected = "--shell-completion", "install=SHELL or uninstall=SHELL"
+        raise UserError("which action?", key=key, expected=expected, received=action or None, choices=ACTIONS[:2])
+    if shell not in SHELLS:
+        raise UserError("no completion for this shell", key=f"-sc {action}", received=shell, choices=SHELLS)
+    if action == "query":
+        found = answer(os.environ.get("COMP_LINE", ""))
+        say(("\n" if shell == "fish" else " ").join(found))
+    else:
+        _hydra(["-sc", f"{action}={shell}"])
+    return 0
+
+
+def answer(line: str) -> list[str]:
+    """What the last word of a command line may become; nothing where that cannot be told.
+
+    Args:
+        line: All that was typed, the program's name included.
+    """
+    before = line.split()
+    word = before.pop() if before and not line.endswith(" ") else ""
+    # Whatever is wrong with the line so far is told when it is run: here it would end up in the middle of typing.
+    with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
+        return sorted({text for text in _candidates(before[1:], word) if text.startswith(word)})
+    return []
+
+
+def _candidates(before: list[str], word: str) -> list[str]:
+    command, rest = (before[0], before[1:]) if before else ("", [])
+    if not command:
+        return [*COMMANDS, "--help", "--version"]
+    if command == "help":
+        return list(COMMANDS)
+    if command not in COMMANDS:
+        return []
+    if rest and rest[-1] == "--from":
+        return _runs()
+    if rest and rest[-1] in VALUES:
+        return list(VALUES[rest[-1]])
+    if word.startswith("-"):
+        return [*dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][a-z-]*", help_of(command))), "--help"]
+    return _arguments(command, [text for text in rest if not text.startswith("-")], word)
+
+
+def _arguments(command: str, given: list[str], word: str) -> list[str]:
+    if command == "ckpt" and not given:
+        return re.findall(r"lightkit ckpt (\w+) RUN", help_of("ckpt"))
+    if command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt"):
+        return _runs()
+    if command not in OVERRIDDEN:
+        return []
+    overrides = _overrides([text for text in given if "=" in text], word)
+    groups = [text.rstrip("=/") for text in overrides if text.endswith(("=", "/")) and "." not in text]
+    return [*overrides, *(groups if command == "config" and not given else [])]
+
+
+def _runs() -> list[str]:
+    names = [run_name(folder) for folder in all_runs(project())]
+    return ["last", *names] if names else []
+
+
+def _overrides(given: list[str], word: str) -> list[str]:
+    # Of its plugins, the one for fish separates what it found by lines.
+    os.environ["COMP_LINE"] = " ".join(["lightkit", *given, word])
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        _hydra(["-sc", "query=fish"])
+    return printed.getvalue().split("\n")
+
+
+def _hydra(args: list[str]) -> None:
+    from lightkit.config import hydra_command
+
+    hydra_command(args)

@@ -1,0 +1,55 @@
+"""A few samples of a training split, read without a trace, to find out whether they are any good."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightkit.data.loaders import Loader
+from lightkit.data.sources import SampleData
+
+
+def small_batch(loader: Loader) -> Any:
+    """Two samples as a training batch, read in this process.
+
+    Raises:
+        Exception: Whatever the data set or a transform raises.
+    """
+    options = replace(loader.options, shuffle=False, drop_last=False, num_workers=0, pin_memory=False)
+    # A data set that opens its files at the first sample must not hand them on to worker processes open.
+    source = _shallow(loader.source)
+    return next(iter(Loader(source, _rows(loader, 2), options, prepare=loader.prepare, mixup=loader.mixup).epoch(0)))
+
+
+def whole_batch(loader: Loader) -> Any:
+    """A batch of the full size, read in the way of training, workers and all; see `small_batch`."""
+    other = loader.with_rows(_rows(loader, loader.batch_size), shuffle=False, drop_last=False, persistent_workers=False)
+    try:
+        return next(iter(other.epoch(0)))
+    finally:
+        other.close()
+
+
+def _rows(loader: Loader, count: int) -> Tensor:
+    """The first rows of the first epoch, one of them of the last class: a too small output has no place for it."""
+    rows = loader.order(0)[:count]
+    strata = getattr(loader.source, "strata", None)
+    if strata is None or not len(rows):
+        return rows
+    last = loader.rows[strata[loader.rows].argmax()]
+    return torch.cat([rows[:-1], last[None]])
+
+
+def _shallow(source: Any) -> Any:
+    if not isinstance(source, SampleData):
+        return source
+    other = copy.copy(source)
+    try:
+        other.base = copy.copy(source.base)
+    except Exception:  # a data set may refuse to be copied
+        return source
+    return other

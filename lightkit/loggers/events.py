@@ -1,0 +1,29 @@
+"""Reading TensorBoard's event files back."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+
+def read_scalars(folder: Path | str) -> dict[str, list[tuple[int, float]]]:
+    """The points of every curve as TensorBoard shows them, after what a resumed run purged was taken out.
+
+    Args:
+        folder: The directory of one run; an empty or missing one has no curves.
+
+    Returns:
+        (step, value) by tag, in the order they were written.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    if not Path(folder).is_dir():
+        return {}
+    events, told = EventAccumulator(str(folder), size_guidance={"scalars": 0}), logging.getLogger("tensorboard")
+    level = told.level
+    told.setLevel(logging.ERROR)  # it warns of every purge
+    try:
+        events.Reload()
+    finally:
+        told.setLevel(level)
+    return {name: [(point.step, point.value) for point in events.Scalars(name)] for name in events.Tags()["scalars"]}

@@ -1,0 +1,116 @@
+"""Putting a checkpoint into the parts of a run whose configuration may have changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch.optim import Optimizer
+
+from lightkit.build import Components
+from lightkit.checkpoint import content
+from lightkit.common.errors import UserError
+from lightkit.optim.wrapped import Torch as TorchSchedule
+from lightkit.runner.settle import Change
+from lightkit.trainer import Ema, State
+
+_STOPPING = ("trainer.early_stopping", "trainer.callbacks")
+_GROUPING = ("rules", "no_decay", "layer_decay")
+
+
+def taken_over(
+    saved: dict[str, Any], parts: Components, state: State, changes: list[Change]
+) -> tuple[Components, list[str]]:
+    """Load a checkpoint into freshly built parts, under a configuration that may have changed.
+
+    Args:
+        saved: Content of the checkpoint.
+        parts: The parts, built from the settled configuration.
+        state: The counters, to be filled.
+        changes: What differs from the checkpoint's configuration.
+
+    Returns:
+        The parts, with the lengths of the rest of the run, and lines about what has changed.
+
+    Raises:
+        UserError: The checkpoint does not fit the parts.
+    """
+    settings = settings_of(parts.optimizer)
+    callbacks, notes = fitted(parts.callbacks, saved.get("callbacks", {}))
+    content.apply({**saved, "callbacks": callbacks}, **stateful(parts, state))
+    own = not isinstance(parts.scheduler, TorchSchedule)
+    retake(parts.optimizer, settings, changes, own=own)
+    timetable = parts.timetable.continued(step=state.step, epoch=state.epoch, samples_done=state.samples_done)
+    if timetable.extra_steps and own:
+        parts.scheduler.total_steps = timetable.total_steps
+        parts.scheduler.refresh()
+    if goes_on(changes):
+        state.stop_reason = None
+    return replace(parts, timetable=timetable), [*map(str, changes), *notes]
+
+
+def stateful(parts: Components, state: State) -> dict[str, Any]:
+    """The stateful parts, as a checkpoint names them."""
+    return {
+        "model": parts.model,
+        "optimizer": parts.optimizer,
+        "scheduler": parts.scheduler,
+        "precision": parts.engine.precision,
+        "callbacks": parts.callbacks,
+        "metrics": {"train": parts.metrics["train"]},
+        "state": state,
+        "ema": parts.average if isinstance(parts.average, Ema) else None,
+    }
+
+
+def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The settings of every parameter group, as the configuration has them, to be kept for `retake`."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def retake(
+    optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, own: bool
+) -> None:
+    """Put overridden settings of the optimizer back, which the checkpoint's groups have replaced.
+
+    Args:
+        optimizer: The optimizer with the state of the checkpoint.
+        settings: What `settings_of` gave before that was loaded.
+        changes: What differs.
+        own: Whether the schedule computes the rates from those of the configuration, as lightkit's own do.
+
+    Raises:
+        UserError: The learning rate is to be changed, but a scheduler of PyTorch's has it in its own state.
+    """
+    keys = [change.key.split(".")[1] for change in changes if change.taken and change.key.startswith("optim.")]
+    if not own and {"lr", *_GROUPING} & set(keys):
+        raise UserError(
+            "PyTorch's schedulers keep the learning rate in their own state",
+            key="resume.override",
+            received="optim.lr",
+            fix="one of lightkit's schedulers, or a new run",
+        )
+    names = [*keys, "weight_decay"] if set(_GROUPING) & set(keys) else keys
+    for group, wanted in zip(optimizer.param_groups, settings):
+        group |= {name: wanted[name] for name in names if name in wanted and name != "lr"}
+
+
+def fitted(
+    callbacks: Mapping[str, Any], saved: Mapping[str, dict[str, Any]]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The saved states of the callbacks there are now, and a line about each that came or went.
+
+    Args:
+        callbacks: Callbacks of this run.
+        saved: States in the checkpoint.
+    """
+    states = {name: saved.get(name) or part.state_dict() for name, part in callbacks.items()}
+    new = [f"callback {name} is new and starts from nothing" for name in states if states[name] and not saved.get(name)]
+    gone = [f"callback {name} is gone, and what it knew" for name in saved if name not in states and saved[name]]
+    return states, new + gone
+
+
+def goes_on(changes: Sequence[Change]) -> bool:
+    """Whether a run that ended early is to go on because what ended it has changed."""
+    return any(change.taken and change.key.startswith(_STOPPING) for change in changes)

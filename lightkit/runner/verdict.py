@@ -1,0 +1,185 @@
+"""Whether two runs did the same, and what is behind it where they did not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.loggers.events import read_scalars
+from lightkit.loggers.files import read_jsonl
+
+PARTS = ("model", "optimizer", "scheduler", "precision", "ema", "callbacks", "metrics", "state")
+_CLOCK = ("time", "seconds")
+
+
+class Compared(NamedTuple):
+    """One thing that was looked at in both runs."""
+
+    name: str
+    """What it is."""
+    size: int
+    """How many tensors, values, rows or points of it."""
+    different: str | None
+    """The first of them that differs; None when all are the same."""
+
+
+def compare(one: Path, other: Path) -> list[Compared]:
+    """Look at everything two runs left behind, but for what comes from the clock.
+
+    Args:
+        one: Folder of the first run.
+        other: Folder of the second.
+    """
+    first, second = _content(one), _content(other)
+    return [
+        *(_compared(part, dict(flat(first.get(part), part)), dict(flat(second.get(part), part))) for part in PARTS),
+        _compared("metrics.jsonl", _rows(one), _rows(other)),
+        _compared("TensorBoard", _points(one), _points(other)),
+        _compared("result.json", _result(one), _result(other)),
+    ]
+
+
+def _compared(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Compared:
+    for key in dict.fromkeys([*first, *second]):
+        if key not in second:
+            return Compared(name, len(first), f"{key} is missing")
+        if key not in first:
+            return Compared(name, len(first), f"{key} is there besides")
+        if not same(first[key], second[key]):
+            return Compared(name, len(first), f"{key}: {shown(first[key])} without the kill, {shown(second[key])} with")
+    return Compared(name, len(first), None)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two tensors or plain values have the same type and bits; NaN is the same as NaN."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        return one.reshape(-1).view(torch.uint8).equal(other.reshape(-1).view(torch.uint8))
+    if isinstance(one, float) and isinstance(other, float):
+        return one.hex() == other.hex()
+    return type(one) is type(other) and bool(one == other)
+
+
+def shown(value: Any) -> str:
+    """A value for a message: numbers as they are, tensors by their first elements."""
+    if isinstance(value, torch.Tensor):
+        some = ", ".join(f"{item:.9g}" for item in value.reshape(-1)[:3].tolist())
+        return f"[{some}{', …' if value.numel() > 3 else ''}]"
+    return repr(value)
+
+
+def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Nested dicts and lists as pairs of a dotted key and what is there, without values that come from the clock."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if not str(name).startswith("speed/") and name not in _CLOCK:
+                yield from flat(item, f"{key}.{name}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from flat(item, f"{key}[{index}]")
+    else:
+        yield key, value
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    found = CheckpointStore(folder / "checkpoints").load_newest()
+    return found[1] if found else {}
+
+
+def _rows(folder: Path) -> dict[str, Any]:
+    rows = read_jsonl(folder / "metrics.jsonl")
+    return {
+        key: value
+        for number, row in enumerate(rows)
+        for key, value in flat(row, f"row {number + 1} (step {row['step']})")
+    }
+
+
+def _points(folder: Path) -> dict[str, Any]:
+    """Every point of every curve; of speeds only that they are there, once."""
+    found = {}
+    for name, points in read_scalars(folder).items():
+        for number, (step, value) in enumerate(points):
+            found[f"{name}, point {number + 1}"] = step if "speed/" in name else (step, float(value).hex())
+    return found
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(flat(json.loads((folder / "result.json").read_text(encoding="utf-8")), "result"))
+    except (OSError, ValueError):
+        return {}
+
+
+class Difference(NamedTuple):
+    """Where two traces part."""
+
+    row: dict[str, Any]
+    """The line of the second trace."""
+    fact: str
+    """What differs in it, such as `batch`; `moment` where the first trace has no such line."""
+
+    def __str__(self) -> str:
+        return f"{_WHAT[self.fact]} {_WHERE[self.row['phase']].format(self.row['step'])}"
+
+
+_WHAT = {
+    "batch": "the batch",
+    "loss": "the loss",
+    "weights": "the weights",
+    "optimizer": "the optimizer's state",
+    "rates": "the learning rates",
+    "moment": "what is done",
+}
+_FACTS = ("batch", "rates", "weights", "optimizer", "loss")
+_WHERE = {
+    "start": "right after loading, at step {},",
+    "micro": "of step {}",
+    "step": "after step {}",
+    "validation": "in the validation after step {}",
+    "test": "in the test after step {}",
+    "save": "in the save of step {}",
+}
+
+
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """The lines of a trace; one torn by a crash is left out."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in read_jsonl(path):
+        found[_key(row)] = found.get(_key(row), {}) | row
+    return list(found.values())
+
+
+def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]) -> Difference | None:
+    """The first line of a trace that is not as in the reference.
+
+    Saves are left out: which files are deleted differs after a kill. A run that went on starts at a later step; there
+    its state is that after the step in the reference.
+    """
+    known = {_key(row): row for row in reference}
+    for row in trace:
+        if row["phase"] in ("save", "end"):
+            continue
+        went_on = row["phase"] == "start" and row["step"] > 0
+        expected = known.get(("step", row["step"], 0) if went_on else _key(row))
+        if expected is None:
+            return Difference(row, "moment")
+        for fact in ("batch", "weights", "optimizer", "loss") if went_on else _FACTS:
+            if fact in row and fact in expected and row[fact] != expected[fact]:
+                return Difference(row, fact)
+    return None
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["phase"], row["step"], row["number"]
+
+
+def loose(trace: Sequence[dict[str, Any]]) -> list[str]:
+    """Attributes that changed while training although no state dict holds them."""
+    return next((row["loose"] for row in trace if row["phase"] == "end"), [])

@@ -1,0 +1,159 @@
+"""A first batch before the run begins: what does not fit is found while nothing is written yet."""
+
+from __future__ import annotations
+
+import copy
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lightkit.common.blame import blame, in_short
+from lightkit.common.errors import UserError
+from lightkit.data import Data
+from lightkit.data.probe import small_batch, whole_batch
+from lightkit.device import Engine
+from lightkit.trainer.tasks import Criterion, Supervised, Task
+
+_MOST_PARAMETERS = 20_000_000
+
+
+def rehearse(data: Data, model: nn.Module, task: Task, criterion: Criterion, engine: Engine) -> None:
+    """Read two samples of the training split and compute their loss on copies of all parts, on the CPU.
+
+    What fails is tried once more as training would do it: with a whole batch, in training mode, on the device. Only
+    what fails there too is refused. Nothing is left behind: no random number, no buffer, no open file. Models that are
+    large, or cannot be copied, are let pass; their data is still looked at.
+
+    Args:
+        data: The data; only its training split is read.
+        model: The network on its device.
+        task: How a batch becomes a loss.
+        criterion: The loss.
+        engine: Device and precision.
+
+    Raises:
+        UserError: The first batch of training would fail; the error itself is the `__cause__`.
+    """
+    with _unnoticed(engine.device):
+        failure = _first_failure(data, model, task, criterion, engine)
+    if failure is not None:
+        raise failure
+
+
+def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterion, engine: Engine) -> UserError | None:
+    batch, error = _attempt(lambda: small_batch(data.train))
+    if error is not None:
+        # It may be that the data set can only be read by workers.
+        return _unreadable(error) if _attempt(lambda: whole_batch(data.train))[1] is not None else None
+    parts = _copies(model, task, criterion) if _is_small(model) else None
+    if parts is None:
+        return None
+    seen: list[Any] = []
+    _, error = _attempt(lambda: _try(parts, batch, seen))
+    if error is None or _trains(data, (model, task, criterion), engine):
+        return None
+    return _misfit(error, data, batch, task, seen)
+
+
+def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) -> None:
+    model, task, criterion = parts
+    model.to("cpu").eval().register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    if isinstance(criterion, nn.Module):
+        criterion.to("cpu")
+    with torch.no_grad():
+        task.step(model, batch, criterion)
+
+
+def _trains(data: Data, parts: tuple[nn.Module, Task, Criterion], engine: Engine) -> bool:
+    """Whether a whole batch passes in training mode; out of memory is for training itself to report."""
+    copies = _copies(*parts)
+    if copies is None:
+        return True
+
+    def step() -> None:
+        model, task, criterion = copies
+        batch = engine.move(whole_batch(data.train))
+        model.train()
+        with engine.autocast():
+            task.step(model, batch, criterion)
+
+    error = _attempt(step)[1]
+    return error is None or isinstance(error, (MemoryError, torch.OutOfMemoryError))
+
+
+def _attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return call(), None
+    except Exception as error:
+        return None, error
+
+
+def _is_small(model: nn.Module) -> bool:
+    lazy = any(nn.parameter.is_lazy(parameter) for parameter in model.parameters())
+    return not lazy and sum(parameter.numel() for parameter in model.parameters()) <= _MOST_PARAMETERS
+
+
+def _copies(*parts: Any) -> Any:
+    """The parts copied together, so that what they share is shared by the copies too; None where that fails."""
+    return _attempt(lambda: copy.deepcopy(parts))[0]
+
+
+@contextmanager
+def _unnoticed(device: torch.device) -> Iterator[None]:
+    """Put back all random generators, and leave warnings to the run itself."""
+    states = random.getstate(), np.random.get_state()
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+def _unreadable(error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    problem = UserError(f"a first training batch cannot be made: {in_short(error)}", key="data", origin=blame(error))
+    problem.__cause__ = error
+    return problem
+
+
+def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any]) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    usual = type(task) is Supervised
+    info = data.info
+    x, y = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
+    if seen:
+        what = f"the output does not go with the targets: {in_short(error)}"
+        received = f"output {_shape(seen[-1])}" + (f" for targets {_shape(y)}" if y is not None else "")
+    else:
+        what = f"a first batch fails: {in_short(error)}"
+        received = f"input {_shape(x)}"
+    problem = UserError(
+        what,
+        key="model" if usual or not seen else "trainer.task",
+        expected=f"an output for num_classes={info.num_classes} ({info.task} targets)" if usual and seen else None,
+        received=received,
+        origin=blame(error),
+    )
+    problem.__cause__ = error
+    return problem
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_shape(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(map(_shape, value)) + ")"
+    return type(value).__name__

@@ -1,0 +1,207 @@
+"""A record of what a run does, step by step, and the means to end the process at any line of it.
+
+Two runs that do the same write the same lines, whatever the clock says. The first line that differs tells where they
+part, and what is the same on the lines before tells why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.tasks import Criterion, Step, Task
+
+if TYPE_CHECKING:
+    from lightkit.trainer.loop import Trainer
+
+PHASES = ("micro", "step", "save", "validation", "test")
+_NUMBERS = (int, float, str, bool)
+_OWN = ("_parameters", "_buffers", "_modules", "training")
+
+
+class Moment(NamedTuple):
+    """A point in a run: before a batch, after an optimizer step, within a save, before a batch of an evaluation."""
+
+    phase: str
+    """One of `PHASES`."""
+    step: int
+    """Optimizer step under way (`micro`) or done (all others), counted from 1."""
+    number: int
+    """Which of several of this phase at this step, from 0."""
+
+
+class Trace(Callback):
+    """Writes a line of JSON for every moment of a run.
+
+    Args:
+        path: The file; appended to, each line at once, so that it is whole up to the moment of a crash.
+        checkpoints: Folder whose file operations are moments of a save.
+        end_at: Moment at which the process ends.
+        end: How it ends.
+    """
+
+    def __init__(
+        self, path: Path, checkpoints: Path, *, end_at: Moment | None = None, end: Callable[[], None] | None = None
+    ) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._folder, self._end_at, self._end = f"{checkpoints.absolute()}{os.sep}", end_at, end or kill
+        self._counts: dict[tuple[str, int], int] = {}
+        self._batch, self._saving, self._evaluates = Moment("", -1, 0), -1, "test"
+        self._trainer: Trainer | None = None
+        self._began: dict[str, str] = {}
+        sys.addaudithook(self._watch)
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Write down the state the run begins or goes on with."""
+        self._trainer, self._evaluates = trainer, "validation"
+        self._began = dict(loose_values(trainer))
+        self._write({"phase": "start", "step": trainer.state.step, "number": 0, **_state(trainer)})
+
+    def on_step(self, trainer: Trainer) -> None:
+        """Write down the state after an optimizer step."""
+        self.moment("step", trainer.state.step, **_state(trainer))
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """Write down what changed while training and is no tensor of a state dict."""
+        now = dict(loose_values(trainer))
+        changed = sorted(name for name, value in now.items() if self._began.get(name) != value)
+        self._evaluates = "test"
+        self._write({"phase": "end", "step": trainer.state.step, "number": 0, "loose": changed})
+
+    def moment(self, phase: str, step: int, **facts: Any) -> Moment:
+        """Write a line, then end here if this is the moment for it."""
+        number = self._counts.get((phase, step), 0)
+        self._counts[phase, step] = number + 1
+        now = Moment(phase, step, number)
+        self._write({**now._asdict(), **facts})
+        if now == self._end_at:
+            self._end()
+        return now
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """While a checkpoint is handed over; it may still be written afterwards."""
+        self._saving = self._step()
+        self.moment("save", self._saving, what="begin")
+        yield
+        self.moment("save", self._saving, what="handed over")
+
+    def batch(self, model: nn.Module, batch: Any) -> None:
+        """A batch is about to be computed."""
+        phase = "micro" if model.training else self._evaluates
+        self._batch = self.moment(phase, self._step() + (phase == "micro"), batch=digest(batch))
+
+    def loss(self, value: Tensor) -> None:
+        """The loss of the batch before."""
+        self._write({**self._batch._asdict(), "loss": digest(value)})
+
+    def _step(self) -> int:
+        return self._trainer.state.step if self._trainer else -1
+
+    def _watch(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._saving < 0 or event not in ("open", "os.rename", "os.remove"):
+            return
+        path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes, os.PathLike)) else ""
+        reads = event == "open" and not str(args[1] or "").startswith("w")
+        if path.startswith(self._folder) and not reads:
+            self.moment("save", self._saving, what=f"{event} {path.removeprefix(self._folder)}")
+
+    def _write(self, row: dict[str, Any]) -> None:
+        os.write(self._file, f"{json.dumps(row)}\n".encode())
+
+
+class TracedTask(Task):
+    """A task whose batches and losses are written down.
+
+    Args:
+        inner: The task itself.
+        trace: Where to.
+    """
+
+    def __init__(self, inner: Task, trace: Trace) -> None:
+        self.inner, self._trace = inner, trace
+
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+        """See `Task.step`."""
+        self._trace.batch(model, batch)
+        step = self.inner.step(model, batch, criterion)
+        self._trace.loss(step.loss)
+        return step
+
+
+def kill() -> None:
+    """End this process as a power cut would, and the loader processes with it where it leads a group of its own."""
+    number = getattr(signal, "SIGKILL", signal.SIGTERM)
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), number)
+    os.kill(os.getpid(), number)
+
+
+def digest(value: Any) -> str:
+    """A short hash of nested tensors, arrays and plain values; the same bits give the same text."""
+    found = hashlib.blake2b(digest_size=8)
+    for piece in _pieces(value):
+        found.update(piece)
+    return found.hexdigest()
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().reshape(-1) if value.layout is torch.strided else value.detach().cpu().to_dense()
+        yield f"{value.dtype}{tuple(value.shape)}".encode()
+        yield flat.contiguous().view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key).encode()
+            yield from _pieces(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _pieces(item)
+    else:
+        yield repr(value).encode()
+
+
+def _state(trainer: Trainer) -> dict[str, Any]:
+    """Hashes of what a step changes."""
+    optimizer = trainer.optimizer.state_dict()
+    return {
+        "weights": digest(trainer.model.state_dict()),
+        "optimizer": digest(optimizer["state"]),
+        "rates": [float(group["lr"]) for group in trainer.optimizer.param_groups],
+    }
+
+
+def loose_values(trainer: Trainer) -> Iterator[tuple[str, str]]:
+    """Attributes that no state dict holds, with their hashes: numbers, tensors and generators of the user's objects."""
+    owners: dict[str, Any] = {f"model.{name}".rstrip("."): part for name, part in trainer.model.named_modules()}
+    source = getattr(trainer.train, "source", None)
+    task = trainer.task.inner if isinstance(trainer.task, TracedTask) else trainer.task
+    owners |= {"loss": trainer.criterion, "trainer.task": task, "data.dataset": getattr(source, "base", source)}
+    for owner, thing in owners.items():
+        for name, value in getattr(thing, "__dict__", {}).items():
+            found = None if name in _OWN else _loose(value)
+            if found is not None:
+                yield f"{owner}.{name}", digest(found)
+
+
+def _loose(value: Any) -> Any:
+    if isinstance(value, _NUMBERS) or (isinstance(value, Tensor) and value.numel() < 1 << 16):
+        return value
+    if isinstance(value, np.random.Generator):
+        return str(value.bit_generator.state)
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    return str(value.getstate()) if isinstance(value, random.Random) else None

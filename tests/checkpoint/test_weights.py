@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import pickle
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from lightkit.checkpoint import content
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.checkpoint.weights import load_weights, read_weights
+from lightkit.common.errors import UserError
+from tests.checkpoint.parts import Average, Net, Nothing, net, same
+from tests.conftest import ROOT
+
+
+def gathered(model: nn.Module, *, average: bool = False) -> dict:
+    parts = {"scheduler": Nothing(), "precision": Nothing(), "state": Nothing(), "callbacks": {}, "metrics": {}}
+    optimizer = torch.optim.SGD(model.parameters())
+    return content.gather(model=model, optimizer=optimizer, ema=Average(model) if average else None, **parts)
+
+
+def written(path: Path, value: object, **options) -> Path:
+    torch.save(value, path, **options)
+    return path
+
+
+def a_lightkit_run(folder: Path, model: nn.Module) -> Path:
+    store = CheckpointStore(folder / "run" / "checkpoints", mode="max")
+    store.save(gathered(model), step=1, value=0.9)
+    store.save(gathered(net(9)), step=2, value=0.1)
+    return folder / "run"
+
+
+def a_sharded_model(folder: Path, model: nn.Module) -> Path:
+    state, names = model.state_dict(), {}
+    for number, name in enumerate(state):
+        names[name] = f"model-{number % 2}.safetensors"
+    for file in set(names.values()):
+        save_file({name: state[name] for name in names if names[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    return folder
+
+
+def prefixed(model: nn.Module, prefix: str) -> dict:
+    return {prefix + name: tensor for name, tensor in model.state_dict().items()}
+
+
+def a_state_of_cuda(path: Path, model: nn.Module) -> Path:
+    """A file whose tensors were on a GPU, written without one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        return written(path, model.state_dict())
+
+
+LIGHTNING = {
+    "pytorch-lightning_version": "2.5.0",
+    "epoch": 3,
+    "optimizer_states": [{"state": {0: {"m": torch.ones(1)}}}],
+}
+
+# What is given -> (how it is made, its kind, where in it the weights are)
+SOURCES = {
+    "state dict": (lambda p, m: written(p / "x.pt", m.state_dict()), "state dict", None),
+    "old format": (
+        lambda p, m: written(p / "x.pth", m.state_dict(), _use_new_zipfile_serialization=False), "state dict", None,
+    ),
+    "cuda": (lambda p, m: a_state_of_cuda(p / "x.pt", m), "state dict", None),
+    "data parallel": (lambda p, m: written(p / "x.pt", nn.DataParallel(m).state_dict()), "state dict", None),
+    "compiled": (lambda p, m: written(p / "x.pt", prefixed(m, "_orig_mod.")), "state dict", None),
+    "compiled and parallel": (lambda p, m: written(p / "x.pt", prefixed(m, "module._orig_mod.")), "state dict", None),
+    "training script": (
+        lambda p, m: written(p / "x.tar", {"epoch": 1, "model_state_dict": m.state_dict(), "loss": torch.ones(())}),
+        "training file", "model_state_dict",
+    ),
+    "nested": (
+        lambda p, m: written(p / "x.pt", {"model": {"state_dict": m.state_dict(), "cfg": "x"}}),
+        "training file", "model.state_dict",
+    ),
+    "lightning": (
+        lambda p, m: written(p / "x.ckpt", LIGHTNING | {"state_dict": prefixed(m, "model.")}),
+        "Lightning checkpoint", "state_dict",
+    ),
+    "timm": (
+        lambda p, m: written(
+            p / "x.pth.tar",
+            {"arch": "net", "args": argparse.Namespace(lr=1.0), "state_dict": net(8).state_dict(),
+             "state_dict_ema": prefixed(m, "module.")},
+        ),
+        "training file", "state_dict_ema",
+    ),
+    "safetensors": (
+        lambda p, m: save_file(m.state_dict(), p / "x.safetensors") or p / "x.safetensors", "safetensors", None,
+    ),
+    "hugging face": (
+        lambda p, m: save_file(m.state_dict(), p / "model.safetensors") or p, "safetensors", None,
+    ),
+    "hugging face, pickled": (lambda p, m: written(p / "pytorch_model.bin", m.state_dict()).parent, "state dict", None),
+    "hugging face, in parts": (a_sharded_model, "safetensors", None),
+    "lightkit run": (a_lightkit_run, "lightkit checkpoint", "model"),
+    "lightkit checkpoints": (lambda p, m: a_lightkit_run(p, m) / "checkpoints", "lightkit checkpoint", "model"),
+    "lightkit file": (
+        lambda p, m: CheckpointStore(p).save(gathered(m), step=1), "lightkit checkpoint", "model",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_weights_of_every_kind_end_up_in_the_model(tmp_path, source):
+    make, kind, key = SOURCES[source]
+    original, model = net(1), net(2)
+    weights = read_weights(
+        make(tmp_path, original),
+    )
+    assert (weights.kind, weights.key) == (kind, key)
+    assert all(not tensor.requires_grad and tensor.device.type == "cpu" for tensor in weights.state.values())
+    report = load_weights(model, weights)
+    assert same(model, original)
+    assert set(report.loaded) == set(original.state_dict())
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda model: _Compiled(model)], ids=["data parallel", "compiled"])
+def test_the_model_may_be_wrapped_too(tmp_path, wrap):
+    original = net(1)
+    for state in (original.state_dict(), prefixed(original, "module."), prefixed(original, "_orig_mod.")):
+        model = net(2)
+        load_weights(wrap(model), read_weights(written(tmp_path / "x.pt", state)))
+        assert same(model, original)
+
+
+class _Compiled(nn.Module):
+    """Names as `torch.compile` makes them, which would take a compiler."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+def test_a_moving_average_comes_first(tmp_path):
+    original = net(1)
+    path = CheckpointStore(tmp_path).save(gathered(original, average=True), step=1)
+    averaged = read_weights(path)
+    assert averaged.key == "moving average"
+    assert torch.equal(averaged.state["head.bias"], original.head.bias + 1)
+    assert torch.equal(averaged.state["layers.norm.num_batches_tracked"], torch.tensor(0))
+    plain = read_weights(path, key="model")
+    assert torch.equal(plain.state["head.bias"], original.head.bias)
+    assert plain.kind == "lightkit checkpoint"
+    assert "head.bias" in read_weights(path, key="ema.weights").state
+
+
+def test_without_a_known_best_the_newest_is_taken(tmp_path, caplog):
+    run = a_lightkit_run(tmp_path, net(1))
+    (run / "checkpoints" / "manifest.json").unlink()
+    assert read_weights(run).path.name == "step-00000002.pt"
+    assert "no best checkpoint is known; the newest is taken" in caplog.text
+
+
+def test_a_mapping_renames(tmp_path):
+    original, model = net(1), net(2)
+    theirs = {
+        f"bert.{name}".replace("layers", "encoder").replace("head", "cls"): t
+        for name, t in original.state_dict().items()
+    }
+    path = written(tmp_path / "x.bin", prefixed(original, "x.") and {f"module.{name}": t for name, t in theirs.items()})
+    mapping = {"re:^bert\\.": "", "encoder.*": "layers.*", "cls.*": "head.*"}
+    load_weights(model, read_weights(path, mapping=mapping))
+    assert same(model, original)
+    dropped = read_weights(path, mapping=mapping | {"head.*": None})
+    assert not [name for name in dropped.state if name.startswith("head")]
+
+
+def test_what_is_not_a_tensor_is_told(tmp_path):
+    path = written(tmp_path / "x.pt", {"state_dict": net(1).state_dict() | {"layers._extra_state": {"v": 1}}})
+    assert read_weights(path).left_out == ("layers._extra_state",)
+
+
+class Evil:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.target}",))
+
+
+def raw_pickle(path: Path, value: object) -> Path:
+    path.write_bytes(pickle.dumps(value))
+    return path
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        written,
+        lambda path, value: written(path, value, _use_new_zipfile_serialization=False),
+        raw_pickle,
+    ],
+    ids=["archive", "old format", "pickle"],
+)
+@pytest.mark.parametrize("name", ["x.pt", "model.safetensors", "step-00000001.pt"])
+def test_a_malicious_pickle_never_runs(tmp_path, write, name):
+    mark = tmp_path / "ran"
+    path = write(tmp_path / name, {"state_dict": net(1).state_dict(), "x": Evil(mark)})
+    with pytest.raises(UserError) as caught:
+        read_weights(path)
+    assert caught.value.exit_code == 5
+    assert not mark.exists()
+    with suppress(UserError):
+        read_weights(path, trust=True)
+    assert mark.exists()  # the code is there and would have run
+
+
+def test_a_whole_model_opens_only_when_trusted(tmp_path):
+    original, model = net(1), net(2)
+    path = written(tmp_path / "x.pt", original)
+    match = r"the file holds Python objects, which run code .* it was not opened \(it asks for .*parts\.Net"
+    with pytest.raises(UserError, match=match) as caught:
+        read_weights(path)
+    assert "trust=True (--trust)" in str(caught.value)
+    weights = read_weights(path, trust=True)
+    assert weights.kind == "whole model"
+    load_weights(model, weights)
+    assert same(model, original)
+    nested = read_weights(written(tmp_path / "y.pt", {"epoch": 3, "model": original}), trust=True)
+    assert nested.key == "model"
+    assert nested.state.keys() == original.state_dict().keys()
+
+
+def test_the_source_opens_untrusted_files_nowhere_else():
+    """`weights_only=False` stands once, in the function behind the trust flag, and nothing unpickles by itself."""
+    found = []
+    for path in (ROOT / "lightkit").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\b(pickle|cloudpickle|dill|joblib|jit)\.(load|loads|Unpickler)\(", text), path
+        found += [
+            (path.name, node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and _loads(node)
+        ]
+    flags = {(name, _flag(node)) for name, node in found}
+    assert [(name, flag) for name, flag in flags if flag is not True] == [("formats.py", False)]
+    assert sum(_flag(node) is False for _, node in found) == 1
+
+
+def _loads(call: ast.Call) -> bool:
+    return ast.unparse(call.func) == "torch.load"
+
+
+def _flag(call: ast.Call) -> object:
+    return next((ast.literal_eval(word.value) for word in call.keywords if word.arg == "weights_only"), None)
+
+
+UNREADABLE = {
+    "gone": (lambda path: None, "No such file"),
+    "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
+    "text": (lambda path: path.write_text("hello world"), "neither a safetensors file nor one written by torch.save"),
+    "cut": (lambda path: (written(path, net().state_dict()), os.truncate(path, 900)), "not a whole archive"),
+    "flipped": (lambda path: _flip(written(path, net().state_dict())), "the checksum of its part .* differs"),
+    "list": (lambda path: written(path, [1, 2]), "it holds a list, not tensors by name"),
+    "numbers": (lambda path: written(path, {"a": 1}), "there are no weights in the usual places"),
+    "no tensors": (lambda path: written(path, {"model": {}}), "there are no weights in the usual places"),
+    "elsewhere": (
+        lambda path: written(path, {"generator": net().state_dict(), "x": 1}),
+        "there are no weights in the usual places\n.*by its key: generator",
+    ),
+    "safetensors, cut": (
+        lambda path: (save_file(net().state_dict(), path), os.truncate(path, path.stat().st_size - 9)),
+        "no weights can be read",
+    ),
+    "a folder": (lambda path: path.mkdir(), "neither a lightkit run nor a folder with model.safetensors"),
+    "script": (lambda path: torch.jit.save(_script(), path), "a TorchScript program"),
+}  # fmt: skip
+
+
+def _script():
+    return torch.jit.script(nn.Linear(1, 1))
+
+
+def _flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(net().head.weight.detach().numpy().tobytes()[:8])] ^= 4
+    path.write_bytes(raw)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning", "ignore:.*torch.jit.*:FutureWarning")
+@pytest.mark.parametrize("fault", UNREADABLE)
+def test_what_cannot_be_read_is_told(tmp_path, fault):
+    make, message = UNREADABLE[fault]
+    make(tmp_path / "x.pt")
+    with pytest.raises(UserError, match=message) as caught:
+        read_weights(tmp_path / "x.pt")
+    assert caught.value.exit_code == 5
+    assert str(caught.value).startswith(str(tmp_path / "x.pt"))
+
+
+def test_a_swapped_checkpoint_is_found_by_the_manifest(tmp_path):
+    store = CheckpointStore(tmp_path, keep_last=2)
+    path = store.save(gathered(net(1)), step=1)
+    other = store.save(gathered(net(2)), step=2)
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(UserError, match="the checksum differs"):
+        read_weights(path)
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "a/b", 3])
+def test_an_index_stays_in_its_folder(tmp_path, name):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+    with pytest.raises(UserError, match="which is not a file beside it"):
+        read_weights(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}'])
+def test_a_damaged_index_is_told(tmp_path, text):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(UserError, match="not an index of weights"):
+        read_weights(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["modl", "model.x", "epoch.y"])
+def test_a_wrong_key_is_told(tmp_path, key):
+    path = written(tmp_path / "x.pt", {"model": net().state_dict(), "epoch": 3})
+    with pytest.raises(UserError, match="the file has no such entry"):
+        read_weights(path, key=key)
+    with pytest.raises(UserError, match="there are no tensors under 'epoch'"):
+        read_weights(path, key="epoch")
+
+
+def test_timm_writes_files_that_open(tmp_path):
+    pytest.importorskip("timm")
+    from timm.utils import CheckpointSaver, ModelEmaV2
+
+    original, model = net(1), net(2)
+    optimizer = torch.optim.SGD(original.parameters(), lr=0.1)
+    options = argparse.Namespace(model="net", lr=0.1)
+    saver = CheckpointSaver(
+        original, optimizer, args=options, model_ema=ModelEmaV2(original), checkpoint_dir=str(tmp_path)
+    )
+    saver.save_checkpoint(0, metric=0.5)
+    weights = read_weights(tmp_path / "last.pth.tar")
+    assert weights.key == "state_dict_ema"
+    load_weights(model, weights)
+    assert same(model, original)
+
+
+def test_a_pickled_net_of_another_machine_is_told(tmp_path, monkeypatch):
+    path = written(tmp_path / "x.pt", net())
+    monkeypatch.delattr("tests.checkpoint.parts.Net")
+    with pytest.raises(UserError, match="Can't get attribute 'Net'"):
+        read_weights(path, trust=True)
+    assert Net

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lightkit.checkpoint.store import CheckpointStore
+from tests.checkpoint.parts import net
+from tests.checkpoint.test_weights import gathered
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(cli: Cli, project: Path) -> Path:
+    """A run with three checkpoints of a configured model; the second is the best."""
+    from lightkit.build import build_model
+    from lightkit.config import load_run
+    from lightkit.data import DataInfo
+    from lightkit.device import Engine
+
+    folder = project / "outputs" / "runs" / "2026-01-31" / "12-00-00-run"
+    folder.mkdir(parents=True)
+    options = ["data=wine", "model=mlp", "model.hidden=[4]", "model.norm=none", "device=cpu"]
+    text = cli("train", "--cfg", "job", "--resolve", *options).out
+    (folder / "config.yaml").write_text(text)
+    info = DataInfo("multiclass", (13,), 3, ("a", "b", "c"), fingerprint="x")
+    store = CheckpointStore(folder / "checkpoints", keep_last=3, mode="max")
+    for step, value in [(10, 0.5), (20, 0.9), (30, 0.7)]:
+        model = build_model(load_run(folder, [f"seed={step}"]).cfg, info, Engine("cpu", seed=step))
+        store.save(gathered(model) | {"config": text}, step=step, value=value, epoch=step // 10)
+    return folder
+
+
+def test_inspect_lists_the_checkpoints_of_a_run(cli: Cli, run: Path) -> None:
+    os.truncate(run / "checkpoints" / "step-00000010.pt", 99)
+    done = cli("ckpt", "inspect", "last")
+    assert done.code == 0, done.err
+    rows = [line.split() for line in done.out.splitlines()[2:]]
+    assert rows[0] == ["file", "step", "epoch", "value", "size", "state", "mark"]
+    assert rows[1][:4] == ["step-00000010.pt", "10", "1", "0.5000"]
+    assert "damaged:" in rows[1]
+    assert rows[2][-2:] == ["whole", "best"]
+    assert rows[3][-2:] == ["whole", "newest"]
+
+
+def test_inspect_of_a_folder_without_a_whole_file_ends_with_5(cli: Cli, run: Path) -> None:
+    for path in (run / "checkpoints").glob("*.pt"):
+        path.write_bytes(b"")
+    done = cli("ckpt", "inspect", "last")
+    assert done.code == 5
+    assert "no checkpoint can be read" in done.err
+    (run / "checkpoints" / "manifest.json").write_text("{")
+    assert cli("ckpt", "inspect", "last").code == 5
+
+
+def test_inspect_says_what_is_in_a_file(cli: Cli, run: Path) -> None:
+    done = cli("ckpt", "inspect", str(run / "checkpoints" / "step-00000020.pt"))
+    assert done.code == 0, done.err
+    assert "lightkit checkpoint, weights in model" in done.out
+    assert "model._target_         lightkit.models.MLP" in done.out
+    assert "layers.linear0.weight  4×13" in done.out
+
+
+def test_inspect_shortens_long_lists(cli: Cli, project: Path) -> None:
+    torch.save({f"w{i}": torch.ones(1) for i in range(20)}, project / "x.pt")
+    assert "... and 10 more: --tensors names them all" in cli("ckpt", "inspect", "x.pt").out
+    assert "w19 " in cli("ckpt", "inspect", "x.pt", "--tensors").out
+
+
+def test_convert_takes_the_best_and_the_name_says_the_kind(cli: Cli, run: Path, project: Path) -> None:
+    done = cli("ckpt", "convert", "last", "x.safetensors")
+    assert done.code == 0, done.err
+    assert "4 tensors of" in done.out
+    assert "step-00000020.pt (model) written to x.safetensors" in done.out
+    assert sorted(load_file(project / "x.safetensors")) == [
+        "head.bias", "head.weight", "layers.linear0.bias", "layers.linear0.weight",
+    ]  # fmt: skip
+    assert cli("ckpt", "convert", "x.safetensors", "x.pt").code == 0
+    assert torch.load(project / "x.pt", weights_only=True).keys() == load_file(project / "x.safetensors").keys()
+    assert cli("ckpt", "diff", "x.pt", "last").code == 0
+    assert cli("ckpt", "convert", "last", "state.pt", "--to", "state").code == 0
+    assert cli("ckpt", "diff", "state.pt", "last", "--all").code == 0
+
+
+def test_convert_replaces_nothing_unasked(cli: Cli, run: Path, project: Path) -> None:
+    (project / "x.pt").write_text("mine")
+    done = cli("ckpt", "convert", "last", "x.pt")
+    assert done.code == 2
+    assert "there is such a file already" in done.err
+    assert (project / "x.pt").read_text() == "mine"
+    assert cli("ckpt", "convert", "last", "x.pt", "--overwrite").code == 0
+
+
+def test_a_whole_model_is_built_from_the_run(cli: Cli, run: Path, project: Path) -> None:
+    done = cli("ckpt", "convert", "last", "model.pt", "--to", "model")
+    assert done.code == 0, done.err
+    refused = cli("ckpt", "inspect", "model.pt")
+    assert refused.code == 5
+    assert "run code when they are opened" in refused.err
+    assert "whole model" in cli("ckpt", "inspect", "model.pt", "--trust").out
+    assert cli("ckpt", "diff", "model.pt", "last", "--trust").code == 0
+    alone = cli("ckpt", "convert", "model.pt", "other.pt", "--to", "model", "--trust")
+    assert alone.code == 2
+    assert "in the folder of its run only" in alone.err
+
+
+def test_diff_names_what_differs(cli: Cli, run: Path) -> None:
+    first, second = (str(run / "checkpoints" / f"step-000000{step}.pt") for step in (10, 20))
+    done = cli("ckpt", "diff", first, second)
+    assert done.code == 1
+    assert "layers.linear0.weight  values      4×13 float32" in done.out
+    assert done.out.splitlines()[-1] == "4 differ, 0 are the same to the last bit"
+    assert done.err == ""
+    same = cli("ckpt", "diff", first, first)
+    assert (same.code, same.out) == (0, "0 differ, 4 are the same to the last bit\n")
+
+
+def test_prune_deletes_by_the_manifest(cli: Cli, run: Path) -> None:
+    (run / "checkpoints" / "step-00000005.pt").write_text("mine")
+    dry = cli("ckpt", "prune", "last", "--dry-run")
+    assert dry.code == 0, dry.err
+    assert "would delete  step-00000010.pt" in dry.out
+    assert len(list((run / "checkpoints").glob("*.pt"))) == 4
+    done = cli("ckpt", "prune", "last")
+    assert "deleted  step-00000010.pt" in done.out
+    assert "freed; step-00000020.pt, step-00000030.pt stay" in done.out
+    assert sorted(path.name for path in (run / "checkpoints").glob("*.pt")) == [
+        f"step-000000{step}.pt" for step in ("05", "20", "30")
+    ]
+    assert cli("ckpt", "prune", "last", "--keep-best", "0").code == 0
+    entries = json.loads((run / "checkpoints" / "manifest.json").read_text())["entries"]
+    assert [entry["step"] for entry in entries] == [30]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_prune_leaves_a_running_run_alone(cli: Cli, run: Path) -> None:
+    from lightkit.runner.folder import RunFolder
+
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with RunFolder(run).begun():
+            os.write(write, b"x")
+            time.sleep(60)
+        os._exit(0)
+    os.read(read, 1)
+    try:
+        done = cli("ckpt", "prune", "last")
+        assert done.code == 2
+        assert "is running in this folder" in done.err
+        assert cli("ckpt", "prune", "last", "--dry-run").code == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert len(list((run / "checkpoints").glob("*.pt"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "which action?"),
+        (["inspct"], "nearest: inspect"),
+        (["inspect", "missing.pt"], "missing.pt: no such file"),
+        (["inspect", "nothing"], "no run here"),
+        (["convert", "last", "x.pt", "--to", "onnx"], "invalid choice: 'onnx'"),
+        (["prune", "last", "--keep-last", "-1"], "--keep-last: not a number"),
+        (["prune", "last", "--keep-every", "0"], "--keep-every: not a number"),
+        (["prune", "last", "--keep-last=0", "--keep-best=0"], "no checkpoint would be left"),
+        (["prune", "x"], "not the folder of a run with checkpoints"),
+        (["diff", "last"], "SECOND is missing"),
+    ],
+)
+def test_wrong_arguments(cli: Cli, run: Path, project: Path, args: list[str], message: str) -> None:
+    (project / "x").mkdir()
+    done = cli("ckpt", *args)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_a_damaged_file_ends_with_5(cli: Cli, run: Path, project: Path) -> None:
+    torch.save(net().state_dict(), project / "x.pt")
+    os.truncate(project / "x.pt", 500)
+    for args in (["inspect", "x.pt"], ["convert", "x.pt", "y.pt"], ["diff", "x.pt", "last"]):
+        assert cli("ckpt", *args).code == 5
+    assert not (project / "y.pt").exists()

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.cli import completion as module
+from lightkit.cli.completion import answer
+from lightkit.cli.entry import COMMANDS
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project of its own with two runs, and a variable that Hydra may set."""
+    monkeypatch.setenv("COMP_LINE", "")
+    for name in ("10-00-00-wine_mlp", "11-00-00-digits_cnn"):
+        folder = project / "outputs" / "runs" / "2026-01-31" / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("name: run\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("lightkit ev", ["eval"]),
+        ("lightkit eval ", ["digits_cnn", "last", "wine_mlp"]),
+        ("lightkit resume di", ["digits_cnn"]),
+        ("lightkit ckpt inspect l", ["last"]),
+        ("lightkit ckpt in", ["inspect"]),
+        ("lightkit train --from wi", ["wine_mlp"]),
+        ("lightkit train --cfg ", ["all", "hydra", "job"]),
+        ("lightkit predict last --split t", ["test", "train"]),
+        ("lightkit runs --l", ["--limit"]),
+        ("lightkit train optim=ada", ["optim=adagrad", "optim=adam", "optim=adamw"]),
+        ("lightkit train -m data=wine trainer.epo", ["trainer.epochs="]),
+        ("lightkit eval last data.eval_", ["data.eval_batch_size="]),
+        ("lightkit help boa", ["board"]),
+    ],
+)
+def test_what_the_last_word_may_become(line: str, expected: list[str]) -> None:
+    assert answer(line) == expected
+
+
+def test_commands_and_groups() -> None:
+    assert set(COMMANDS) <= set(answer("lightkit "))
+    assert "optim" in answer("lightkit config op")
+    assert "--folder" not in answer("lightkit train --")
+
+
+@pytest.mark.parametrize("line", ["", "lightkit nothing ", "lightkit train nonsense=1 se", "lightkit train 'a=[ b"])
+def test_nothing_is_said_about_what_is_wrong(cli: Cli, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    done = cli("-sc", "query=bash")
+    assert (done.code, done.err) == (0, "")
+
+
+def test_a_broken_project_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, "project", fail)
+    assert answer("lightkit eval ") == []
+
+
+def test_every_shell_gets_its_script(cli: Cli) -> None:
+    assert "COMPREPLY" in cli("-sc", "install=bash").out
+    assert "complete -c" in cli("train", "-sc", "install=fish").out
+
+
+def test_unknown_shell_or_action(cli: Cli) -> None:
+    shell = cli("-sc", "install=foo")
+    assert shell.code == 2
+    assert "no completion for this shell" in shell.err
+    assert "choices:  bash, fish, zsh" in shell.err
+    action = cli("-sc", "instal=bash")
+    assert action.code == 2
+    assert "which action?" in action.err
+    assert "nearest: install" in action.err

@@ -1,0 +1,377 @@
+"""What a `_target_` may name: nothing dangerous is built, called or even imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config import compose, instantiate, load_run, save
+from lightkit.config.allow import judge, verify
+from lightkit.config.hydra_compat import locate
+from lightkit.config.modules import Module
+from lightkit.config.project import project_folders
+from lightkit.config.signatures import clear
+from lightkit.config.trust import Trust
+from tests.config.conftest import Write
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+DANGEROUS = _words(
+    """
+os.system os.remove os._exit posix.system subprocess.Popen subprocess.run builtins.eval builtins.exec builtins.open
+builtins.__import__ shutil.rmtree pathlib.Path.unlink pathlib.Path io.open importlib.import_module runpy.run_path
+code.interact pty.spawn pickle.loads pickle.load marshal.loads shelve.open ctypes.CDLL webbrowser.open sys.exit
+socket.create_connection urllib.request.urlopen http.server.test tempfile.mkdtemp multiprocessing.Process
+threading.Thread functools.partial functools.reduce operator.methodcaller operator.attrgetter types.FunctionType
+hydra.utils.instantiate hydra.utils.call hydra.utils.get_method omegaconf.OmegaConf.load yaml.unsafe_load
+numpy.load numpy.fromfile numpy.memmap joblib.load sklearn.datasets.fetch_openml fractions.Fraction
+torch.load torch.save torch.from_file torch.compile torch.hub.load torch.hub.load_state_dict_from_url torch.jit.load
+torch.serialization.load torch.utils.cpp_extension.load torch.package.PackageImporter torch.distributed.run.main
+torch.multiprocessing.spawn torch._C._jit_clear_class_registry torch.utils.data.datapipes.iter.FileOpener
+torch.nn.Module.load_state_dict torch.nn.Module.apply torch.nn.Linear.__init__.__globals__
+torch.nn.modules.module.functools.partial torch.nn.modules.module.torch.load torch.nn.functional.importlib.import_module
+torchvision.datasets.utils.download_url torchvision.datasets.utils.extract_archive torchvision.datasets.LSUN
+torchvision.io.write_file torchvision.datasets.folder.os.remove timm.create_model timm.models.load_checkpoint
+lightkit.cli.main lightkit.cli.entry.os.system lightkit.runner.Runner lightkit.config.instantiate
+lightkit.config.hydra_compat.build lightkit.config.hydra_compat.locate lightkit.loggers.files.replace_file
+lightkit.metrics.figures.Figures lightkit.models.zoo.importlib.import_module lightkit.models.zoo._package
+lightkit.data.images.Path lightkit.__main__.main
+"""
+)
+WALKS = _words(
+    """
+toy_walks.subprocess.run toy_walks.run toy_walks.sh.rmtree toy_walks.again toy_walks.math.sqrt toy_walks.join
+toy_walks.Kept.unlink toy_walks.Net.method toy_walks._Hidden toy_walks.torch.load toy_walks.os.path.join
+toy_walks.inner.os.system toy_walks.torch.hub.load outside.boom outside.deep.Boom
+"""
+)
+DISGUISED = ["toy_walks.alias", "toy_walks.table", "toy_walks.made"]
+"""What the source does not show: refused when the object is seen."""
+SLOTS = {
+    "model._target_": "model._target_",
+    "model.body={_target_: %s}": "model.body._target_",
+    "data.dataset._target_": "data.dataset._target_",
+    "data.augment=[{_target_: toy.Noise, _args_: [[{a: {_target_: %s}}]]}]": "data.augment[0]._args_[0][0].a._target_",
+    "loss={_target_: %s, _partial_: true}": "loss._target_",
+    "optim._target_": "optim._target_",
+    "scheduler._target_='${extra.deep}'": "scheduler._target_",
+    "metrics.val.other._target_": "metrics.val.other._target_",
+    "trainer.task._target_": "trainer.task._target_",
+    "trainer.callbacks.one='${extra.node}'": "trainer.callbacks.one._target_",
+    "extra={deep: %s, node: {_target_: %s}}": "extra.node._target_",
+    "+hydra.callbacks.mine._target_": "hydra.callbacks.mine._target_",
+}
+MODULE = """\
+import math
+import os
+import shutil as sh
+import subprocess
+from os import *
+from os.path import join
+from pathlib import Path
+from subprocess import run
+
+import torch
+
+import inner
+
+again = sh.rmtree
+alias = getattr(os, "system")
+table = [os.system][0]
+made = __import__("functools").partial(os.system, "touch canary")
+
+
+class Kept(Path):
+    pass
+
+
+class Net:
+    def __init__(self, width: int = 1):
+        self.width = width
+
+    def method(self): ...
+
+    @classmethod
+    def make(cls): return cls(7)
+
+
+class _Hidden: ...
+"""
+BOOM = "from pathlib import Path\nPath('canary').touch()\n\n\ndef boom(*a, **k): ...\n\n\nclass Boom: ...\n"
+
+
+def trust(*entries: str) -> Trust:
+    return Trust(entries, project_folders())
+
+
+@pytest.fixture
+def walks(toy: Path, tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy project with a module full of foreign names, and a package beside it that leaves a file on import."""
+    write("toy_walks.py", MODULE)
+    write("inner.py", "import os\n")
+    for name in ("__init__.py", "deep.py"):
+        (tmp_path / "lib/outside").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lib/outside" / name).write_text(BOOM)
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    clear()
+    return toy
+
+
+@pytest.fixture(autouse=True)
+def untouched(request: pytest.FixtureRequest) -> Any:
+    """Whatever a test does: no module is imported for it by accident, no canary sings."""
+    yield
+    for name in ("toy_walks", "inner", "outside", "outside.deep"):
+        sys.modules.pop(name, None)
+    assert not Path("canary").exists()
+
+
+def refused(*overrides: str) -> dict[str | None, UserError]:
+    """Errors by key of a composition in which nothing may be imported."""
+    loaded = {*sys.modules}
+    with pytest.raises(UserErrors) as caught:
+        compose(overrides)
+    new = {name for name in {*sys.modules} - loaded if not name.startswith(("hydra", "antlr4", "omegaconf"))}
+    assert not new, new
+    return {error.key: error for error in caught.value.errors}
+
+
+def test_dangerous_targets_are_refused_in_every_place(walks: Path) -> None:
+    for target in (*DANGEROUS[::3], *WALKS[::3]):
+        found = refused(*(slot.replace("%s", target) if "=" in slot else f"{slot}={target}" for slot in SLOTS))
+        for key in SLOTS.values():
+            assert found[key].received == target
+            assert found[key].origin or key.startswith("hydra.")
+
+
+def test_all_dangerous_targets_are_refused_in_one_report(walks: Path) -> None:
+    wanted = {f"one{number}": target for number, target in enumerate((*DANGEROUS, *WALKS))}
+    places = ("trainer.callbacks", "metrics.test")
+    found = refused(*(f"{place}.{name}._target_={target}" for place in places for name, target in wanted.items()))
+    for place in places:
+        assert {name: found[f"{place}.{name}._target_"].received for name in wanted} == wanted
+    assert len(wanted) > 90
+
+
+def test_nothing_dangerous_is_called(walks: Path) -> None:
+    for target in (*DANGEROUS, *WALKS, *DISGUISED):
+        node = {"_target_": target, "_args_": ["touch canary"]}
+        inside = {"_target_": "toy.Net", "num_classes": 1, "hidden": [], "body": [{"a": node}]}
+        for one in (node, inside, {"_target_": "toy.Noise", "_args_": [[node]]}, {**node, "_partial_": True}):
+            with pytest.raises(UserError, match="not among what may be built|private|a method, which|is a module"):
+                instantiate(one, key="model")
+    assert not Path("canary").exists()
+    assert "outside" not in sys.modules
+
+
+def test_a_wrong_configuration_with_refused_targets_imports_nothing(walks: Path) -> None:
+    code = (
+        "import sys\nfrom lightkit.config import compose\n"
+        "texts = ['model._target_=outside.boom', 'optim._target_=torch.hub.load', 'loss._target_=toy_walks.run',"
+        " 'data.dataset._target_=antigravity.geohash', 'optim.lrr=3']\n"
+        "try: compose(texts)\nexcept ValueError as error: text = str(error)\n"
+        "assert text.count('not among what may be built') == 4, text\n"
+        "bad = {'torch', 'outside', 'toy_walks', 'antigravity', 'toy'} & set(sys.modules)\nassert not bad, bad\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=walks, env={"PYTHONPATH": f"{root}:{walks.parent}/lib"}
+    )
+    assert not (walks / "canary").exists()
+
+
+def test_the_message_names_origin_and_way_out(report: Callable[..., str], write: Write) -> None:
+    write("experiments/mine.yaml", "model:\n  _target_: sklearn.linear_model.Ridge\n")
+    text = report("experiment=mine", "optim._target_=torch.SGD", "trust=[rich]", "loss._target_=os.system")
+    for part in (
+        "model._target_: sklearn.linear_model.Ridge is not among what may be built",
+        "at:       experiments/mine.yaml:2",
+        "expected: a class or function of lightkit.models, torch.nn, torchvision.models, timm.models, or of your own",
+        "received: 'sklearn.linear_model.Ridge'",
+        "write a function of your own for it, or trust=[rich, sklearn] if no harm can come of it",
+        "at:       command line: optim._target_=torch.SGD",
+        "trust=[rich, os.system]",
+    ):
+        assert part in text
+
+
+def test_the_nearest_allowed_one_is_named(report: Callable[..., str]) -> None:
+    text = report("optim._target_=shutil.SGD", "model._target_=torch.nn.modules.module.functools.Linear")
+    assert "did you mean torch.optim.SGD? If not, write" in text
+
+
+GOOD = _words(
+    """
+torch.nn.Linear torch.nn.functional.relu torch.nn.functional.gelu torch.nn.functional.conv2d
+torch.nn.init.xavier_uniform_
+torch.optim.SGD torch.optim.lr_scheduler.StepLR torch.utils.data.TensorDataset torch.tensor torch.ones
+torchmetrics.Accuracy torchmetrics.classification.MulticlassAccuracy torchvision.models.resnet18
+torchvision.models.get_model torchvision.datasets.CIFAR10 torchvision.transforms.v2.RandomCrop
+timm.models.resnet.ResNet timm.optim.Lion timm.layers.DropPath lightkit.models.MLP lightkit.trainer.tasks.Supervised
+torch.nn.Embedding.from_pretrained experiments.custom_task.pairs.DigitPairs toy.Net toy.Task.make toy.anything
+"""
+)
+
+
+def test_what_is_meant_to_be_built_is_allowed(toy: Path) -> None:
+    for target in GOOD:
+        assert judge(target, trust()) is None, target
+        assert verify(locate(target), target, trust()) is None, target
+
+
+TRUSTED = {
+    "math": "math.sqrt",
+    "functools.partial": "functools.partial",
+    "functools": "functools.partial",
+    "fractions": "fractions.Fraction",
+    "sklearn.linear_model": "sklearn.linear_model.Ridge",
+    "os": "os.system",
+    "toy_walks._Hidden": "toy_walks._Hidden",
+    "subprocess": "toy_walks.run",
+    "toy_walks.alias": "toy_walks.alias",
+    "torch.hub": "torch.hub.load",
+}
+
+
+def test_trust_adds_packages_modules_and_single_names(walks: Path) -> None:
+    for entry, target in TRUSTED.items():
+        assert judge(target, trust()) is not None or target == "toy_walks.alias", target
+        assert judge(target, trust(entry)) is None, target
+        assert verify(locate(target), target, trust(entry)) is None, target
+
+
+BEYOND = [
+    ("outside.deep", "outside.boom"),
+    ("out", "outside.boom"),
+    ("toy_walks", "toy_walks.subprocess.run"),
+    ("toy_walks", "toy_walks.again"),
+    ("toy_walks", "toy_walks.Net.method"),
+    ("sklearn", "sklearn.os.system"),
+    ("", "os.system"),
+]
+
+
+def test_trust_reaches_no_further_than_it_says(walks: Path) -> None:
+    for entry, target in BEYOND:
+        assert judge(target, trust(entry)) is not None, target
+
+
+def test_trust_comes_from_files_and_the_command_line(write: Write) -> None:
+    write("experiments/free.yaml", "trust: [math]\ntrainer:\n  callbacks:\n    a: {_target_: math.sqrt, _args_: [4]}\n")
+    cfg = compose(["experiment=free"]).cfg
+    assert cfg.trust == ["math"]
+    assert instantiate(cfg.trainer.callbacks.a, key="trainer.callbacks.a") == 2.0
+    again = compose(["trust=[math]", "trainer.callbacks.a={_target_: math.sqrt, _args_: [4]}"]).cfg
+    assert instantiate(again.trainer.callbacks.a, key="trainer.callbacks.a") == 2.0
+    with pytest.raises(UserError, match="not among what may be built"):
+        instantiate({"_target_": "math.sqrt", "_args_": [4]}, key="trainer.callbacks.a")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("trust=[a b]", ["trust[0]: can't be trusted", "the dotted path of a package, module, class or function"]),
+        ("trust=['*']", ["trust[0]: can't be trusted", "'*'"]),
+        ("trust=['']", ["trust[0]: can't be trusted"]),
+        ("trust=math", ["trust: wrong type", "write [math]"]),
+        ("trust=[3]", ["trust[0]: wrong type"]),
+    ],
+)
+def test_trust_itself_is_checked(report: Callable[..., str], text: str, parts: list[str]) -> None:
+    found = report(text)
+    assert all(part in found for part in parts), found
+
+
+@pytest.fixture
+def run(toy: Path) -> Path:
+    """A run of somebody else, whose file trusts what it needs."""
+    folder = toy / "outputs" / "theirs"
+    folder.mkdir(parents=True)
+    texts = ["trust=[math]", "trainer.callbacks.a={_target_: math.sqrt, _args_: [4]}"]
+    save(compose(texts).cfg, folder)
+    return folder
+
+
+def test_a_run_cannot_trust_itself(run: Path) -> None:
+    with pytest.raises(UserErrors) as caught:
+        load_run(run)
+    (error,) = caught.value.errors
+    assert error.key == "trainer.callbacks.a._target_"
+    assert error.origin is not None
+    assert "config.yaml:" in error.origin
+    fix = "trust=[math] if you know who made this run; what its own config.yaml trusts counts for nothing"
+    assert error.fix == fix
+
+
+def test_a_run_is_trusted_on_the_command_line_or_by_the_project(run: Path, write: Write) -> None:
+    assert load_run(run, ["trust=[math]"]).cfg.trust == ["math"]
+    assert load_run(run, ["~trainer.callbacks.a"]).cfg.trust == []
+    text = (run.parents[1] / "conf/config.yaml").read_text()
+    write("conf/config.yaml", f"{text}\ntrust: [math]\n")
+    cfg = load_run(run).cfg
+    assert cfg.trust == ["math"]
+    assert instantiate(cfg.trainer.callbacks.a, key="trainer.callbacks.a") == 2.0
+    with pytest.raises(UserErrors, match=r"trust=\[json, math\]"):
+        load_run(run, ["trust=[json]"])
+
+
+@pytest.mark.parametrize("written", ["${extra.x}", "${nope}", "math", "3", "[3]", "{a: 1}", "null"])
+def test_any_trust_in_the_file_of_a_run_is_dropped(run: Path, written: str) -> None:
+    path = run / "config.yaml"
+    path.write_text(path.read_text().replace("trust:\n- math\n", f"trust: {written}\n"))
+    with pytest.raises(UserErrors, match="1 problem found"):
+        load_run(run)
+
+
+def test_code_inside_the_folder_of_a_run_is_not_the_project(
+    run: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("outputs/theirs/evil.py", BOOM)
+    write("theirs/evil.py", BOOM)
+    save(compose([]).cfg, run.parents[1] / "theirs")
+    clear()
+    for folder, target in ((run, "outputs.theirs.evil.boom"), (run.parents[1] / "theirs", "theirs.evil.boom")):
+        with pytest.raises(UserErrors, match=f"{target} is not among what may be built"):
+            load_run(folder, [f"trainer.callbacks.a={{_target_: {target}}}"])
+    (run / "conf").mkdir()
+    (run / "conf/config.yaml").write_text("trust: [math, evil]\n")
+    monkeypatch.chdir(run)
+    with pytest.raises(UserErrors, match="math.sqrt is not among what may be built"):
+        load_run(run)
+
+
+@pytest.mark.parametrize("folder", ["venv/lib/python3/site-packages/lib", ".hidden/lib", "outputs/lib", "multirun/lib"])
+def test_installed_hidden_and_written_files_are_no_project(toy: Path, folder: str) -> None:
+    assert not trust().holds(Module("lib.nets", toy / folder / "nets.py"))
+    assert trust().holds(Module("lib.nets", toy / "lib/nets.py"))
+    assert not trust().holds(Module("code", toy / "code.py"))
+
+
+class Animal:
+    """What a slot may want."""
+
+
+def test_the_wrong_kind_is_refused_before_it_is_called(toy: Path, write: Write) -> None:
+    write("kinds.py", "from pathlib import Path\n\n\nclass Loud:\n    def __init__(self): Path('canary').touch()\n")
+    with pytest.raises(UserError, match=r"(?s)model: kinds.Loud is not of the kind.*expected: .*Animal.*kinds.Loud"):
+        instantiate({"_target_": "kinds.Loud"}, key="model", expected=Animal)
+    with pytest.raises(UserError, match=r"model: toy.anything is not of the kind that is built here"):
+        instantiate({"_target_": "toy.anything"}, key="model", expected=Animal)
+    assert instantiate({"_target_": "toy.anything"}, key="model", expected=dict) == {}
+    with pytest.raises(UserError, match=r"expected: torch.nn.Module\n"):
+        instantiate({"_target_": "torch.optim.SGD"}, key="model", expected=nn.Module, params=[])
+
+
+def test_a_target_that_does_not_exist_is_not_looked_for_by_importing(toy: Path) -> None:
+    with pytest.raises(UserError, match="torch.ops.load_library does not exist"):
+        instantiate({"_target_": "torch.ops.load_library", "path": "x.so"}, key="model")

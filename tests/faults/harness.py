@@ -1,0 +1,147 @@
+"""What the tests of faults share: processes to be hurt, the run they do, and how to compare two ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.loggers.files import read_jsonl
+
+PATIENCE_SECONDS = 40
+"""How long to wait for what takes a second on an idle machine."""
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until something is true."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.02)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """The living child processes of a process."""
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(text) for path in found for text in path.read_text().split() if alive(int(text))]
+
+
+@dataclass
+class Process:
+    """A `lightkit` command in a process, and process group, of its own."""
+
+    place: Path
+    project: Path
+    pid: int
+
+    def signal(self, number: int, *, group: bool = False) -> None:
+        """Send a signal to it, or to it and all its children."""
+        os.kill(-self.pid if group else self.pid, number)
+
+    def hold(self) -> None:
+        """Wait until it has come to where it was told to hold."""
+        until(lambda: (self.project / "reached").exists() or self.code is not None, "the run to come to its hold")
+        assert self.code is None, self.out + self.err
+
+    def go(self) -> None:
+        """Let it go on."""
+        (self.project / "go").touch()
+
+    def wait(self) -> int:
+        """Its exit status; negative when a signal ended it."""
+        until(lambda: self.code is not None, "the run to end")
+        assert self.code is not None
+        return self.code
+
+    @property
+    def code(self) -> int | None:
+        path = self.place / "code"
+        return int(path.read_text()) if path.exists() else None
+
+    @property
+    def out(self) -> str:
+        return (self.place / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.place / "err").read_text()
+
+
+TRAIN = (
+    "train",
+    "hydra.run.dir=run",
+    "data=custom",
+    "data.dataset._target_=faulty.Samples",
+    "data.split.by=ordered",
+    "data.batch_size=10",
+    "model=custom",
+    "model._target_=faulty.Net",
+    "trainer.epochs=3",
+    "logger.console.style=lines",
+    "logger.tensorboard.enabled=false",
+    "logger.every_steps=1",
+    "device=cpu",
+    "metrics.figures=[]",
+    "metrics.val={}",
+    "metrics.train={}",
+    "metrics.test={}",
+    "metrics.monitor=val/loss",
+    "metrics.mode=min",
+    "checkpoint.keep_last=3",
+)
+"""A run of 3 epochs of 6 steps of 10 samples each, in the folder `run`: 18 steps."""
+
+
+def at(step: int, what: str) -> str:
+    """The override that does something after a step."""
+    return f"++trainer.callbacks.at={{_target_: faulty.At, step: {step}, what: '{what}'}}"
+
+
+def result(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return content
+
+
+def log(folder: Path) -> str:
+    return (folder / "run.log").read_text()
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    """The content of the newest checkpoint, which must be whole."""
+    store = CheckpointStore(folder / "checkpoints")
+    path = store.newest()
+    assert path is not None
+    return store.load(path)
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The logged values that do not depend on the clock."""
+    found = read_jsonl(folder / "metrics.jsonl")
+    return [{name: value for name, value in row.items() if name != "time" and "speed" not in name} for row in found]
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    """Two runs ended with the same weights, state and logged values."""
+    first, second = newest(one), newest(other)
+    assert first["state"] | {"last": {}} == second["state"] | {"last": {}}
+    for name, tensor in first["model"].items():
+        assert torch.equal(tensor, second["model"][name]), name
+    assert rows(one) == rows(other)
+    assert result(one)["test"] == result(other)["test"]
+    assert result(other)["status"] == "finished"

@@ -1,0 +1,230 @@
+"""Being told to end: a checkpoint of this very step, exit status 128 + n, and `resume` goes on to the same end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.common.randomness import mix
+from tests.faults.harness import (
+    TRAIN,
+    Process,
+    alive,
+    assert_same_end,
+    at,
+    children,
+    log,
+    newest,
+    result,
+    until,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("TERM", "INT", "HUP", "USR1")
+Run = Callable[..., Process]
+
+
+def code_of(name: str) -> int:
+    return 128 + int(getattr(signal, f"SIG{name}"))
+
+
+def assert_saved(process: Process, folder: Path, name: str, step: int) -> None:
+    """The run ended on a signal with everything in order."""
+    assert process.code == code_of(name), process.out + process.err
+    assert f"ended by SIG{name} at step {step}, saved; go on with: lightkit resume" in process.out
+    assert process.err == ""
+    assert newest(folder)["state"]["step"] == step
+    assert result(folder)["status"] == "interrupted"
+    assert result(folder)["reason"] == f"SIG{name} at step {step}"
+    assert f"interrupted: SIG{name} at step {step}" in log(folder)
+
+
+def goes_on(ran: Run, project: Path, whole: Path) -> None:
+    """`resume` ends as the run that was left alone."""
+    (project / "fine").touch()
+    process = ran("resume", "run")
+    assert process.code == 0, process.err
+    assert_same_end(whole, project / "run")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_signal_saves_this_very_step(ran: Run, project: Path, whole: Path, name: str) -> None:
+    process = ran(*TRAIN, at(9, f":{name}"))
+    assert_saved(process, project / "run", name, 9)
+    goes_on(ran, project, whole)
+
+
+@pytest.mark.parametrize(
+    "options", [["trainer.accumulate=2"], ["trainer.validate_unit=step", "trainer.validate_every=2"]]
+)
+def test_a_signal_in_the_middle_of_a_step_waits_for_its_end(ran: Run, project: Path, options: list[str]) -> None:
+    process = ran(*TRAIN, *options, "model.what=:TERM", "model.phase=train", "model.number=9")
+    assert_saved(process, project / "run", "TERM", 5 if "accumulate" in options[0] else 9)
+
+
+def test_a_signal_in_validation(ran: Run, project: Path, whole: Path) -> None:
+    process = ran(*TRAIN, "model.what=:TERM", "model.number=2")
+    assert_saved(process, project / "run", "TERM", 14)
+    assert newest(project / "run")["state"]["validated_step"] == 7, "the validation is still to be done"
+    goes_on(ran, project, whole)
+
+
+def test_a_signal_in_the_final_test(ran: Run, project: Path, whole: Path) -> None:
+    process = ran(*TRAIN, "model.what=:INT", "model.number=4")
+    assert_saved(process, project / "run", "INT", 21)
+    goes_on(ran, project, whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_signal_while_the_run_is_built_leaves_nothing(lightkit: Run, project: Path, name: str) -> None:
+    process = lightkit(*TRAIN, "data.dataset.what=hold", "data.dataset.here=true")
+    process.hold()
+    process.signal(getattr(signal, f"SIG{name}"))
+    assert process.wait() == code_of(name)
+    assert process.err == ("interrupted\n" if name == "INT" else "")
+    assert not (project / "run").exists()
+
+
+def test_a_signal_while_a_resumed_run_is_built_changes_nothing(ran: Run, lightkit: Run, project: Path) -> None:
+    ran(*TRAIN, at(9, ":TERM"))
+    before = {path: path.read_bytes() for path in (project / "run" / "checkpoints").iterdir()}
+    process = lightkit("resume", "run", "data.dataset.what=hold", "data.dataset.here=true", "resume.override=[data]")
+    process.hold()
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 143
+    assert before == {path: path.read_bytes() for path in (project / "run" / "checkpoints").iterdir()}
+
+
+def test_a_second_signal_ends_at_once(lightkit: Run, project: Path) -> None:
+    process = lightkit(*TRAIN, at(9, "hold"))
+    process.hold()
+    process.signal(signal.SIGTERM)
+    process.signal(signal.SIGINT)
+    assert process.wait() in (130, 143), "Python may see the two in either order"
+    assert newest(project / "run")["state"]["step"] == 7
+    assert not (project / "run" / "result.json").exists()
+
+
+def test_a_closing_terminal_may_say_so_several_times(lightkit: Run, project: Path) -> None:
+    process = lightkit(*TRAIN, at(9, "hold"))
+    process.hold()
+    for _ in range(3):
+        process.signal(signal.SIGHUP)
+        until(lambda: _pending(process.pid) == 0, "the signal to arrive")
+    process.go()
+    process.wait()
+    assert_saved(process, project / "run", "HUP", 9)
+
+
+def _pending(pid: int) -> int:
+    found = re.search(r"ShdPnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1], 16) if found else 0
+
+
+def test_nohup_is_respected(lightkit: Run, project: Path, whole: Path) -> None:
+    process = lightkit(*TRAIN, at(9, "hold"), ignored=["SIGHUP"])
+    process.hold()
+    process.signal(signal.SIGHUP)
+    process.go()
+    assert process.wait() == 0
+    assert_same_end(whole, project / "run")
+
+
+def test_nohup_leaves_the_other_signals(lightkit: Run, project: Path) -> None:
+    process = lightkit(*TRAIN, at(9, "hold"), ignored=["SIGHUP"])
+    process.hold()
+    process.signal(signal.SIGHUP)
+    process.signal(signal.SIGTERM)
+    process.go()
+    process.wait()
+    assert_saved(process, project / "run", "TERM", 9)
+
+
+def test_without_checkpoints_nothing_is_claimed(ran: Run, project: Path) -> None:
+    process = ran(*TRAIN, "checkpoint=none", at(9, ":TERM"))
+    assert process.code == 143
+    assert "ended by SIGTERM at step 9; nothing is saved, as checkpoints are off" in process.out
+
+
+WORKERS = ("data.num_workers=2", "data.prefetch_factor=1")
+
+
+def row_at(position: int) -> int:
+    """The row that comes at this position of the first epoch of `TRAIN`."""
+    order = torch.randperm(63, generator=torch.Generator().manual_seed(mix(0, "order", 0)))
+    return int(order[position])
+
+
+@pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_signal_to_all_processes_spares_the_workers(
+    ran: Run, project: Path, whole: Path, name: str, persistent: bool
+) -> None:
+    options = [f"data.dataset.what=group:{name}", f"data.dataset.row={row_at(45)}"]
+    process = ran(*TRAIN, *WORKERS, f"data.persistent_workers={persistent}", *options)
+    step = newest(project / "run")["state"]["step"]
+    assert 1 <= step <= 5
+    assert_saved(process, project / "run", name, step)
+    goes_on(ran, project, whole)
+
+
+def test_ctrl_c_in_a_held_run_with_workers(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
+    process = lightkit(*TRAIN, *WORKERS, at(9, "hold"))
+    process.hold()
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.signal(signal.SIGINT, group=True)
+    process.go()
+    process.wait()
+    assert_saved(process, project / "run", "INT", 9)
+    until(lambda: not any(map(alive, workers)), "the workers to end")
+    goes_on(ran, project, whole)
+
+
+def test_a_signal_ends_the_wait_for_a_worker_that_hangs(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
+    process = lightkit(*TRAIN, *WORKERS, "data.dataset.what=hold", f"data.dataset.row={row_at(45)}")
+    process.hold()
+    workers = children(process.pid)
+    process.signal(signal.SIGTERM)
+    process.wait()
+    step = newest(project / "run")["state"]["step"]
+    assert 1 <= step <= 4
+    assert_saved(process, project / "run", "TERM", step)
+    until(lambda: not any(map(alive, workers)), "the workers to end")
+    goes_on(ran, project, whole)
+
+
+def test_kill_9_leaves_no_worker_behind_and_no_lock(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
+    process = lightkit(*TRAIN, *WORKERS, at(9, "hold"))
+    process.hold()
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    goes_on(ran, project, whole)  # at once, whatever the workers do
+    until(lambda: not any(map(alive, workers)), "the workers to end")
+
+
+@pytest.mark.slow
+def test_a_process_that_shares_nothing_with_these(project: Path) -> None:
+    """The same once more, with a process started as users start it."""
+    (project / "faulty.py").write_text((Path(__file__).parent / "faulty.py").read_text())
+    command = [sys.executable, "-m", "lightkit", *TRAIN, at(9, "hold")]
+    env: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=project, env=env, stdout=subprocess.PIPE, text=True) as process:
+        until(lambda: (project / "reached").exists(), "the run to come to its hold")
+        process.send_signal(signal.SIGTERM)
+        (project / "go").touch()
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert "ended by SIGTERM at step 9, saved" in out
+    assert newest(project / "run")["state"]["step"] == 9

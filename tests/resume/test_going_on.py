@@ -1,0 +1,217 @@
+"""Resuming more than once, after the end, after a torn save, after a signal, and under a changed configuration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.checkpoint import files
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.loggers.events import read_scalars
+from lightkit.loggers.files import read_jsonl
+from lightkit.trainer.trace import Moment
+from tests.resume.harness import Case, configured, forked
+
+OPTIONS = ("data=wine", "model.dropout=0.2", "trainer.validate_unit=step", "trainer.validate_every=4")
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(configured(*OPTIONS), tmp_path_factory.mktemp("going-on"))
+
+
+def copied(case: Case, name: str, source: Path | None = None) -> Path:
+    return Path(shutil.copytree(source or case.whole, case.place / name))
+
+
+@pytest.fixture(scope="module")
+def cut(case: Case) -> Path:
+    """The run, killed in the middle of its second epoch."""
+    return case.kill(Moment("micro", 14, 0), "cut")
+
+
+def newest(place: Path) -> dict[str, Any]:
+    found = CheckpointStore(place / "checkpoints").load_newest()
+    assert found is not None
+    return found[1]
+
+
+def test_a_run_killed_again_and_again(case: Case) -> None:
+    place = case.kill(Moment("step", 10, 0), "often")
+    for moment in (Moment("micro", 13, 0), Moment("save", 15, 2), Moment("validation", 20, 1), Moment("test", 24, 0)):
+        _kill_resumed(case, place, moment)
+    case.resume(place)
+    assert case.differences(place) == []
+
+
+def _kill_resumed(case: Case, place: Path, moment: Moment) -> None:
+    from lightkit.config import load_run
+    from lightkit.runner.traced import TracedRunner
+
+    def job() -> None:
+        trace = place.with_name(f"{place.name}-{moment.step}.jsonl")
+        TracedRunner(load_run(place).cfg, place, trace=trace, end_at=moment).run(resume=True)
+
+    forked(job, place.with_name(f"{place.name}.log"), want=-signal.SIGKILL)
+
+
+def test_resuming_a_finished_run_changes_nothing(case: Case) -> None:
+    place = copied(case, "finished")
+    for _ in range(2):
+        case.resume(place)
+        assert case.differences(place) == []
+
+
+@pytest.mark.parametrize("wrote", [0, 1, 5000])
+def test_a_save_that_is_cut_off(case: Case, wrote: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after so many bytes of the second checkpoint."""
+    place, write = case.place / f"torn-{wrote}", files.HashingFile.write
+    saves = []
+
+    def torn(self: Any, data: Any) -> int:
+        if self.count_bytes == 0 and self not in saves and memoryview(data).nbytes < 200:
+            saves.append(self)
+        size = write(self, data)
+        if len(saves) > 4 and self.count_bytes >= wrote:
+            self._raw.flush()
+            _die()
+        return size
+
+    monkeypatch.setattr(files.HashingFile, "write", torn)
+    from lightkit.runner import Runner
+
+    forked(lambda: Runner(case.cfg, place).run(), case.place / "torn.log", want=-signal.SIGKILL)
+    monkeypatch.undo()
+    case.resume(place)
+    assert case.differences(place) == []
+
+
+def _die() -> None:
+    import os
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("step", [8, 12, 16])
+def test_a_signal_in_a_validation(case: Case, step: int) -> None:
+    """At the end of an epoch (8, 16) the values of training are logged before those of the validation, as ever."""
+    place = case.kill(Moment("validation", step, 1), f"signal-{step}", sign=signal.SIGTERM)
+    assert json.loads((place / "result.json").read_text())["status"] == "interrupted"
+    case.resume(place)
+    assert case.differences(place) == []
+
+
+def test_a_longer_run_is_the_one_that_was_longer_from_the_start(tmp_path: Path) -> None:
+    options = ("data=wine", "scheduler=constant", "model.dropout=0.2")
+    short, long = (
+        Case(configured(*options), tmp_path / "short"),
+        Case(configured(*options, "trainer.epochs=5"), tmp_path / "long"),
+    )
+    short.resume(short.whole, "trainer.epochs=5")
+    rows = [item for item in long.differences(short.whole) if not item.startswith(("metrics.jsonl", "TensorBoard"))]
+    assert rows == []
+    for place in (short.whole, long.whole):
+        curve = read_scalars(place)["val/loss"]
+        assert [step for step, _ in curve] == [8, 16, 24, 32, 40]
+    assert read_scalars(short.whole)["val/loss"] == read_scalars(long.whole)["val/loss"]
+
+
+def settings(place: Path) -> dict[str, Any]:
+    return dict(newest(place)["optimizer"]["groups"][0])
+
+
+def test_a_changed_rate_is_kept_out_unless_it_is_named(case: Case, cut: Path) -> None:
+    place = copied(case, "kept", cut)
+    case.resume(place, "optim.lr=0.5", "optim.weight_decay=0.3")
+    assert case.differences(place) == []
+    log = (place / "run.log").read_text()
+    assert "optim.lr: the checkpoint says 0.01, the configuration 0.5; the checkpoint's is kept" in log
+    assert "resume.override=[optim.weight_decay]" in log
+
+
+def test_a_named_rate_is_taken(case: Case, cut: Path) -> None:
+    place = copied(case, "taken", cut)
+    case.resume(place, "optim.lr=0.5", "optim.weight_decay=0.3", "resume.override=[optim.lr,optim.weight_decay]")
+    assert settings(place)["initial_lr"] == 0.5
+    assert settings(place)["weight_decay"] == 0.3
+    rates = [row["lr/all"] for row in read_jsonl(place / "metrics.jsonl") if row["step"] == 14 and "lr/all" in row]
+    before = [
+        row["lr/all"] for row in read_jsonl(case.whole / "metrics.jsonl") if row["step"] == 14 and "lr/all" in row
+    ]
+    assert rates == pytest.approx([value * 50 for value in before])
+    case.resume(place)  # `resume.override` is in the folder's configuration now, and nothing differs any more
+    assert settings(place)["initial_lr"] == 0.5
+
+
+def test_betas_by_a_pattern(case: Case, cut: Path) -> None:
+    place = copied(case, "betas", cut)
+    case.resume(place, "optim.betas=[0.5,0.6]", "resume.override=['optim.*']")
+    assert list(settings(place)["betas"]) == [0.5, 0.6]
+    assert settings(place)["initial_lr"] == 0.01
+
+
+def test_the_rate_of_a_scheduler_of_torch_cannot_be_changed(tmp_path: Path) -> None:
+    case = Case(configured("data=wine", "scheduler=torch", "trainer.epochs=2"), tmp_path / "torch")
+    place = copied(case, "again")
+    case.resume(place, "optim.lr=0.5", "trainer.epochs=3")
+    again = copied(case, "refused")
+    case.resume(again, "optim.lr=0.5", "trainer.epochs=3", "resume.override=[optim.lr]", want=1)
+    assert "keep the learning rate in their own state" in (case.place / "refused-resumed.log").read_text()
+
+
+def test_a_name_that_is_no_key_is_refused(case: Case, cut: Path) -> None:
+    place = copied(case, "typo", cut)
+    case.resume(place, "resume.override=[optim.lrr]", want=1)
+    said = (case.place / "typo-resumed.log").read_text()
+    assert "resume.override: no such key" in said
+    assert "nearest: optim.lr" in said
+
+
+def test_callbacks_and_early_stopping_come_and_go(case: Case, cut: Path) -> None:
+    place = copied(case, "callbacks", cut)
+    case.resume(
+        place, "trainer.early_stopping.patience=50", "trainer.callbacks.counts={_target_: tests.resume.sets.Counts}"
+    )
+    assert newest(place)["callbacks"]["counts"] == {"steps": 24 - 12}
+    assert newest(place)["callbacks"]["early_stopping"]["best"] is not None
+    longer = copied(case, "callbacks-gone", place)
+    case.resume(longer, "trainer.early_stopping.patience=null", "~trainer.callbacks.counts", "trainer.epochs=4")
+    assert set(newest(longer)["callbacks"]) == set()
+    assert "callback counts is gone, and what it knew" in (longer / "run.log").read_text()
+
+
+def test_more_patience_goes_on_after_an_early_end(tmp_path: Path) -> None:
+    stopped = Case(
+        configured("data=wine", "optim.lr=1", "trainer.early_stopping.patience=1", "trainer.epochs=8"),
+        tmp_path / "stopped",
+    )
+    state = newest(stopped.whole)["state"]
+    assert state["stop_reason"]
+    place = copied(stopped, "same")
+    stopped.resume(place)
+    assert newest(place)["state"]["step"] == state["step"]
+    stopped.resume(place, "trainer.early_stopping.patience=50")
+    assert newest(place)["state"]["step"] == 64
+
+
+def test_what_may_change_freely_does_not_change_the_weights(case: Case, cut: Path) -> None:
+    place = copied(case, "free", cut)
+    case.resume(
+        place,
+        "data.eval_batch_size=5",
+        "checkpoint.every_steps=1",
+        "checkpoint.asynchronous=false",
+        "logger.every_steps=3",
+        "name=other",
+        "extra.note=hello",
+        "metrics.figures=[roc]",
+    )
+    whole, other = newest(case.whole)["model"], newest(place)["model"]
+    assert all(torch.equal(whole[name], other[name]) for name in whole)
+    assert (place / "figures").is_dir()
