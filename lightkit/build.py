@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from torch import nn
 from torch.optim import Optimizer
 
+from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import instantiate, to_plain
@@ -205,8 +206,13 @@ def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
     options = cfg.checkpoint
     if not options.enabled:
         return None
-    return CheckpointStore(
-        folder / "checkpoints", keep_last=options.keep_last, keep_best=options.keep_best, mode=cfg.metrics.mode
+    kind = BackgroundStore if options.asynchronous else CheckpointStore
+    return kind(
+        folder / "checkpoints",
+        keep_last=options.keep_last,
+        keep_best=options.keep_best,
+        keep_every=options.keep_every,
+        mode=cfg.metrics.mode,
     )
 
 

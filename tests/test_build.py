@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from lightkit.build import Components, build
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose
+from lightkit.trainer.callbacks import EarlyStopping
 
 CONF = Path(__file__).parents[1] / "conf"
 NEEDS_A_TARGET = "custom"
@@ -189,6 +190,26 @@ def test_what_is_not_safe_to_build_is_refused(tmp_path: Path) -> None:
 def test_a_model_without_parameters_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the model has no trainable parameter"):
         built(tmp_path, "model=custom", "model._target_=torch.nn.Flatten")
+
+
+def test_loss_and_metrics_that_do_not_suit_the_data_are_reported_together(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserErrors, match=r"loss: [\s\S]*metrics\.train\.\w+: [\s\S]*loss=mse metrics=regression[\s\S]*2 prob"
+    ):
+        built(tmp_path, "data=diabetes", "loss=cross_entropy", "metrics=multiclass")
+
+
+def test_a_first_batch_is_tried(tmp_path: Path) -> None:
+    sizes = ["model.in_features=13", "model.out_features=2"]
+    with pytest.raises(UserError, match=r"model: the output does not go with the targets: .*[\s\S]*num_classes=3"):
+        built(tmp_path, "data=wine", "model=custom", "model._target_=torch.nn.Linear", *sizes)
+
+
+def test_a_callback_with_an_unknown_hook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EarlyStopping, "on_epoch_end", lambda self: None, raising=False)
+    node = "{_target_: lightkit.trainer.callbacks.EarlyStopping, monitor: val/loss, mode: min, patience: 1}"
+    with pytest.raises(UserError, match=r"trainer\.callbacks\.mine: EarlyStopping\.on_epoch_end would never be called"):
+        built(tmp_path, "data=wine", f"trainer.callbacks={{mine: {node}}}")
 
 
 def test_any_network_by_its_path(tmp_path: Path) -> None:

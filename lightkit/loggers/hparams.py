@@ -7,12 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-UNTOLD = (
-    "checkpoint", "device", "extra", "logger", "metrics", "name", "resume", "trust", "trainer.nonfinite",
-    "trainer.task", "trainer.test", "trainer.validate_every", "trainer.validate_unit", "data.eval_batch_size",
-    "data.num_workers", "data.persistent_workers", "data.pin_memory", "data.prefetch_factor",
+HIDDEN = ("checkpoint", "extra", "logger", "name", "resume", "trust")
+"""Sections that say how a run is watched and kept."""
+TYPED = (
+    "device", "metrics", "trainer.nonfinite", "trainer.task", "trainer.test", "trainer.validate_every",
+    "trainer.validate_unit", "data.eval_batch_size", "data.num_workers", "data.persistent_workers", "data.pin_memory",
+    "data.prefetch_factor",
 )  # fmt: skip
-"""What says how a run is watched, kept and fed, not what it learns; of these only what was typed has a column."""
+"""What hardly changes what is learnt; of these only what was typed has a column."""
 
 
 def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, bool | float | str]:
@@ -25,11 +27,8 @@ def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[st
         overrides: What was typed on the command line (`optim.lr=0.1`, `data=wine`).
     """
     typed = {_key(text) for text in overrides}
-    return {
-        name: value
-        for name, value in flat(params).items()
-        if name in typed or not any(_below(name, key) for key in UNTOLD)
-    }
+    told = {name: value for name, value in flat(params).items() if not _below(name, HIDDEN)}
+    return {name: value for name, value in told.items() if name in typed or not _below(name, TYPED)}
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
@@ -93,5 +92,5 @@ def _key(override: str) -> str:
     return re.split("[=@]", override.lstrip("+~"), maxsplit=1)[0]
 
 
-def _below(name: str, key: str) -> bool:
-    return name == key or name.startswith(f"{key}.")
+def _below(name: str, keys: Sequence[str]) -> bool:
+    return any(name == key or name.startswith(f"{key}.") for key in keys)

@@ -17,6 +17,8 @@ FLUSH_SECONDS = 10
 SPLITS = ("train", "val", "test")
 VITALS = "vitals"
 """First part of every other tag (`vitals/lr/all`): TensorBoard sorts tags, and what is not a result belongs last."""
+VIEW = "view"
+"""First part of the tags of pictures, which would push curves of the same split off the screen."""
 _FACTS = ("step", "epoch", "time")
 _EVENTS = "events.out.tfevents.*"
 
@@ -81,7 +83,7 @@ class TensorBoardLogger(Logger):
 
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
-        self._writer.add_image(tag(name), asarray(canvas.buffer_rgba())[..., :3], step, dataformats="HWC")
+        self._writer.add_image(f"{VIEW}/{tag(name)}", asarray(canvas.buffer_rgba())[..., :3], step, dataformats="HWC")
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
         """Markdown in the Text tab."""
@@ -92,7 +94,7 @@ class TensorBoardLogger(Logger):
         pictures = images.detach().float().cpu()
         pictures = pictures if pictures.shape[1] in (1, 3) else pictures[:, :1]
         low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
-        self._writer.add_images(tag(name), (pictures - low) / (high - low).clamp_min(1e-12), step)
+        self._writer.add_images(f"{VIEW}/{tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
 
     def graph(self, model: Any, example: Any) -> None:
         """The traced graph of the model."""

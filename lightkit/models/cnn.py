@@ -13,8 +13,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.models.parts import Activation, check_choice, check_dropout, check_sizes, image_size
 from lightkit.models.parts import activation as make_activation
-from lightkit.models.parts import check_choice, check_dropout, check_sizes, image_size
 
 
 class CNN(nn.Module):
@@ -46,7 +46,7 @@ class CNN(nn.Module):
         channels: Sequence[int] = (32, 64, 128),
         depth: int = 1,
         kernel_size: int = 3,
-        activation: str = "relu",
+        activation: Activation = "relu",
         pool: Literal["max", "avg", "stride"] = "max",
         head: Literal["avg", "max", "flatten"] = "avg",
         dropout: float = 0.0,

@@ -12,8 +12,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from lightkit.models.parts import Activation, check_choice, check_dropout, check_sizes
 from lightkit.models.parts import activation as make_activation
-from lightkit.models.parts import check_choice, check_dropout, check_sizes
 
 
 class MLP(nn.Module):
@@ -40,7 +40,7 @@ class MLP(nn.Module):
         num_classes: int,
         *,
         hidden: Sequence[int] = (256, 256),
-        activation: str = "relu",
+        activation: Activation = "relu",
         norm: Literal["none", "batch", "layer"] = "none",
         dropout: float = 0.0,
     ) -> None:

@@ -6,6 +6,7 @@ Shapes: B samples, C channels, H rows, W columns, F features.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import nn
 
@@ -22,6 +23,10 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "identity": nn.Identity,
 }
+
+
+Activation = Literal["relu", "gelu", "silu", "leaky_relu", "elu", "selu", "tanh", "sigmoid", "identity"]
+"""Names of activation layers."""
 
 
 def activation(name: str) -> nn.Module:

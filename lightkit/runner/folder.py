@@ -51,7 +51,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / LOCK).open("a+")
+            lock = (self.path / LOCK).open("a+b", buffering=0)
         except OSError as error:
             raise unwritable(self.path, error) from error
         with lock:
@@ -61,7 +61,7 @@ class RunFolder:
                 raise UserError("the folder already holds a run", key=str(self.path), fix=fix)
             yield
 
-    def _lock(self, file: IO[str]) -> None:
+    def _lock(self, file: IO[bytes]) -> None:
         try:
             import fcntl
         except ImportError:  # Windows: no lock
@@ -72,13 +72,12 @@ class RunFolder:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 return  # a file system without locks
             file.seek(0)
-            holder = file.read().strip() or "another process"
+            holder = file.read().decode(errors="replace").strip() or "another process"
             fix = "wait for it or end it; `lightkit runs` lists the runs"
             raise UserError(f"{holder} is running in this folder", key=str(self.path), fix=fix) from error
         try:
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         except OSError as error:  # a full disk
             raise unwritable(self.path, error) from error
 

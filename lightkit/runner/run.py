@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,18 @@ from omegaconf import DictConfig
 import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
 from lightkit.checkpoint import content
+from lightkit.checkpoint.export import export
 from lightkit.common.errors import UserError
 from lightkit.config import public, to_yaml
 from lightkit.loggers import Logger
 from lightkit.loggers.runlog import run_log
 from lightkit.metrics import Figures
+from lightkit.runner.evaluation import evaluate_split, load_weights
 from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
 from lightkit.runner.restore import stateful, taken_over
 from lightkit.runner.settle import Change, settle
-from lightkit.trainer import State, Trainer, evaluate
+from lightkit.trainer import State, Trainer
 from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard
 from lightkit.trainer.interrupt import Interrupted, Signals
 from lightkit.trainer.predictions import Predictions
@@ -79,9 +81,11 @@ class Runner:
             stack.enter_context(self._outcome(state, began))
             signals = stack.enter_context(Signals().caught())
             logger = stack.enter_context(self._logger(state))
+            stack.enter_context(parts.store or nullcontext())
             self._introduce(parts, state, logger, notes)
             self._trainer(parts, state, logger, signals).fit()
             self._test(parts, state, logger, signals)
+            self._export(parts)
             return self._finish(parts, state, logger, time.monotonic() - began)
 
     @told()
@@ -100,8 +104,8 @@ class Runner:
         """
         parts = build(self.cfg, self.folder)
         try:
-            self._load_weights(parts, checkpoint)
-            return _evaluate(parts, split, [])
+            load_weights(parts, checkpoint, self.folder)
+            return evaluate_split(parts, split)
         finally:
             parts.data.close()
 
@@ -121,9 +125,9 @@ class Runner:
         """
         parts = build(self.cfg, self.folder)
         try:
-            self._load_weights(parts, checkpoint)
+            load_weights(parts, checkpoint, self.folder)
             collected = Predictions(parts.data.info.task, parts.data.info.class_names)
-            _evaluate(parts, split, [collected])
+            evaluate_split(parts, split, [collected])
             return collected.rows(parts.data.rows[split])
         finally:
             parts.data.close()
@@ -264,33 +268,21 @@ class Runner:
             return
         best = parts.store.best() if parts.store and self.cfg.trainer.test == "best" else None
         if best is not None:
-            self._load_weights(parts, str(best))
+            load_weights(parts, str(best), self.folder)
         else:
             parts.average.keep()
         info = parts.data.info
         figures = Figures(info.task, self.cfg.metrics.figures, info.class_names, info.num_classes)
-        values = _evaluate(parts, "test", [figures], each=lambda _batch: signals.raise_at(state.step))
+        values = evaluate_split(parts, "test", [figures], each=lambda _batch: signals.raise_at(state.step))
         state.last.update(values)
         logger.scalars(values, step=state.step, epoch=state.epoch)
         figures.write(logger, self.folder / "figures", step=state.step)
 
-    def _load_weights(self, parts: Components, checkpoint: str) -> None:
-        """Put the weights to evaluate into the model: the averaged ones where the run kept an average."""
-        path = self._checkpoint_path(parts, checkpoint)
-        weights = content.load_model_state(path)
-        problems = content.model_problems(weights, parts.model)
-        if problems:
-            raise problems[0]
-        parts.model.load_state_dict(weights)
-
-    def _checkpoint_path(self, parts: Components, checkpoint: str) -> Path:
-        if checkpoint not in ("best", "last"):
-            return Path(checkpoint)
-        store = parts.store
-        path = None if store is None else (store.best() or store.newest()) if checkpoint == "best" else store.newest()
-        if path is None:
-            raise UserError("the run has no checkpoint", key=str(self.folder), fix="train it first")
-        return path
+    def _export(self, parts: Components) -> None:
+        """Write the weights that count for other programs to read, where asked for."""
+        if parts.store and self.cfg.checkpoint.export != "none":
+            load_weights(parts, "best" if self.cfg.trainer.test == "best" else "last", self.folder)
+            export(self.cfg.checkpoint.export, self.folder, parts.model)
 
     def _finish(self, parts: Components, state: State, logger: Logger, seconds: float) -> dict[str, Any]:
         """Result file, hyperparameters and the closing table."""
@@ -320,29 +312,6 @@ class Runner:
         )
         self._place.write_result(result)
         return result
-
-
-def _evaluate(
-    parts: Components, split: str, collectors: list[Any], *, each: Callable[[int], None] | None = None
-) -> dict[str, float]:
-    """Metrics of the model's present weights on a split, without augmentation."""
-    loader = parts.data.evaluation(split)
-    if loader is None:
-        raise UserError("the data has no such split", received=split, choices=parts.data.loaders())
-    metrics = parts.metrics[split]
-    metrics.reset()
-    parts.engine.seed_validation(0)
-    evaluate(
-        parts.network,
-        loader,
-        [metrics, *collectors],
-        task=parts.task,
-        criterion=parts.criterion,
-        context=parts.engine,
-        each=each,
-    )
-    values: dict[str, float] = metrics.compute()
-    return values
 
 
 def _show_inputs(parts: Components, logger: Logger, *, images: int, graph: bool) -> None:

@@ -57,6 +57,8 @@ class TracedRunner(Runner):
         def traced(value: float | None) -> None:
             with self._trace.saving():
                 save(value)
+                if parts.store:
+                    parts.store.flush()  # otherwise the moments of the writing would fall anywhere
 
         return traced
 

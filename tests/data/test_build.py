@@ -74,6 +74,23 @@ def test_two_tensors_become_in_memory_data() -> None:
     assert isinstance(as_source(TensorDataset(torch.zeros(3, 2), torch.zeros(3))), TensorData)
 
 
+def test_one_class_is_refused() -> None:
+    with pytest.raises(UserError, match=r"data\.dataset: there is one class only[\s\S]*2 classes or more"):
+        build_data(dataset=TensorData(torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64)), split={})
+
+
+def test_a_first_sample_that_raises_is_named() -> None:
+    class Broken(Rows):
+        def __getitem__(self, row: int) -> Any:
+            raise KeyError("no such key")
+
+    with pytest.raises(
+        UserError, match=r"sample 0 of the data set .*KeyError[\s\S]*at: .*test_build\.py:\d+"
+    ) as caught:
+        as_source(Broken([(X, 0)]))
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
 @pytest.mark.parametrize(
     ("dataset", "text"),
     [

@@ -108,7 +108,7 @@ def test_rows_without_a_value_can_be_dropped(write: Write) -> None:
         (ROWS, {"categorical": []}, r"line 2: column 'colour' holds text[\s\S]*'red'[\s\S]*categorical=\[colour\]"),
         ([*ROWS, "5,,red,a"], {}, r"line 6: column 'width' has no value[\s\S]*missing=drop[\s\S]*1 of 5"),
         ([*ROWS, "5,NaN,red,a"], {}, "line 6: column 'width' has no value"),
-        ([*ROWS, "5,-inf,red,a"], {}, "line 6: column 'width' has no value"),
+        ([*ROWS, "5,-inf,red,a"], {}, "line 6: column 'width' is infinite"),
         ([*ROWS, "5,1,red"], {}, r"line 6: 3 cells, not 4"),
         ([], {}, "the file has no rows"),
         (ROWS, {"missing": "fill"}, "data.dataset.missing: unknown"),
@@ -117,6 +117,13 @@ def test_rows_without_a_value_can_be_dropped(write: Write) -> None:
         (ROWS, {"task": "binary", "target": ["height", "width"]}, "binary has one target column"),
         (ROWS, {"target": "kind", "task": "regression"}, "line 2: column 'kind' holds text"),
         (ROWS, {"delimiter": ";;"}, "not a delimiter"),
+        (ROWS, {"delimiter": ";"}, r"has one column[\s\S]*fix: *\"data\.dataset\.delimiter=','\""),
+        (ROWS, {"encoding": "utf-88"}, r"data\.dataset\.encoding: no such encoding[\s\S]*nearest: utf-8"),
+        (
+            ROWS[::2],
+            {"target": "kind"},
+            r"data\.dataset\.target: column 'kind' holds one class only[\s\S]*2 classes or",
+        ),
         (ROWS, {"split_column": "part"}, "data.dataset.split_column: .*no such column"),
         (ROWS, {"split_column": "colour", "categorical": []}, r"line 2: not a split[\s\S]*train, val, test"),
     ],
@@ -136,8 +143,29 @@ def test_bad_files(write: Write, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data.dataset.test_path: .*no such column"):
         table(write(ROWS), test_path=write(["1"], "height", name="test.csv"))
     (tmp_path / "raw.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
-    with pytest.raises(UserError, match="the file cannot be read"):
+    with pytest.raises(UserError, match=r"not written in utf-8[\s\S]*data\.dataset\.encoding=cp1252"):
         table(str(tmp_path / "raw.csv"))
+    with pytest.raises(UserError, match=r"data\.dataset\.path: a folder, not a file[\s\S]*choices: .*raw\.csv"):
+        table(str(tmp_path))
+
+
+@pytest.mark.parametrize(("mark", "typed"), [(";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")])
+def test_another_delimiter_is_recognised(write: Write, mark: str, typed: str) -> None:
+    path = write([row.replace(",", mark) for row in ROWS], HEADER.replace(",", mark))
+    with pytest.raises(UserError, match=rf'delimiter: .*one column[\s\S]*fix: *"data\.dataset\.delimiter={typed}"'):
+        table(path)
+    assert len(table(path, delimiter=mark)) == len(ROWS)
+
+
+def test_a_tab_can_be_typed(write: Write) -> None:
+    path = write([row.replace(",", "\t") for row in ROWS], HEADER.replace(",", "\t"))
+    assert len(table(path, delimiter=r"\t")) == len(ROWS)
+
+
+def test_other_encodings(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("größe,kind\n1,ä\n2,b\n", encoding="latin-1")
+    data = csv(str(tmp_path / "old.csv"), "kind", encoding="latin-1")
+    assert data.info.class_names == ("b", "ä")
 
 
 def test_lines_are_counted_over_line_breaks_in_cells(write: Write) -> None:

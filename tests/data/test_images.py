@@ -146,6 +146,24 @@ def test_torchvision_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         torchvision_dataset("CIFAR10", str(tmp_path), download=True)
 
 
+def test_a_failed_download_leaves_no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    root = tmp_path / "datasets"
+
+    def offline(self: Any) -> None:
+        (root / "CIFAR10" / "raw").mkdir(parents=True)
+        raise RuntimeError("Error downloading it:\nTried https://here, got:\n<urlopen error no name>\n")
+
+    monkeypatch.setattr(datasets.CIFAR10, "download", offline)
+    with pytest.raises(UserError, match=r"CIFAR10 cannot be downloaded: urlopen error no name\n"):
+        torchvision_dataset("CIFAR10", str(root), download=True)
+    assert not root.exists()
+    (root / "mine").mkdir(parents=True)
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        torchvision_dataset("CIFAR10", str(root), download=True)
+    assert [path.name for path in root.iterdir()] == ["mine"]
+
+
 def test_torchvision_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torchvision", None)
     with pytest.raises(UserError, match=r"torchvision is not installed[\s\S]*lightkit\[vision\]"):

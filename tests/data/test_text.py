@@ -94,6 +94,12 @@ def test_bad_input(file: Path, settings: dict[str, Any], text: str) -> None:
         Text(**{"path": path, **settings})
 
 
+def test_binary_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(bytes(range(256)) * 10)
+    with pytest.raises(UserError, match=r"data\.dataset\.path: a file holds NUL bytes[\s\S]*a\.bin"):
+        Text(str(tmp_path / "a.bin"))
+
+
 def test_empty_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     with pytest.raises(UserError, match="there is no text"):

@@ -120,8 +120,8 @@ def test_figures_texts_and_images(tmp_path):
     logger.images("train/bands", torch.ones(2, 5, 8, 8, dtype=torch.uint8), step=0)
     logger.close()
     events = read(tmp_path)
-    assert {"test/roc", "train/images", "train/bands"} <= set(events.Tags()["images"])
-    picture = events.Images("test/roc")[0]
+    assert set(events.Tags()["images"]) == {"view/test/roc", "view/train/images", "view/train/bands"}
+    picture = events.Images("view/test/roc")[0]
     assert (picture.width, picture.height, picture.step) == (100, 50, 3)
     assert "test/table/text_summary" in events.Tags()["tensors"]
 

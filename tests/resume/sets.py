@@ -50,6 +50,21 @@ class Counting(Dataset[Any]):
         return self.x[row], self.targets[row]
 
 
+class Begins(Callback):
+    """Writes down that training begins: what was read before served to build the run.
+
+    Args:
+        path: The file of `Counting`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def on_fit_start(self, trainer: Any) -> None:
+        with open(self.path, "a") as file:
+            file.write("-1\n")
+
+
 class DrawsItself(Drawing):
     """Draws from a generator of its own: a resumed run cannot know where it stood."""
 

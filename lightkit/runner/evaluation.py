@@ -1,0 +1,73 @@
+"""A trained model on a split: which weights, and what they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightkit.build import Components
+from lightkit.checkpoint import content
+from lightkit.common.errors import UserError
+from lightkit.trainer import evaluate
+
+
+def load_weights(parts: Components, checkpoint: str, folder: Path) -> None:
+    """Put saved weights into the model: the averaged ones where the run kept an average.
+
+    Args:
+        parts: The parts of the run.
+        checkpoint: `best`, `last` or the path of a checkpoint file.
+        folder: The run's folder, for the message.
+
+    Raises:
+        UserError: There is no such checkpoint, or its weights do not fit the model.
+    """
+    weights = content.load_model_state(_path(parts, checkpoint, folder))
+    problems = content.model_problems(weights, parts.model)
+    if problems:
+        raise problems[0]
+    parts.model.load_state_dict(weights)
+
+
+def _path(parts: Components, checkpoint: str, folder: Path) -> Path:
+    if checkpoint not in ("best", "last"):
+        return Path(checkpoint)
+    store = parts.store
+    path = None if store is None else (store.best() or store.newest()) if checkpoint == "best" else store.newest()
+    if path is None:
+        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first")
+    return path
+
+
+def evaluate_split(
+    parts: Components, split: str, collectors: Sequence[Any] = (), *, each: Callable[[int], None] | None = None
+) -> dict[str, float]:
+    """Metrics of the model's present weights on a split, without augmentation.
+
+    Args:
+        parts: The parts of the run.
+        split: `train`, `val` or `test`.
+        collectors: What else gets every batch.
+        each: Called with the number of finished batches after each of them.
+
+    Raises:
+        UserError: The data has no such split.
+    """
+    loader = parts.data.evaluation(split)
+    if loader is None:
+        raise UserError("the data has no such split", received=split, choices=parts.data.loaders())
+    metrics = parts.metrics[split]
+    metrics.reset()
+    parts.engine.seed_validation(0)
+    evaluate(
+        parts.network,
+        loader,
+        [metrics, *collectors],
+        task=parts.task,
+        criterion=parts.criterion,
+        context=parts.engine,
+        each=each,
+    )
+    values: dict[str, float] = metrics.compute()
+    return values

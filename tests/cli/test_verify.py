@@ -1,0 +1,71 @@
+"""`lightkit verify-resume` on the command line."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.cli.verify import PHASES
+from lightkit.trainer import trace
+from tests.conftest import Outcome
+
+QUICK = ["data=wine", "model.hidden=[8]", "data.batch_size=16", "device=cpu", "metrics.figures=[]"]
+
+
+def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = cli("verify-resume", *QUICK, "--at", "12", "--phase", "save")
+    assert done.code == 0, done.err
+    assert "16 steps, killed at moment" in done.out
+    assert "the same again: --at 12 --phase save" in done.out
+    assert [line.split()[0] for line in done.out.splitlines() if line.endswith("  same")] == [
+        *("model", "optimizer", "scheduler", "precision", "ema", "callbacks", "metrics", "state"),
+        *("metrics.jsonl", "TensorBoard", "result.json"),
+    ]
+    assert "the same bits with and without the kill" in done.out
+    assert "2/3 running again" in done.err
+    assert not list(tmp_path.glob("lightkit-verify-*"))
+
+
+@pytest.mark.slow
+def test_a_difference_is_named_with_status_1(process: Callable[..., Outcome], project: Path, tmp_path: Path) -> None:
+    (project / "experiments" / "mine.py").write_text(
+        "import numpy, torch\n"
+        "class Noisy(torch.utils.data.Dataset):\n"
+        "    def __init__(self):\n"
+        "        self.rng, self.targets = numpy.random.default_rng(0), torch.arange(80) % 2\n"
+        "    def __len__(self):\n"
+        "        return 80\n"
+        "    def __getitem__(self, row):\n"
+        "        return torch.full((4,), float(self.rng.normal())), self.targets[row]\n"
+    )
+    options = ["data=custom", "data.dataset._target_=experiments.mine.Noisy", "data.batch_size=8", "device=cpu"]
+    done = process("verify-resume", *options, "model.hidden=[8]", "--keep", TMPDIR=str(tmp_path))
+    assert done.code == 1, done.err
+    assert "DIFFERENT: the batch of step" in done.out
+    assert "changes while training and is not saved: data.dataset.rng" in done.out
+    kept = Path(done.out.rpartition("kept in ")[2].strip())
+    assert (kept / "whole" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--at", "2"], "--at: no step to kill it at"),
+        (["--at", "soon"], "--at: no step to kill it at"),
+        (["--phase", "lunch"], "invalid choice: 'lunch'"),
+        (["data=wein"], "nearest: wine"),
+        (["--kep"], "nearest: --keep"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_runs(cli: Callable[..., Outcome], args: list[str], message: str) -> None:
+    done = cli("verify-resume", *args)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_the_phases_are_those_of_the_trace() -> None:
+    assert PHASES == trace.PHASES
