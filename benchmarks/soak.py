@@ -1,8 +1,8 @@
 """Random SIGKILLs over one run: does it still end with the same bits?
 
-The run goes in processes of its own that are killed after a random time, wherever they are then, and started again with
-`lightkit resume`. Starting a process takes longer than the run, so most of the time of a kill is drawn from when training
-has begun; some are killed while they start.
+The run goes in processes of its own that are killed wherever they are at a random moment, loader workers and all, and
+started again with the same command, `lightkit train ... resume=auto`. Most moments lie after a random step, as starting
+takes longer than training; every eighth or so lies within the first seconds, while a process starts and loads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lightkit.config import compose, load_run
-from lightkit.runner import Runner
+from lightkit.loggers.files import read_jsonl
 from lightkit.runner.verdict import compare
 
 OPTIONS = (
@@ -46,15 +44,18 @@ OPTIONS = (
 )
 
 
+STARTING, STARTING_SECONDS = 1 / 8, 3.0
+
+
 class Outcome(NamedTuple):
     """What a run lived through."""
 
     kills: int
     """Times it was killed."""
-    starting: int
-    """Of those, before the first new step."""
-    survived: int
-    """Times it went on from a checkpoint afterwards, or ended."""
+    early: int
+    """Of those, before it had taken a step that was logged."""
+    lost: int
+    """Times it could not go on by itself afterwards."""
     different: list[str]
     """What is not as in the uninterrupted run."""
 
@@ -65,20 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--steps", type=int, default=0, help="optimizer steps of the run; default: 12 a kill")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--keep", action="store_true", help="keep the folders")
     options = parser.parse_args(arguments)
-    base = Path(tempfile.mkdtemp(prefix="lightkit-soak-"))
     began = time.perf_counter()
-    try:
-        outcome = soak(base, options.kills, options.steps or 12 * options.kills, random.Random(options.seed))
-    finally:
-        if not options.keep:
-            shutil.rmtree(base, ignore_errors=True)
-    lost = outcome.kills - outcome.survived
-    print(f"{outcome.kills} kills ({outcome.starting} before a new step) in {time.perf_counter() - began:.0f} s")
-    print(f"survived {outcome.survived}, lost {lost}")
-    print("\n".join(outcome.different) or "bit-identical with the run that was never killed")
-    return int(bool(lost or outcome.different))
+    with tempfile.TemporaryDirectory(prefix="lightkit-soak-") as base:
+        steps = options.steps or 12 * options.kills
+        outcome = soak(Path(base), options.kills, steps, random.Random(options.seed))
+    print(f"{outcome.kills} kills, {outcome.early} of them before a new step, in {time.perf_counter() - began:.0f} s")
+    print(f"survived {outcome.kills - outcome.lost}, lost {outcome.lost}")
+    print("\n".join(outcome.different) or f"after {steps} steps bit-identical with the run that was never killed")
+    return int(bool(outcome.lost or outcome.different))
 
 
 def soak(base: Path, kills: int, steps: int, draw: random.Random) -> Outcome:
@@ -87,40 +83,55 @@ def soak(base: Path, kills: int, steps: int, draw: random.Random) -> Outcome:
     Args:
         base: Folder to work in.
         kills: How often to kill it.
-        steps: Optimizer steps of the run; enough of them are left for every kill.
+        steps: Optimizer steps of the run, shared out over the kills.
         draw: Draws the moments.
     """
     whole, cut = base / "whole", base / "cut"
-    cfg = compose([*OPTIONS, f"trainer.steps={steps}"]).cfg
-    Runner(cfg, whole).run()
-    done, starting, survived = 0, 0, 0
+    _start(whole, steps, base / "log").wait()
+    done, early, lost = 0, 0, 0
     while done < kills:
         before = _step(cut)
-        target = before + draw.randint(0, max(1, 2 * (steps - before) // (kills - done + 1)))
-        if not _killed(cfg, cut, target, draw):
-            survived += done > 0
+        target = before + draw.randint(1, max(1, 2 * (steps - before) // (kills - done + 1)))
+        process = _start(cut, steps, base / "log")
+        if not _killed(process, cut, None if draw.random() < STARTING else target, draw):
+            lost += process.returncode != 0
             break
         done += 1
-        starting += _step(cut) <= before
-        survived += _goes_on(cut)
-    if _step(cut) < steps or not (cut / "result.json").exists():
-        _child(cfg, cut).wait()
+        early += _step(cut) <= before
+    code = _start(cut, steps, base / "log").wait()
     different = [f"{item.name}: {item.different}" for item in compare(whole, cut) if item.different]
-    return Outcome(done, starting, survived, different)
+    if code:
+        different.insert(0, (base / "log").read_text())
+    return Outcome(done, early, lost + (code != 0), different)
 
 
-def _killed(cfg: object, folder: Path, target: int, draw: random.Random) -> bool:
-    """Start or go on, and kill the process a little after it has logged something from this step on."""
-    del cfg
-    return _wait_and_kill(_child(cfg, folder), folder, target, draw.random() * 0.05)
+def _start(folder: Path, steps: int, log: Path) -> subprocess.Popen[bytes]:
+    """A process that trains in the folder, or goes on there: the same command every time."""
+    command = [sys.executable, "-m", "lightkit", "train", *OPTIONS, f"trainer.steps={steps}", "resume=auto"]
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [*command, f"hydra.run.dir={folder}"], stdout=output, stderr=output, start_new_session=True
+        )
 
 
-def _wait_and_kill(process: subprocess.Popen[bytes], folder: Path, target: int, later: float) -> bool:
-    while process.poll() is None:
-        if _step(folder) >= target:
-            time.sleep(later)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            return process.wait() == -signal.SIGKILL
+def _killed(process: subprocess.Popen[bytes], folder: Path, target: int | None, draw: random.Random) -> bool:
+    """Kill it a little after it has logged a step, or after a random time; False when it has ended before."""
+    deadline = time.monotonic() + (600 if target else draw.random() * STARTING_SECONDS)
+    while time.monotonic() < deadline and (target is None or _step(folder) < target):
+        if process.poll() is not None:
+            return False
         time.sleep(0.002)
-    return False
+    time.sleep(draw.random() * 0.03)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
+
+
+def _step(folder: Path) -> int:
+    """The last step that was logged."""
+    rows = read_jsonl(folder / "metrics.jsonl")
+    return rows[-1]["step"] if rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,6 +15,7 @@ import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
 from lightkit.checkpoint import content
 from lightkit.checkpoint.export import export
+from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import public, to_yaml
 from lightkit.loggers import Logger
@@ -81,7 +82,7 @@ class Runner:
             stack.enter_context(self._outcome(state, began))
             signals = stack.enter_context(Signals().caught())
             logger = stack.enter_context(self._logger(state))
-            stack.enter_context(parts.store or nullcontext())
+            stack.enter_context(_kept(parts.store))
             self._introduce(parts, state, logger, notes)
             self._trainer(parts, state, logger, signals).fit()
             self._test(parts, state, logger, signals)
@@ -312,6 +313,18 @@ class Runner:
         )
         self._place.write_result(result)
         return result
+
+
+@contextmanager
+def _kept(store: CheckpointStore | None) -> Iterator[None]:
+    """Inside, checkpoints are written; afterwards all of them are on the disk, or the run did not end well."""
+    with store or nullcontext():
+        try:
+            yield
+        except Interrupted:
+            if store is not None:
+                store.flush()  # the promise that it is saved must not be given where it can't be kept
+            raise
 
 
 def _show_inputs(parts: Components, logger: Logger, *, images: int, graph: bool) -> None:

@@ -9,14 +9,23 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.verify import PHASES
+from lightkit.runner import verify
+from lightkit.runner.traced import Job, work
 from lightkit.trainer import trace
 from tests.conftest import Outcome
+from tests.resume.harness import forked
 
 QUICK = ["data=wine", "model.hidden=[8]", "data.batch_size=16", "device=cpu", "metrics.figures=[]"]
 
 
+def in_a_fork(job: Job, file: Path, *, want: int = 0) -> None:
+    """In place of a new process, which takes seconds to start."""
+    forked(lambda: work(job), file.with_suffix(".log"), want=want)
+
+
 def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(verify, "_finished", in_a_fork)
     done = cli("verify-resume", *QUICK, "--at", "12", "--phase", "save")
     assert done.code == 0, done.err
     assert "16 steps, killed at moment" in done.out

@@ -32,6 +32,9 @@ def act(what: str) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nmore lines")
     elif kind == "fill":
         _fill(Path(detail))
+    elif kind == "full":
+        _fill(Path(detail))
+        os.kill(os.getpid(), signal.SIGTERM)
     else:
         for name in detail.split("+"):
             number = getattr(signal, f"SIG{name}")
@@ -40,7 +43,9 @@ def act(what: str) -> None:
 
 
 def _fill(folder: Path) -> None:
-    """Use up the disk that a folder is on."""
+    """Use up the disk that a folder is on, once the first checkpoint, written in the background, is there."""
+    while not (folder / "run" / "checkpoints" / "manifest.json").exists():
+        time.sleep(0.01)
     with (folder / "filler").open("wb", buffering=0) as file:
         for size in (65536, 1):
             try:

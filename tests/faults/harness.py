@@ -59,6 +59,12 @@ class Process:
         until(lambda: (self.project / "reached").exists() or self.code is not None, "the run to come to its hold")
         assert self.code is None, self.out + self.err
 
+    def hold_after(self, step: int, folder: str = "run") -> None:
+        """The same, and until the checkpoint of a step, which is written in the background, is on the disk."""
+        self.hold()
+        manifest = self.project / folder / "checkpoints" / "manifest.json"
+        until(lambda: manifest.exists() and f'"step": {step},' in manifest.read_text(), "the checkpoint")
+
     def go(self) -> None:
         """Let it go on."""
         (self.project / "go").touch()

@@ -6,12 +6,14 @@ group, standard streams, signals and exit status.
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing.util
 import os
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -22,21 +24,25 @@ def serve() -> None:
     """Fork a process for every JSON line on standard input."""
     _import_everything()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     for line in sys.stdin:
         if os.fork() == 0:
             _watch(json.loads(line))
 
 
 def _import_everything() -> None:
-    import sklearn.datasets
-    import torch.utils.tensorboard
-    import torchmetrics.classification
-    import torchmetrics.regression  # noqa: F401
-
-    import lightkit.cli.entry
-    import lightkit.cli.train
-    import lightkit.runner  # noqa: F401
+    for name in (
+        "sklearn.datasets",
+        "tensorboard.compat.proto.summary_pb2",
+        "torch.utils.tensorboard",
+        "torchmetrics.classification",
+        "lightkit.cli.entry",
+        "lightkit.cli.train",
+        "lightkit.cli.evaluate",
+        "lightkit.runner",
+    ):
+        importlib.import_module(name)
 
 
 def _watch(job: dict[str, Any]) -> NoReturn:
@@ -75,6 +81,7 @@ def _run(job: dict[str, Any]) -> NoReturn:
         from lightkit.cli import main
 
         code = main(job["args"])
+        threading._shutdown()  # type: ignore[attr-defined]
         multiprocessing.util._exit_function()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1

@@ -142,13 +142,20 @@ def test_the_newest_is_that_of_the_last_step_not_of_the_last_hour(ran: Run, run:
 
 
 @pytest.mark.parametrize("shift", [DAY, -DAY])
-def test_the_clock_may_jump_between_two_parts(ran: Run, project: Path, whole: Path, shift: int) -> None:
-    assert ran(*TRAIN, "logger.tensorboard.enabled=true", at(9, ":KILL"), clock_shift=shift).code == -signal.SIGKILL
+def test_the_clock_may_jump_between_two_parts(lightkit: Run, ran: Run, project: Path, whole: Path, shift: int) -> None:
+    killed(lightkit(*TRAIN, "logger.tensorboard.enabled=true", at(9, "hold"), clock_shift=shift))
     (project / "fine").touch()
     assert ran("resume", "run").code == 0
     assert_same_end(whole, project / "run")
     assert [step for step, _ in curve(project / "run", "train/loss_step")] == list(range(1, 22))
     assert 0 <= result(project / "run")["seconds"] < DAY / 2
+
+
+def killed(process: Process) -> None:
+    """Let a process die where it holds, after the checkpoint of step 7."""
+    process.hold_after(7)
+    process.signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
 
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -160,8 +167,8 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 300])
-def test_event_and_metric_files_cut_by_a_crash(ran: Run, project: Path, whole: Path, cut: int) -> None:
-    assert ran(*TRAIN, "logger.tensorboard.enabled=true", at(12, ":KILL")).code == -signal.SIGKILL
+def test_event_and_metric_files_cut_by_a_crash(lightkit: Run, ran: Run, project: Path, whole: Path, cut: int) -> None:
+    killed(lightkit(*TRAIN, "logger.tensorboard.enabled=true", at(12, "hold")))
     events = next((project / "run").rglob("events.out.tfevents.*"))
     events.write_bytes(events.read_bytes() + b"\x18\0\0\0\0\0\0\0" + b"x" * cut)
     metrics = project / "run" / "metrics.jsonl"

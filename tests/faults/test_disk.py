@@ -46,6 +46,15 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_there(
         assert_same_end(whole, disk / "run")
 
 
+def test_a_save_that_fails_is_not_called_saved(ran: Run, disk: Path, project: Path, whole: Path) -> None:
+    process = ran(*ON_DISK, at(9, f"full:{disk}"), "logger.every_steps=1000")
+    assert process.code == 1, process.out + process.err
+    assert "the checkpoint of step 9 could not be written: No space left on device" in process.err
+    assert "make room, then resume: step-00000007.pt is whole" in process.err
+    assert "saved" not in process.out
+    assert newest(disk / "run")["state"]["step"] == 7
+
+
 def test_a_full_disk_under_tensorboard(ran: Run, disk: Path, project: Path) -> None:
     process = ran(*ON_DISK, "logger.tensorboard.enabled=true", at(9, f"fill:{disk}"))
     assert process.code == 1, process.out + process.err

@@ -13,7 +13,7 @@ Run = Callable[..., Process]
 
 def test_a_second_process_is_refused_and_told_who_is_there(lightkit: Run, ran: Run, project: Path, whole: Path) -> None:
     first = lightkit(*TRAIN, at(9, "hold"))
-    first.hold()
+    first.hold_after(7)
     files = {path: path.stat().st_mtime_ns for path in (project / "run").rglob("*")}
     for command in (("resume", "run"), (*TRAIN, "resume=auto")):
         second = ran(*command)
@@ -43,7 +43,7 @@ def test_two_new_runs_in_one_folder(lightkit: Run, ran: Run, project: Path) -> N
 
 def test_a_lock_ends_with_its_process(lightkit: Run, ran: Run, project: Path, whole: Path) -> None:
     first = lightkit(*TRAIN, at(9, "hold"))
-    first.hold()
+    first.hold_after(7)
     first.signal(signal.SIGKILL)
     first.wait()
     assert f"process {first.pid}" in (project / "run" / ".lock").read_text(), "the file stays, the lock does not"
@@ -54,7 +54,7 @@ def test_a_lock_ends_with_its_process(lightkit: Run, ran: Run, project: Path, wh
 
 def test_readers_need_no_lock(lightkit: Run, ran: Run, project: Path) -> None:
     first = lightkit(*TRAIN, at(9, "hold"))
-    first.hold()
+    first.hold_after(7)
     assert ran("eval", "run").code == 0
     assert ran("runs").code == 0
     first.go()

@@ -106,7 +106,7 @@ def test_a_signal_while_a_resumed_run_is_built_changes_nothing(ran: Run, lightki
 
 def test_a_second_signal_ends_at_once(lightkit: Run, project: Path) -> None:
     process = lightkit(*TRAIN, at(9, "hold"))
-    process.hold()
+    process.hold_after(7)
     process.signal(signal.SIGTERM)
     process.signal(signal.SIGINT)
     assert process.wait() in (130, 143), "Python may see the two in either order"
@@ -205,7 +205,7 @@ def test_a_signal_ends_the_wait_for_a_worker_that_hangs(lightkit: Run, project: 
 
 def test_kill_9_leaves_no_worker_behind_and_no_lock(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
     process = lightkit(*TRAIN, *WORKERS, at(9, "hold"))
-    process.hold()
+    process.hold_after(7)
     workers = children(process.pid)
     assert len(workers) >= 2
     process.signal(signal.SIGKILL)

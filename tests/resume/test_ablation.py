@@ -108,6 +108,7 @@ PIECES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_piece_that_is_not_saved_is_noticed(case: Case, content: dict[str, Any], piece: str) -> None:
     changed = PIECES[piece](content, _beginning(case))

@@ -70,15 +70,15 @@ def resumed(tmp_path: Path, run: Path, *overrides: str) -> None:
     ("step", "before", "after"),
     [
         (3, [], []),
-        (9, [], ["data.num_workers=2"]),
+        pytest.param(9, [], ["data.num_workers=2"], marks=pytest.mark.slow),
         (10, ["data.num_workers=2"], ["data.num_workers=0"]),
-        (3, [], ["data.batch_size=5"]),
+        pytest.param(3, [], ["data.batch_size=5"], marks=pytest.mark.slow),
         (9, [], ["data.batch_size=13"]),
         (4, ["data.drop_last=true"], ["data.batch_size=15"]),
-        (5, ["data.drop_last=true"], ["data.batch_size=7"]),
+        pytest.param(5, ["data.drop_last=true"], ["data.batch_size=7"], marks=pytest.mark.slow),
         (6, ["data.drop_last=true"], ["data.batch_size=20"]),
-        (2, ["trainer.accumulate=3"], ["data.batch_size=3"]),
-        (7, [], ["data.batch_size=16", "data.num_workers=2"]),
+        pytest.param(2, ["trainer.accumulate=3"], ["data.batch_size=3"], marks=pytest.mark.slow),
+        pytest.param(7, [], ["data.batch_size=16", "data.num_workers=2"], marks=pytest.mark.slow),
     ],
 )
 def test_every_sample_is_read_once_an_epoch(tmp_path: Path, step: int, before: list[str], after: list[str]) -> None:

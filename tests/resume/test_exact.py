@@ -119,7 +119,14 @@ class Cases(dict[str, Case]):
         return self[name]
 
 
-@pytest.mark.parametrize(("name", "phase", "count"), KILLS)
+FIRST = {name: phase for name, phase, _ in reversed(KILLS)}
+"""One phase of each configuration; the others are for the long form."""
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "count"),
+    [pytest.param(*kill, marks=() if FIRST[kill[0]] == kill[1] else pytest.mark.slow) for kill in KILLS],
+)
 def test_a_killed_run_ends_with_the_same_bits(cases: dict[str, Case], name: str, phase: str, count: int) -> None:
     case = cases[name]
     moments = case.moments(phase)

@@ -149,6 +149,7 @@ def test_a_named_rate_is_taken(case: Case, cut: Path) -> None:
     assert settings(place)["initial_lr"] == 0.5
 
 
+@pytest.mark.slow
 def test_betas_by_a_pattern(case: Case, cut: Path) -> None:
     place = copied(case, "betas", cut)
     case.resume(place, "optim.betas=[0.5,0.6]", "resume.override=['optim.*']")
@@ -156,6 +157,7 @@ def test_betas_by_a_pattern(case: Case, cut: Path) -> None:
     assert settings(place)["initial_lr"] == 0.01
 
 
+@pytest.mark.slow
 def test_the_rate_of_a_scheduler_of_torch_cannot_be_changed(tmp_path: Path) -> None:
     case = Case(configured("data=wine", "scheduler=torch", "trainer.epochs=2"), tmp_path / "torch")
     place = copied(case, "again")
@@ -186,6 +188,7 @@ def test_callbacks_and_early_stopping_come_and_go(case: Case, cut: Path) -> None
     assert "callback counts is gone, and what it knew" in (longer / "run.log").read_text()
 
 
+@pytest.mark.slow
 def test_more_patience_goes_on_after_an_early_end(tmp_path: Path) -> None:
     stopped = Case(
         configured("data=wine", "optim.lr=1", "trainer.early_stopping.patience=1", "trainer.epochs=8"),
@@ -200,6 +203,7 @@ def test_more_patience_goes_on_after_an_early_end(tmp_path: Path) -> None:
     assert newest(place)["state"]["step"] == 64
 
 
+@pytest.mark.slow
 def test_what_may_change_freely_does_not_change_the_weights(case: Case, cut: Path) -> None:
     place = copied(case, "free", cut)
     case.resume(

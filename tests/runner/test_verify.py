@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,8 @@ def test_moments_of_evaluations(proved: Callable[..., Verdict]) -> None:
     [
         (
             [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.DrawsItself"],
-            r"the batch of step \d+ differs after the resume\. The data set or a transform draws from a generator of its "
-            r"own whose state is in no checkpoint[\s\S]*not saved: data\.dataset\.rng",
+            r"the batch of step \d+ differs after the resume\. The data set or a transform draws from a generator of "
+            r"its own whose state is in no checkpoint[\s\S]*not saved: data\.dataset\.rng",
         ),
         (
             [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.DrawsItself", "data.dataset.seed=null"],
@@ -74,7 +75,8 @@ def test_moments_of_evaluations(proved: Callable[..., Verdict]) -> None:
         ),
         (
             [*PLAIN, "model=custom", f"model._target_={SETS}.Forgetful"],
-            r"the loss of step \d+ differs after the resume\. Batch and weights are the same[\s\S]*not saved: model\.calls",
+            r"the loss of step \d+ differs after the resume\. Batch and weights are the same[\s\S]*"
+            r"not saved: model\.calls",
         ),
         (
             [*PLAIN, "model=custom", f"model._target_={SETS}.PythonDice"],
@@ -94,8 +96,6 @@ def test_what_cannot_be_resumed_is_named(proved: Callable[..., Verdict], overrid
     kept = [text for text in overrides if not text.startswith("model.hidden") or "model=custom" not in overrides]
     verdict = proved(*kept)
     assert not verdict.same
-    import re
-
     assert verdict.reason is not None
     assert re.match(reason, verdict.reason), verdict.reason
     assert any(item.different for item in verdict.compared)
