@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,12 +85,13 @@ def build(cfg: DictConfig, folder: Path) -> Components:
         total_steps=timetable.total_steps,
         steps_per_epoch=timetable.steps_per_epoch,
         mode=cfg.metrics.mode,
+        expected=Schedule,
     )
     parts = Components(
         data=data,
         model=model,
         network=engine.wrap(model),
-        task=instantiate(cfg.trainer.task, key="trainer.task"),
+        task=instantiate(cfg.trainer.task, key="trainer.task", expected=Task),
         criterion=build_loss(cfg, data.info, engine),
         optimizer=optimizer,
         scheduler=scheduler,
@@ -121,7 +123,7 @@ def build_engine(cfg: DictConfig) -> Engine:
 def build_splits(cfg: DictConfig, engine: Engine) -> Data:
     """Load the data set, split it and make the loaders."""
     options = to_plain(cfg.data)
-    dataset = instantiate(cfg.data.dataset, key="data.dataset")
+    dataset = instantiate(cfg.data.dataset, key="data.dataset", expected=Sized)
     del options["dataset"]
     sizes = dataset.info.sizes() if hasattr(dataset, "info") else {}
     options["augment"] = [
@@ -133,9 +135,7 @@ def build_splits(cfg: DictConfig, engine: Engine) -> Data:
 def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
     """Build the network with the sizes of the data and put it on the device."""
     engine.seed_init()
-    model = instantiate(cfg.model, key="model", **info.sizes())
-    if not isinstance(model, nn.Module):
-        raise UserError("not a network", key="model", expected="a torch.nn.Module", received=type(model).__name__)
+    model = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the model has no trainable parameter", key="model", received=cfg.model["_target_"])
     return engine.place(model)
@@ -168,12 +168,12 @@ def build_optimizer(cfg: DictConfig, model: nn.Module) -> Optimizer:
         no_decay=cfg.optim.get("no_decay", False),
         layer_decay=cfg.optim.get("layer_decay"),
     )
-    return instantiate(cfg.optim, key="optim", params=groups)
+    return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups)
 
 
 def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
     """The loss; one with tensors of its own (class weights) goes to the device."""
-    loss = instantiate(cfg.loss, key="loss", **info.sizes())
+    loss = instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes())
     return engine.place(loss) if isinstance(loss, nn.Module) else loss
 
 
@@ -196,7 +196,7 @@ def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
             cfg.metrics.monitor, cfg.metrics.mode, patience=stopping.patience, min_delta=stopping.min_delta
         )
     for name, node in cfg.trainer.callbacks.items():
-        callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}")
+        callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
         check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")
     return callbacks
 

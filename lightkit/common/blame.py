@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import site
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+DEBUG = "LIGHTKIT_DEBUG=1 shows the traceback"
 
 
 def blame(error: BaseException) -> str | None:
@@ -23,13 +25,32 @@ def blame(error: BaseException) -> str | None:
 
 
 def _last_own_frame(error: BaseException) -> str | None:
+    if isinstance(error, SyntaxError) and error.filename and _is_own(error.filename):
+        return f"{_shown(error.filename)}:{error.lineno or 1}"
     place, trace = None, error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(("<", *_INSTALLED)) and _PACKAGE not in Path(file).parents:
-            place = f"{file}:{trace.tb_lineno}"
+        if _is_own(file):
+            place = f"{_shown(file)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place
+
+
+def _shown(file: str) -> str:
+    path, here = Path(file).resolve(), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _is_own(file: str) -> bool:
+    path = Path(file)
+    return path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in _foreign())
+
+
+@cache
+def _foreign() -> tuple[Path, ...]:
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths |= {*site.getsitepackages(), site.getusersitepackages()}
+    return (_PACKAGE, *(Path(path).resolve() for path in paths if path))
 
 
 def in_short(error: BaseException) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from lightkit.common.blame import DEBUG, blame
 from lightkit.common.errors import UserError
 from lightkit.config.allow import judge, refused, targets_in, verify
-from lightkit.config.blame import DEBUG, own_line
 from lightkit.config.check import schema_fields
 from lightkit.config.hydra_compat import build, built_from, locate
 from lightkit.config.origins import dotted, parts_of
@@ -211,4 +211,4 @@ def _as_user_error(error: Exception, target: str, key: str) -> UserError:
     place = f"{key}.{inner[-1]}" if inner else key
     reason = str(cause).strip() or type(cause).__name__
     what = f"{target} could not be built: {type(cause).__name__}: {reason}"
-    return UserError(what, key=place, origin=own_line(cause), fix=DEBUG)
+    return UserError(what, key=place, origin=blame(cause), fix=DEBUG)

@@ -295,8 +295,8 @@ class Trainer:
     def _judge(self, values: dict[str, float]) -> bool:
         """Keep the best of the monitored value and hand it to the scheduler.
 
-        Of equal values the later is the better: on a small split accuracy soon reaches a value it then only repeats, and
-        the model goes on learning.
+        Of equal values the later is the better: on a small split accuracy soon reaches a value it then only repeats,
+        and the model goes on learning.
         """
         if self.monitor not in values:
             raise UserError("no such value", key="metrics.monitor", received=self.monitor, choices=values)
