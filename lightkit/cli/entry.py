@@ -10,6 +10,7 @@ from types import ModuleType
 from lightkit import __version__
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
+from lightkit.common.memory import is_out_of_memory
 from lightkit.common.signals import exiting
 
 COMMANDS = {
@@ -112,8 +113,7 @@ def _unexpected(error: Exception) -> int:
     import traceback
 
     traceback.print_exception(error)
-    # By name, because torch must not be imported only to ask.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if is_out_of_memory(error):
         fix = "a smaller data.batch_size, with trainer.accumulate to make up for it"
         complain(str(UserError("error: out of memory", fix=fix)))
         return OUT_OF_MEMORY

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightkit.common.blame import blame, in_short
 from lightkit.common.errors import UserError
+from lightkit.common.memory import is_out_of_memory
 
 
 def read_sample(base: Any, row: int) -> Any:
@@ -16,9 +17,11 @@ def read_sample(base: Any, row: int) -> Any:
     """
     try:
         return base[row]
-    except (UserError, MemoryError):
+    except UserError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise UserError(
             f"sample {row} of the data set could not be read: {in_short(error)}",
             key="data.dataset",

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, default_collate
 
 from lightkit.common.errors import UserError
+from lightkit.common.memory import is_out_of_memory
 from lightkit.common.randomness import mix
 from lightkit.common.signals import numbers
 from lightkit.data.sample import read_sample
@@ -210,6 +211,8 @@ class _Fetch:
         try:
             batch = _float32(default_collate(samples))
         except (RuntimeError, TypeError, ValueError) as error:
+            if is_out_of_memory(error):
+                raise
             raise UserError(
                 f"rows {job.rows[:5]} and so on do not make a batch: {error}",
                 key="data.dataset",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightkit.common.errors import UserError
+from lightkit.common.memory import is_out_of_memory
 from lightkit.data.workers import dead_worker, is_dead_worker
 
 OUT_OF_MEMORY = 4
@@ -24,7 +25,6 @@ _DISK = {
     errno.EROFS: ("the file system is read-only", "hydra.run.dir=FOLDER writes elsewhere"),
     errno.EIO: ("the disk reports an error", "have the disk looked at; `lightkit resume RUN` takes what can be read"),
 }
-_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 _FROM_WORKER = "Caught "
 
 
@@ -63,13 +63,6 @@ def explained(error: BaseException, folder: Path | None = None) -> UserError | N
     if folder is not None and _within(error.filename, folder):
         return _disk(error, error.strerror or str(error), "see to the folder, then `lightkit resume RUN`")
     return None
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of the GPU or of the machine."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MEMORY_TEXTS)
 
 
 def _within(name: object, folder: Path) -> bool:

@@ -33,11 +33,11 @@ def line_of(function: object, text: str) -> int:
 
 
 def test_the_deepest_line_outside_of_libraries() -> None:
-    assert blame(caught(load)) == f"{__file__}:{line_of(load, 'json.loads')}"
+    assert str(blame(caught(load))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
 
 
 def test_the_error_at_the_bottom_counts() -> None:
-    assert blame(caught(wrapped)) == f"{__file__}:{line_of(load, 'json.loads')}"
+    assert str(blame(caught(wrapped))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
 
 
 def test_errors_of_libraries_alone_have_no_line() -> None:

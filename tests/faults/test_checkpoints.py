@@ -64,6 +64,7 @@ def gone(path: Path) -> None:
 
 
 DAMAGES = (truncated, flipped, zeroed, emptied, gone)
+SLOWLY = [pytest.param(damage, marks=pytest.mark.slow) for damage in (zeroed, emptied)]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -78,7 +79,7 @@ def test_of_a_damaged_newest_file_the_one_before_is_taken(ran: Run, run: Path, w
     assert_same_end(whole, run)
 
 
-@pytest.mark.parametrize("damage", [truncated, zeroed, emptied, gone])
+@pytest.mark.parametrize("damage", [truncated, gone, *SLOWLY])
 def test_a_damaged_list_is_made_anew_from_the_files(ran: Run, run: Path, whole: Path, damage: Any) -> None:
     damage(run / "checkpoints" / "manifest.json")
     process = ran("resume", "run")
@@ -99,7 +100,7 @@ def test_a_list_with_a_wrong_checksum_costs_only_the_steps_of_that_file(ran: Run
     assert_same_end(whole, run)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [truncated, flipped, gone, *SLOWLY])
 @pytest.mark.parametrize(
     "command", [("resume", "run"), (*TRAIN, at(9, ":TERM"), "resume=auto")], ids=["resume", "auto"]
 )
@@ -141,7 +142,7 @@ def test_the_newest_is_that_of_the_last_step_not_of_the_last_hour(ran: Run, run:
     assert_same_end(whole, run)
 
 
-@pytest.mark.parametrize("shift", [DAY, -DAY])
+@pytest.mark.parametrize("shift", [DAY, pytest.param(-DAY, marks=pytest.mark.slow)])
 def test_the_clock_may_jump_between_two_parts(lightkit: Run, ran: Run, project: Path, whole: Path, shift: int) -> None:
     killed(lightkit(*TRAIN, "logger.tensorboard.enabled=true", at(9, "hold"), clock_shift=shift))
     (project / "fine").touch()
@@ -166,7 +167,7 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in found.Scalars(tag)]
 
 
-@pytest.mark.parametrize("cut", [1, 7, 300])
+@pytest.mark.parametrize("cut", [7, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (1, 300))])
 def test_event_and_metric_files_cut_by_a_crash(lightkit: Run, ran: Run, project: Path, whole: Path, cut: int) -> None:
     killed(lightkit(*TRAIN, "logger.tensorboard.enabled=true", at(12, "hold")))
     events = next((project / "run").rglob("events.out.tfevents.*"))
@@ -183,7 +184,7 @@ def test_event_and_metric_files_cut_by_a_crash(lightkit: Run, ran: Run, project:
 
 
 def content(step: int) -> dict[str, Any]:
-    return {"version": 1, "model": {str(i): torch.full((500,), float(step)) for i in range(8)}, "state": {"step": step}}
+    return {"version": 1, "model": {str(i): torch.full((500,), float(step)) for i in range(3)}, "state": {"step": step}}
 
 
 class Fuse:

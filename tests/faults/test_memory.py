@@ -49,6 +49,7 @@ def test_out_of_memory_while_the_run_is_built_leaves_nothing(ran: Run, project: 
     assert not (project / "run").exists()
 
 
+@pytest.mark.slow
 def test_out_of_memory_in_evaluation(ran: Run, project: Path) -> None:
     assert ran(*TRAIN, "model.what=allocate", "model.number=9").code == 0
     for command in ("eval", "predict"):
