@@ -56,7 +56,7 @@ def test_wheel_holds_every_option_and_experiment(wheel: Path) -> None:
 def test_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     shown = in_empty_folder(installed, tmp_path, "train", "--cfg", "job", "data=wine")
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert "name: run" in shown.stdout
+    assert "name: wine_mlp" in shown.stdout
     where = subprocess.run(
         [sys.executable, "-c", "import lightkit; print(lightkit.__file__)"],
         cwd=tmp_path,

@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import socket
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +43,7 @@ class RunFolder:
     def begun(self, *, fresh: bool = False) -> Iterator[None]:
         """While inside, the folder exists and no other process can run in it.
 
-        The lock goes with the process that holds it, however that ends, and worker processes do not inherit it.
+        The lock goes with the process that holds it, however that ends; worker processes give it up.
 
         Args:
             fresh: A new run is to begin, so there must not be one here.
@@ -67,7 +69,8 @@ class RunFolder:
         except ImportError:  # Windows: no lock
             return
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Not `lockf`: that lock ends as soon as anything in this process reads the file, a backup for instance.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 return  # a file system without locks
@@ -75,6 +78,7 @@ class RunFolder:
             holder = file.read().decode(errors="replace").strip() or "another process"
             fix = "wait for it or end it; `lightkit runs` lists the runs"
             raise UserError(f"{holder} is running in this folder", key=str(self.path), fix=fix) from error
+        os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
         try:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -105,7 +109,7 @@ class RunFolder:
         """What `environment.json` says; empty where there is none."""
         try:
             return dict(json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             return {}
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -115,6 +119,13 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         """Replace `result.json`."""
         write_json(self.path / RESULT, result)
+
+
+def _close(file: weakref.ref[IO[bytes]]) -> None:
+    """Give a lock up in a forked process, where it would live on in a worker that outlives the run."""
+    held = file()
+    if held is not None:
+        held.close()
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

@@ -323,7 +323,7 @@ class Trainer:
         """End here, with a checkpoint of this very step, when a signal asked for it."""
         if self.interrupt.number:
             self._save()
-        self.interrupt.raise_at(self.state.step)
+            self.interrupt.raise_at(self.state.step)
 
     def _log_step(self) -> None:
         """Values of this very step: the only place in an epoch where the loop waits for the device."""

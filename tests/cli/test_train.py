@@ -42,7 +42,7 @@ def test_the_time_in_hydra_run_dir(cli: Cli, runner: Any, project: Path) -> None
     done = cli("train", "hydra.run.dir=mine/${now:%Y}-${name}")
     assert done.code == 0, done.err
     assert re.fullmatch(r"mine/\d{4}-digits_mlp", str(runner.asked[0][1].relative_to(project)))
-    odd = cli("train", "hydra.run.dir=mine/${hydra:job.num}")
+    odd = cli("train", "hydra.run.dir=mine/${no_such_key}")
     assert odd.code == 2
     assert "hydra.run.dir: cannot be worked out" in odd.err
 

@@ -43,6 +43,7 @@ def _import_everything() -> None:
         "lightkit.runner",
     ):
         importlib.import_module(name)
+    importlib.import_module("lightkit.config").compose(["data=wine"])  # reads torch's sources for their signatures
     # A worker that hangs is waited for, and a parent that is gone is noticed, in tenths of seconds instead of seconds.
     torch_data = importlib.import_module("torch.utils.data._utils")
     torch_data.MP_STATUS_CHECK_INTERVAL = torch_data.worker.MP_STATUS_CHECK_INTERVAL = 0.5

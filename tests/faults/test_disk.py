@@ -143,7 +143,7 @@ def test_what_stands_in_the_way_is_named(ran: Run, project: Path, name: str, cod
 
 def test_a_folder_that_vanishes(lightkit: Run, project: Path) -> None:
     process = lightkit(*TRAIN, at(9, "hold"), "logger.every_steps=1000")
-    process.hold()
+    process.hold_after(7)
     (project / "run").rename(project / "elsewhere")
     process.go()
     process.wait()

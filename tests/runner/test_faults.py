@@ -1,0 +1,97 @@
+"""Errors of the machine as users see them."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightkit.common.errors import UserError
+from lightkit.runner.faults import explained, told
+
+
+def failing_allocation() -> BaseException:
+    try:
+        torch.empty(2**50, dtype=torch.uint8)
+    except RuntimeError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), "out of memory: MemoryError"),
+        (MemoryError("Unable to allocate 8 EiB"), "out of memory: Unable to allocate 8 EiB"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried\nmore"), "out of memory: CUDA out of memory. Tried"),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors"), "out of memory: CUDA error: out of memory"),
+        (MemoryError("Caught MemoryError in DataLoader worker process 0.\nTraceback:\n  x\nMemoryError: 8 EiB\n"),
+         "out of memory: MemoryError: 8 EiB (in a loader process)"),
+        (failing_allocation(), "can't allocate memory: you tried to allocate 1125899906842624 bytes"),
+    ],
+)  # fmt: skip
+def test_out_of_memory_ends_with_status_4_and_says_what_to_change(error: BaseException, reason: str) -> None:
+    shown = explained(error)
+    assert shown is not None
+    assert reason in str(shown)
+    assert "a smaller data.batch_size with trainer.accumulate" in str(shown)
+    assert shown.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, r"the disk is full[\s\S]*make room"),
+        (errno.EDQUOT, r"the disk quota is used up[\s\S]*make room"),
+        (errno.EFBIG, r"a file would be larger than the limit for files[\s\S]*ulimit -f unlimited"),
+        (errno.EROFS, r"the file system is read-only[\s\S]*hydra\.run\.dir"),
+        (errno.EIO, r"the disk reports an error"),
+    ],
+)
+def test_errors_of_the_disk_end_with_status_1(number: int, text: str) -> None:
+    with pytest.raises(UserError, match=f"/x/y: cannot write: {text}") as caught, told():
+        raise OSError(number, "whatever", "/x/y")
+    assert caught.value.exit_code == 1
+
+
+def test_other_errors_of_files_are_told_in_the_folder_of_the_run_only(tmp_path: Path) -> None:
+    message = r"run/log: cannot write: Is a directory[\s\S]*see to the folder"
+    with pytest.raises(UserError, match=message), told(tmp_path / "run"):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(tmp_path / "run" / "log"))
+    for name in (str(tmp_path / "data.csv"), None, 3):
+        with pytest.raises(FileNotFoundError), told(tmp_path / "run"):
+            raise FileNotFoundError(errno.ENOENT, "No such file", name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DataLoader worker (pid 7) is killed by signal: Killed. ",
+        "DataLoader worker (pid(s) 7, 8) exited unexpectedly",
+        "DataLoader worker (pid 7) exited unexpectedly with exit code 7. Details are lost due to multiprocessing.",
+    ],
+)
+def test_a_loader_process_that_died_is_told_wherever_it_is_noticed(text: str) -> None:
+    with (
+        pytest.raises(UserError, match=r"data\.num_workers: a loader process died: DataLoader worker") as caught,
+        told(),
+    ):
+        raise RuntimeError(text)
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("mat1 and mat2"), KeyError("x"), OSError("x")])
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    assert explained(error) is None
+    with pytest.raises(type(error)) as caught, told():
+        raise error
+    assert caught.value is error
+
+
+def test_user_errors_and_the_end_of_the_program_pass_through() -> None:
+    for error in (UserError("out of memory"), SystemExit(143), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught, told():
+            raise error
+        assert caught.value is error

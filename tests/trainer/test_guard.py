@@ -1,0 +1,275 @@
+"""Losses, gradients and weights that are not finite. Whole runs are in tests/faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lightkit.checkpoint import content
+from lightkit.common.errors import UserError
+from lightkit.trainer import Step, Supervised
+from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard, bad_parameter, copied
+from tests.trainer.parts import CPU, network, trainer
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Bad(Supervised):
+    """The training losses of these steps, counted from 1, are not finite; each `times` times."""
+
+    def __init__(self, *steps: int, value: float = NAN, times: int = 10**9) -> None:
+        self.steps, self.value, self.left = steps, value, dict.fromkeys(steps, times)
+        self.trainer: Any = None
+
+    def step(self, model: nn.Module, batch: Any, criterion: Any) -> Step:
+        step = super().step(model, batch, criterion)
+        number = self.trainer.state.step + 1
+        if model.training and self.left.get(number, 0):
+            self.left[number] -= 1
+            return Step(step.loss * self.value, step.preds, step.target)
+        return step
+
+
+def bad_run(task: Bad, guard: Guard | None = None, **changes: Any) -> Any:
+    run = trainer(task=task, guard=guard, **changes)
+    task.trainer = run
+    return run
+
+
+def lazy(guard: Guard) -> Guard:
+    """As on a GPU, where losses are added up and looked at now and then."""
+    guard._sum = torch.zeros(())
+    return guard
+
+
+def rollback(run: Any, **options: Any) -> RollbackGuard:
+    parts = {
+        "model": run.model,
+        "optimizer": run.optimizer,
+        "scheduler": run.scheduler,
+        "precision": run.engine.precision,
+        "callbacks": {},
+        "metrics": {"train": run.train_metrics},
+        "state": run.state,
+    }
+    return RollbackGuard(
+        CPU,
+        gather=lambda: content.gather(**parts),
+        apply=lambda saved: content.apply(saved, **parts),
+        purge=lambda: None,
+        **{"limit": 3, "every": 2, "factor": 0.5} | options,
+    )
+
+
+def finite(run: Any) -> bool:
+    return all(torch.isfinite(tensor).all() for tensor in run.model.state_dict().values())
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_bad_loss_ends_the_run_with_the_weights_of_the_step_before(value: float) -> None:
+    run = bad_run(Bad(3, value=value))
+    other = trainer(timetable={"steps": 2})
+    with pytest.raises(UserError, match=r"no longer finite at step 3 \(epoch 1, samples from 20 on\)") as caught:
+        run.fit()
+    assert caught.value.exit_code == 3
+    other.fit()
+    for mine, theirs in zip(run.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_first_bad_tensor_is_named() -> None:
+    run = trainer()
+    with torch.no_grad():
+        run.model[4].bias.fill_(INF)
+    with pytest.raises(UserError, match=r"parameter 4\.bias is not finite"):
+        run.fit()
+
+    run = trainer()
+    run.model[2] = Reciprocal()
+    with pytest.raises(UserError, match=r"the output of 2 is the first that is not finite"):
+        run.fit()
+
+
+class Reciprocal(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1 / (x - x)
+
+
+def spoilt(run: Any, position: int, tensor: int) -> None:
+    """Make one tensor of a batch of every epoch bad."""
+    batches = run.train.epoch
+
+    def epoch(number: int, start: int = 0) -> Iterator[Any]:
+        for index, batch in enumerate(batches(number, start)):
+            if start + index * run.train.batch_size == position:
+                batch = tuple(part * (NAN if place == tensor else 1.0) for place, part in enumerate(batch))
+            yield batch
+
+    run.train.epoch = epoch
+
+
+@pytest.mark.parametrize("tensor", [0, 1])
+def test_the_bad_tensor_of_a_batch_is_named(tensor: int) -> None:
+    run = trainer()
+    spoilt(run, 10, tensor)
+    with pytest.raises(UserError, match=rf"samples from 10 on\); tensor {tensor} of the batch is not finite"):
+        run.fit()
+
+
+def test_names_are_those_of_the_bare_model() -> None:
+    model = network()
+    with torch.no_grad():
+        model[0].weight.fill_(NAN)
+    run = trainer(nn.DataParallel(model, device_ids=None) if not torch.cuda.is_available() else model)
+    with pytest.raises(UserError, match=r"; parameter 0\.weight is not finite"):
+        run.fit()
+
+
+def test_skipped_steps_are_counted_and_leave_no_trace_in_weights_or_buffers() -> None:
+    run = trainer(guard=SkipGuard(CPU, limit=5))
+    spoilt(run, 10, 0)
+    run.fit()
+    assert run.state.skipped == 2
+    assert run.state.step == 8
+    assert finite(run)
+
+
+def test_a_window_with_one_bad_batch_is_left_out_as_a_whole() -> None:
+    run = trainer(guard=SkipGuard(CPU, limit=5), timetable={"accumulate": 2, "epochs": 1})
+    spoilt(run, 10, 0)
+    before = [parameter.detach().clone() for parameter in run.model.parameters()]
+    run.timetable = trainer(timetable={"accumulate": 2, "steps": 1}).timetable
+    run.fit()
+    assert run.state.skipped == run.state.step == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True))
+
+
+def test_skipping_ends_at_its_limit() -> None:
+    run = bad_run(Bad(2, 3, 4), SkipGuard(CPU, limit=2))
+    with pytest.raises(UserError, match=r"at step 4 [\s\S]*; 2 steps were skipped before") as caught:
+        run.fit()
+    assert caught.value.exit_code == 3
+    assert run.state.skipped == 2
+
+
+def test_going_back_takes_a_state_that_is_old_enough() -> None:
+    task = Bad(6, times=1)
+    run = bad_run(task)
+    run.guard = rollback(run, every=2)
+    rates = []
+    run.save = lambda value: rates.append((run.state.step, run.optimizer.param_groups[0]["lr"]))
+    run.fit()
+    assert (run.state.step, run.state.rollbacks) == (8, 1)
+    assert (2, 0.025) in rates, "of the states of steps 2 and 4 the older one, with half the rate"
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
+    assert finite(run)
+
+
+def test_each_time_the_rates_are_lower() -> None:
+    run = bad_run(Bad(3, times=2))
+    run.guard = rollback(run, factor=0.1)
+    run.fit()
+    assert run.state.rollbacks == 2
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.1**2)
+
+
+def test_going_back_ends_at_its_limit() -> None:
+    run = bad_run(Bad(3))
+    run.guard = rollback(run, limit=2)
+    with pytest.raises(UserError, match=r"at step 3 [\s\S]*went back 2 times before") as caught:
+        run.fit()
+    assert caught.value.exit_code == 3
+
+
+def bad_weight(run: Any, step: int) -> None:
+    """Spoil a weight in the optimizer step that leads to `step`."""
+    original, done = run.engine.step, []
+
+    def once(optimizer: Any, **options: Any) -> Any:
+        norm = original(optimizer, **options)
+        if run.state.step + 1 == step and not done:
+            done.append(step)
+            with torch.no_grad():
+                run.model[0].weight[0, 0] = NAN
+        return norm
+
+    run.engine.step = once
+
+
+@pytest.mark.parametrize("make", [Guard, lambda device: SkipGuard(device, limit=3)])
+def test_a_bad_weight_is_never_saved(make: Any) -> None:
+    saved: list[int] = []
+    run = trainer(guard=make(CPU), timetable={"save_steps": 1})
+    run.save = lambda value: saved.append(run.state.step)
+    bad_weight(run, 3)
+    with pytest.raises(UserError, match=r"parameter 0\.weight is no longer finite after step 3 \(epoch 1\)") as caught:
+        run.fit()
+    assert caught.value.exit_code == 3
+    assert saved == [1, 2]
+
+
+def test_going_back_from_a_bad_weight() -> None:
+    run = trainer(timetable={"save_steps": 1})
+    run.guard = rollback(run)
+    bad_weight(run, 3)
+    run.fit()
+    assert (run.state.step, run.state.rollbacks) == (8, 1)
+    assert finite(run)
+
+
+def test_a_state_to_go_back_to_is_never_a_bad_one() -> None:
+    run = trainer(timetable={"save_epochs": None})
+    run.guard = rollback(run, limit=0, every=2)
+    bad_weight(run, 4)
+    with pytest.raises(UserError, match=r"parameter 0\.weight is no longer finite after step 4"):
+        run.fit()
+
+
+def test_bad_parameters_are_found_by_name() -> None:
+    model = network()
+    assert bad_parameter(model) is None
+    model[4].weight.requires_grad_(False).fill_(INF)
+    model.register_buffer("mask", torch.full((2,), -INF))
+    assert bad_parameter(model) is None, "what is not trained may hold what it likes"
+    with torch.no_grad():
+        model[4].bias.fill_(INF)
+        model[1].weight[0] = -INF
+    assert bad_parameter(model) == "1.weight", "also where infinities cancel out"
+    assert bad_parameter(nn.ReLU()) is None
+
+
+def test_large_weights_are_not_bad() -> None:
+    model = nn.Linear(4, 4)
+    with torch.no_grad():
+        model.weight.fill_(3e38)
+    assert bad_parameter(model) is None
+
+
+@pytest.mark.parametrize("log", [1, 3, 100])
+def test_a_late_look_still_keeps_bad_losses_out_of_checkpoints(log: int) -> None:
+    saved: list[int] = []
+    run = bad_run(Bad(2), lazy(Guard(CPU)), timetable={"log_steps": log, "save_steps": 3})
+    run.save = lambda value: saved.append(run.state.step)
+    with pytest.raises(UserError, match=r"no longer finite at step \d \(epoch 1\) or a few steps before"):
+        run.fit()
+    assert saved == []
+
+
+def test_a_late_look_at_a_state_to_keep_is_not_forgotten() -> None:
+    run = bad_run(Bad(2, times=1), timetable={"log_steps": 100, "save_epochs": None})
+    run.guard = lazy(rollback(run, every=2))
+    run.fit()
+    assert run.state.rollbacks == 1
+    assert finite(run)
+
+
+def test_copies_have_tensors_of_their_own() -> None:
+    tensor = torch.zeros(2)
+    made = copied({"a": [tensor, (tensor, 3)], "b": "x"})
+    tensor += 1
+    assert made["a"][0].tolist() == made["a"][1][0].tolist() == [0, 0]
+    assert (made["a"][1][1], made["b"]) == (3, "x")
