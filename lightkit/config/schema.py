@@ -141,8 +141,9 @@ class DeviceConfig:
 
     name: str = "auto"
     """`auto` (a GPU when there is one), `cpu`, `cuda`, `cuda:1`, `mps`."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of the forward pass; `bf16` uses autocast and keeps weights and losses in fp32."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the forward pass; `bf16` and `fp16` use autocast and keep weights and losses in fp32, `fp16` with a
+    loss scale."""
     parallel: Literal["none", "dp"] = "none"
     """`dp` splits each batch over the visible GPUs with `torch.nn.DataParallel`."""
     deterministic: bool = False

@@ -76,15 +76,53 @@ class Bf16(Precision):
     """Matrix products in bfloat16 by autocast; weights, gradients, outputs and losses stay in fp32."""
 
     name = "bf16"
+    dtype = torch.bfloat16
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Context of the forward pass; a new one each time, since a nested use of the same one would not end."""
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=self.dtype)
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Let the model give its outputs in fp32, so that losses and metrics are computed in it."""
         model.register_forward_hook(_full_outputs)
         return model
+
+
+class Fp16(Bf16):
+    """Matrix products in float16, with a loss scale that keeps small gradients from vanishing.
+
+    A step whose gradients overflow is left out and the scale halved (Micikevicius et al. 2018,
+    https://arxiv.org/abs/1710.03740); the scale is part of a checkpoint.
+    """
+
+    name = "fp16"
+    dtype = torch.float16
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.scaler = torch.amp.GradScaler(device.type)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of the scaled loss."""
+        self.scaler.scale(loss).backward()
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Divide the gradients by the scale, so that clipping sees their true size."""
+        self.scaler.unscale_(optimizer)
+
+    def update(self, optimizer: Optimizer) -> None:
+        """Step where all gradients are finite, and adapt the scale."""
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale, and how long it has held."""
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a saved scale."""
+        if state:
+            self.scaler.load_state_dict(state)
 
 
 def clear_gradients(optimizer: Optimizer) -> None:
@@ -114,11 +152,11 @@ def full(value: Any) -> Any:
     return value
 
 
-_KINDS: dict[str, type[Precision]] = {kind.name: kind for kind in (Precision, Bf16)}
+_KINDS: dict[str, type[Precision]] = {kind.name: kind for kind in (Precision, Bf16, Fp16)}
 
 
 def make_precision(name: str, device: torch.device) -> Precision:
-    """The precision of that name, `fp32` or `bf16`.
+    """The precision of that name: `fp32`, `bf16` or `fp16`.
 
     Raises:
         UserError: There is no such precision, or the device has none.

@@ -188,9 +188,7 @@ def test_half_precision_outputs_of_any_shape_become_fp32():
 
 
 def test_another_precision_is_refused():
-    with pytest.raises(
-        UserError, match=r"device\.precision: no such precision(.|\n)*choices:  fp32, bf16 \(nearest: bf16\)"
-    ):
+    with pytest.raises(UserError, match=r"device\.precision: no such precision(.|\n)*choices:  fp32, bf16, fp16"):
         make_precision("bf61", CPU)
 
 
@@ -198,3 +196,25 @@ def test_a_gpu_without_bf16_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
     with pytest.raises(UserError, match=r"this GPU has no bfloat16(.|\n)*device\.precision=fp32"):
         make_precision("bf16", torch.device("cuda", 0))
+
+
+def test_fp16_leaves_out_a_step_that_overflows_and_halves_its_scale():
+    precision = make_precision("fp16", CPU)
+    layer = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    before, scale = layer.weight.detach().clone(), precision.scaler.get_scale()
+    precision.backward(layer(torch.tensor([[float("inf"), 1.0]])).sum())
+    precision.step(optimizer, clip=make_clip())
+    assert torch.equal(layer.weight, before)
+    assert precision.scaler.get_scale() == scale / 2
+    precision.backward(layer(torch.ones(1, 2)).sum())
+    precision.step(optimizer, clip=make_clip())
+    torch.testing.assert_close(layer.weight, before - 0.1)
+
+
+def test_the_scale_goes_into_a_checkpoint_and_comes_back():
+    precision, other = make_precision("fp16", CPU), make_precision("fp16", CPU)
+    precision.backward(torch.ones(1, requires_grad=True).sum())
+    precision.scaler.update(2.0**7)
+    other.load_state_dict(precision.state_dict())
+    assert other.scaler.get_scale() == 2.0**7
