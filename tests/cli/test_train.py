@@ -38,13 +38,16 @@ def test_hydra_run_dir_is_respected(cli: Cli, runner: Any, project: Path) -> Non
     assert "already holds a run" in again.err
 
 
+def test_a_run_folder_that_refers_to_nothing(process: Cli) -> None:
+    odd = process("train", "hydra.run.dir=mine/${no_such_key}")
+    assert odd.code == 2
+    assert "hydra.run.dir: cannot be worked out" in odd.err
+
+
 def test_the_time_in_hydra_run_dir(cli: Cli, runner: Any, project: Path) -> None:
     done = cli("train", "hydra.run.dir=mine/${now:%Y}-${name}")
     assert done.code == 0, done.err
     assert re.fullmatch(r"mine/\d{4}-digits_mlp", str(runner.asked[0][1].relative_to(project)))
-    odd = cli("train", "hydra.run.dir=mine/${no_such_key}")
-    assert odd.code == 2
-    assert "hydra.run.dir: cannot be worked out" in odd.err
 
 
 def test_outputs_go_to_the_project_from_any_folder_below(
