@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lightkit.common.errors import UserErrors
-from lightkit.config import Composed, compose
+from lightkit.config import Composed, compose, to_plain
+from lightkit.config.arguments import EXTRAS
 from lightkit.config.describe import first_comment
 from lightkit.config.experiments import experiment_names
 from lightkit.config.project import shipped_conf, shipped_experiments
-from lightkit.config.schema import Config
+from lightkit.config.schema import Config, FinetuneConfig
 
 CONF = shipped_conf()
 FILES = sorted(path for path in CONF.glob("*/**/*.yaml") if not path.name.startswith("_"))
 EXPERIMENTS = sorted(experiment_names(shipped_experiments()))
 TO_BE_GIVEN = "a value is missing"
+TO_BE_INSTALLED = "which is not installed"
+PRESETS = sorted(path.stem for path in FILES if path.parent.name == "finetune")
 
 
 def choice(path: Path) -> str:
@@ -25,11 +31,11 @@ def choice(path: Path) -> str:
 
 
 def composed_but_for_blanks(overrides: list[str]) -> Composed | None:
-    """The configuration, or None when nothing but values for the user to give is missing."""
+    """The configuration, or None when nothing but values for the user to give, or an extra, is missing."""
     try:
         return compose(overrides)
     except UserErrors as report:
-        others = [error for error in report.errors if error.what != TO_BE_GIVEN]
+        others = [error for error in report.errors if error.what != TO_BE_GIVEN and TO_BE_INSTALLED not in error.what]
         assert not others, "\n\n".join(map(str, others))
         return None
 
@@ -37,7 +43,8 @@ def composed_but_for_blanks(overrides: list[str]) -> Composed | None:
 @pytest.mark.parametrize("path", FILES, ids=choice)
 def test_every_option_composes(project: Path, path: Path) -> None:
     composed = composed_but_for_blanks([choice(path)])
-    assert composed is not None or "???" in path.read_text(encoding="utf-8")
+    is_extra = path.stem in EXTRAS and importlib.util.find_spec(path.stem) is None
+    assert composed is not None or is_extra or "???" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", FILES, ids=choice)
@@ -66,3 +73,44 @@ def test_a_data_set_brings_loss_and_metrics_and_both_can_be_changed(project: Pat
     assert plain.choices["metrics@_global_.metrics" if "metrics@_global_.metrics" in plain.choices else "metrics"]
     assert plain.cfg.loss._target_ != changed.cfg.loss._target_
     assert changed.cfg.metrics == plain.cfg.metrics
+
+
+def test_the_presets_of_fine_tuning_are_all_there() -> None:
+    wanted = "none full head freeze probe gradual discriminative lora adapter prefix prompt bitfit norm peft"
+    assert sorted(wanted.split()) == PRESETS
+
+
+def test_the_base_of_fine_tuning_says_what_the_schema_says() -> None:
+    written = yaml.safe_load((CONF / "finetune/_base.yaml").read_text(encoding="utf-8"))
+    assert written == dataclasses.asdict(FinetuneConfig())
+
+
+def test_every_line_of_the_base_of_fine_tuning_says_what_it_is() -> None:
+    lines = (CONF / "finetune/_base.yaml").read_text(encoding="utf-8").splitlines()
+    plain = {"weights:", "head:", "lora:", "adapter:", "prefix:", "distill:", "rank: 8"}
+    assert not [line for line in lines if "#" not in line and line.strip() not in plain]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_says_in_full_what_trains(name: str) -> None:
+    written = yaml.safe_load((CONF / f"finetune/{name}.yaml").read_text(encoding="utf-8"))
+    assert ("freeze" in written) == ("train" in written) == (name not in ("none", "discriminative"))
+    if written.get("freeze") == ["*"]:
+        assert "@head" in written["train"]
+
+
+@pytest.mark.parametrize(
+    "names", ["head,lora", "lora,adapter,prefix", "lora,norm", "gradual,discriminative", "probe,prompt", "lora,full"]
+)
+def test_presets_combine(project: Path, names: str) -> None:
+    cfg = to_plain(compose([f"finetune=[{names}]"]).cfg.finetune)
+    last = yaml.safe_load((CONF / f"finetune/{names.rpartition(',')[2]}.yaml").read_text(encoding="utf-8"))
+    assert all(cfg[key] == value for key, value in last.items() if isinstance(value, list))
+    for name in names.split(","):
+        written = yaml.safe_load((CONF / f"finetune/{name}.yaml").read_text(encoding="utf-8"))
+        parts = {key: value for key, value in written.items() if isinstance(value, dict)}
+        assert all(cfg[key][inner] for key, value in parts.items() for inner in value)
+
+
+def test_without_a_preset_nothing_is_fine_tuned(project: Path) -> None:
+    assert to_plain(compose([]).cfg.finetune) == dataclasses.asdict(FinetuneConfig())

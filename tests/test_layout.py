@@ -31,7 +31,7 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Third-party package: the places that may import it.
 ONLY_IN = {
     "hydra": ("lightkit/config/", "lightkit/sweep/"),
-    "omegaconf": ("lightkit/config/", "lightkit/sweep/", "lightkit/cli/", "lightkit/build.py", "lightkit/runner/"),
+    "omegaconf": ("lightkit/config/", "lightkit/sweep/", "lightkit/cli/", "lightkit/build/", "lightkit/runner/"),
     "torchensemble": ("lightkit/ensemble/bridge.py",),
     "tensorboard": ("lightkit/loggers/",),
     "rich": ("lightkit/loggers/",),

@@ -71,7 +71,7 @@ def _tensors(name: str, one: torch.Tensor, other: torch.Tensor) -> Difference | 
         return Difference(name, "shape", *texts)
     if one.dtype != other.dtype:
         return Difference(name, "type", *texts)
-    if torch.equal(_bits(one), _bits(other)):
+    if torch.equal(bits(one), bits(other)):
         return None
     one, other = _wide(one), _wide(other)
     same = (one == other) | (torch.isnan(one) & torch.isnan(other))
@@ -80,8 +80,16 @@ def _tensors(name: str, one: torch.Tensor, other: torch.Tensor) -> Difference | 
     return Difference(name, "values" if count else "bits", *texts, largest=float(gaps.max()), count=count)
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in host memory, row by row whatever its strides."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return plain.contiguous().reshape(-1).view(torch.uint8)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have one shape, one type and the same bits, on whatever devices."""
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    return alike and torch.equal(bits(one), bits(other))
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,37 +12,54 @@ from torch import nn
 
 from lightkit.checkpoint.content import upgrade
 from lightkit.checkpoint.files import HashingFile, write_atomically
+from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.plain import to_plain
 from lightkit.checkpoint.reading import LABEL, reason
 from lightkit.common.errors import UserError
 
-FILES = {"weights": "weights.pt", "safetensors": "weights.safetensors", "model": "model.pt"}
-"""Kind of export and the file it goes to in a run's folder."""
+FILES = {
+    "weights": "weights.pt",
+    "safetensors": "weights.safetensors",
+    "model": "model.pt",
+    "adapter": "adapter.pt",
+}
+"""Kind of export and the file it goes to in a run's folder; `lightkit.checkpoint.delta.write_delta` writes adapters."""
 
 
-def export(kind: str, folder: Path, model: nn.Module) -> Path:
-    """Write the weights a model holds into a run's folder, over the file of an earlier export.
+def export(kind: str, folder: Path, model: nn.Module, *, state: Mapping[str, Any] | None = None) -> Path:
+    """Write the weights a model holds, or a given state, into a run's folder, over the file of an earlier export.
 
     Args:
         kind: `weights`: a state dict that `torch.load` opens anywhere; `safetensors`; `model`: the model itself, which
             opens only where its code is.
         folder: The run's folder.
-        model: The model, without wrappers.
+        model: The model, without wrappers. With `model` and a `state`, a copy of it gets the state, so it must be of
+            the class that the state belongs to.
+        state: Tensors by name to write instead of the model's own, such as those of a merged model.
 
     Returns:
         The file.
 
     Raises:
-        UserError: There is no such kind, or the file cannot be written.
+        UserError: There is no such kind, the state does not fit the model, or the file cannot be written.
     """
-    if kind not in FILES:
-        raise UserError("no such kind of export", key="checkpoint.export", received=kind, choices=FILES)
+    if kind not in FILES or kind == "adapter":
+        choices = [name for name in FILES if name != "adapter"]
+        raise UserError("no such kind of export", key="checkpoint.export", received=kind, choices=choices)
     path = folder / FILES[kind]
     if kind == "model":
-        write_model(model, path)
+        write_model(model if state is None else _holding(model, state), path)
     else:
-        (write_safetensors if kind == "safetensors" else write_state_dict)(model.state_dict(), path)
+        write = write_safetensors if kind == "safetensors" else write_state_dict
+        write(model.state_dict() if state is None else state, path)
     return path
+
+
+def _holding(model: nn.Module, state: Mapping[str, Any]) -> nn.Module:
+    """A copy of a model with another state."""
+    holder = copy.deepcopy(model)
+    fit(holder, state, source="the state to write")
+    return holder
 
 
 def write_state_dict(state: Mapping[str, Any], path: Path) -> None:

@@ -12,9 +12,10 @@ import torch
 from lightkit.checkpoint import manifest
 from lightkit.checkpoint.compare import flat
 from lightkit.checkpoint.content import upgrade
+from lightkit.checkpoint.delta import read_delta
 from lightkit.checkpoint.formats import ARCHIVE, kind_of, open_file
 from lightkit.checkpoint.reading import LABEL, DamagedError, check_bytes, entry_of
-from lightkit.checkpoint.weights import read_weights
+from lightkit.checkpoint.weights import AdapterFileError, read_weights
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,11 @@ def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Fact
     Raises:
         UserError: It is damaged, holds code or no weights (exit code 5).
     """
-    weights = read_weights(path, trust=trust, key=key)
-    lines = [
-        ("file", str(weights.path)),
-        ("kind", weights.kind + (f", weights in {weights.key}" if weights.key else "")),
-    ]
-    lines.append(("size", f"{size_text(weights.path.stat().st_size)}, {_checksum(weights.path)}"))
+    try:
+        weights = read_weights(path, trust=trust, key=key)
+    except AdapterFileError:
+        return _adapter(path)
+    lines = _file_lines(weights.path, weights.kind + (f", weights in {weights.key}" if weights.key else ""))
     config = ""
     if weights.kind == "lightkit checkpoint":
         content = open_file(weights.path)
@@ -55,7 +55,7 @@ def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Fact
     lines.append(("weights", amount(weights.state)))
     if weights.left_out:
         lines.append(("besides", ", ".join(weights.left_out)))
-    return Facts(lines, [(name, _shape(tensor), _type(tensor)) for name, tensor in weights.state.items()], config)
+    return Facts(lines, _rows(weights.state), config)
 
 
 def checkpoints(folder: Path) -> list[dict[str, Any]]:
@@ -96,6 +96,27 @@ def size_text(count_bytes: float) -> str:
             return f"{count_bytes:.3g} {unit}"
         count_bytes /= 1000
     return f"{count_bytes:.3g} GB"
+
+
+def _adapter(path: Path) -> Facts:
+    found = read_delta(path)
+    lines = [
+        *_file_lines(path, "adapter: what differs from its base weights"),
+        ("base", f"{found.source or 'not named'}, fingerprint {found.fingerprint}"),
+        ("weights", amount(found.tensors)),
+        ("besides", f"{len(found.kept)} tensors are the base's own"),
+    ]
+    tied = [(name, "", f"tied to {first}") for name, first in found.tied.items()]
+    return Facts(lines, [*_rows(found.tensors), *tied], found.config)
+
+
+def _file_lines(path: Path, kind: str) -> list[tuple[str, str]]:
+    size = f"{size_text(path.stat().st_size)}, {_checksum(path)}"
+    return [("file", str(path)), ("kind", kind), ("size", size)]
+
+
+def _rows(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str, str]]:
+    return [(name, _shape(tensor), _type(tensor)) for name, tensor in tensors.items()]
 
 
 def _state_lines(label: Mapping[str, Any], content: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -90,7 +90,7 @@ def _check_archive(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:  # by what is broken
         raise DamagedError(f"not a whole archive ({error})") from error
     if broken is not None:
         raise DamagedError(f"the checksum of its part {broken} differs")

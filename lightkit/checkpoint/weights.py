@@ -26,6 +26,7 @@ from torch import nn
 
 import lightkit.checkpoint.manifest as manifest
 from lightkit.checkpoint import content as lightkit_content
+from lightkit.checkpoint.delta import is_delta
 from lightkit.checkpoint.fitting import Report, fit
 from lightkit.checkpoint.formats import SAFETENSORS, kind_of, open_file, shards, unreadable
 from lightkit.checkpoint.names import renamed, unwrapped
@@ -64,6 +65,24 @@ class Weights:
     def source(self) -> str:
         """The file, and where in it."""
         return f"{self.path} ({self.key})" if self.key else str(self.path)
+
+
+class AdapterFileError(UserError):
+    """An adapter file was given where weights are wanted.
+
+    Args:
+        path: The file.
+        content: What is in it.
+    """
+
+    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
+        base = content.get("base") or {}
+        super().__init__(
+            "this is an adapter file: it holds only what differs from its base weights, and needs them",
+            key=str(path),
+            expected=f"it on top of {base.get('source') or 'weights'} with fingerprint {base.get('fingerprint')}",
+            fix=f"lightkit ckpt merge {path} OUT writes the full model; finetune.weights.adapter={path} uses it",
+        )
 
 
 def read_weights(
@@ -158,6 +177,8 @@ def _read(path: Path, *, trust: bool, key: str | None) -> Weights:
         return _weights(content.state_dict(), path, "whole model", None)
     if not isinstance(content, Mapping):
         raise unreadable(path, f"it holds a {type(content).__name__}, not tensors by name")
+    if is_delta(content) and key is None:
+        raise AdapterFileError(path, content)
     if LABEL in content and isinstance(content.get("model"), dict) and key is None:
         has_average = content.get("ema") is not None
         state = lightkit_content.model_state(lightkit_content.upgrade(dict(content)))

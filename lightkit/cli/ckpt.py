@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import CONFIG_FILE, find_run, project
+from lightkit.cli.ckpt_average import average
+from lightkit.cli.ckpt_source import checkpoints, given, reading
+from lightkit.cli.ckpt_write import convert, merge
+from lightkit.cli.folders import CONFIG_FILE
 from lightkit.cli.terminal import number, say, table
 from lightkit.common.errors import UserError
-
-if TYPE_CHECKING:
-    from lightkit.checkpoint.weights import Weights
 
 # Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
 
@@ -20,21 +20,30 @@ HELP = {
     "ckpt": """\
 usage: lightkit ckpt inspect RUN|FILE [--tensors] [--key KEY] [--trust]
        lightkit ckpt convert RUN|FILE OUT [--to weights|safetensors|model|state] [--key KEY] [--trust] [--overwrite]
+       lightkit ckpt merge RUN|ADAPTER OUT [--to weights|safetensors|model] [--base FILE] [--overwrite]
+       lightkit ckpt average RUN|FILE RUN|FILE... OUT [--weights 0.5,0.5 | --greedy] [--to KIND] [--overwrite]
        lightkit ckpt diff RUN|FILE RUN|FILE [--all] [--key KEY] [--trust]
        lightkit ckpt prune RUN [--keep-last N] [--keep-best N] [--keep-every N] [--dry-run]
 
 inspect  what is in a file, or which checkpoints a run has and whether they are whole
 convert  write the weights (a moving average where the run kept one) for others to read
+merge    write the full model of a fine-tuning in its plain architecture, with LoRA put into its weights
+average  write the mean of the weights of several models, which were fine-tuned from the same weights
 diff     tensors that differ, and by how much; ends with 1 where any does
 prune    delete checkpoints of a run that has ended, by its manifest and nothing else
 
 RUN is the folder of a run, its name, or `last` for the newest one; its best checkpoint is taken. FILE is a checkpoint,
 or weights in a file of torch.save (Lightning, timm, ...) or safetensors, or the folder of a Hugging Face model.
+ADAPTER is the file that checkpoint.export=adapter writes; RUN/adapter.pt.
 
 options:
   --to KIND         weights: a state dict that torch.load opens anywhere; safetensors; model: the model with its class,
                     which opens only where its code is; state: the whole checkpoint
                     (default: safetensors where OUT ends so, otherwise weights)
+  --base FILE       the weights an adapter was trained on (default: where they were then)
+  --weights LIST    how much each model counts, as 0.2,0.8 (default: all the same)
+  --greedy          average only what helps: from the best run on, each that does not make the average worse on the
+                    validation split of the first
   --key KEY         where in the file the weights are, such as model or ema.weights (default: the usual places)
   --trust           open a pickle of Python objects, which runs the code in it: only for files whose origin you know
   --overwrite       replace OUT where it exists
@@ -51,15 +60,16 @@ A file that cannot be read ends it with 5.
 examples:
   lightkit ckpt inspect last
   lightkit ckpt convert last model.safetensors
+  lightkit ckpt merge last merged.pt
+  lightkit ckpt average last outputs/runs/2026-01-31/12-00-00-a soup.pt
   lightkit ckpt diff outputs/runs/2026-01-31/12-00-00-a outputs/runs/2026-01-31/12-30-00-b
   lightkit ckpt prune last --keep-best 3 --dry-run""",
 }
-_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
 
 
 def ckpt(args: list[str]) -> int:
-    """Run one of the four actions."""
-    actions = {"inspect": inspect, "convert": convert, "diff": diff, "prune": prune}
+    """Run one of the actions."""
+    actions = {f.__name__: f for f in (inspect, convert, merge, average, diff, prune)}
     if not args or args[0] not in actions:
         received = args[0] if args else None
         raise UserError("which action?", key="lightkit ckpt", received=received, choices=actions)
@@ -68,11 +78,11 @@ def ckpt(args: list[str]) -> int:
 
 def inspect(args: list[str]) -> int:
     """What is in a file, or in the folder of a run."""
-    parser = _reading("inspect", "file")
+    parser = reading("inspect", "file")
     parser.add_argument("--tensors", action="store_true")
     options = parser.read(args)
-    path = _given(options.file)
-    folder = _checkpoints(path)
+    path = given(options.file)
+    folder = checkpoints(path)
     if folder is not None:
         return _inspect_run(folder)
     from lightkit.checkpoint.facts import describe
@@ -86,35 +96,9 @@ def inspect(args: list[str]) -> int:
     return 0
 
 
-def convert(args: list[str]) -> int:
-    """Write the weights, or the whole state, in another form."""
-    parser = _reading("convert", "file", "out")
-    parser.add_argument("--to", choices=["weights", "safetensors", "model", "state"])
-    parser.add_argument("--overwrite", action="store_true")
-    options = parser.read(args)
-    path, out = _given(options.file), Path(options.out)
-    if out.exists() and not options.overwrite:
-        raise UserError("there is such a file already", key=str(out), fix="another name, or --overwrite")
-    from lightkit.checkpoint import export
-    from lightkit.checkpoint.formats import open_file
-    from lightkit.checkpoint.weights import read_weights
-
-    weights = read_weights(path, trust=options.trust, key=options.key)
-    kind = options.to or ("safetensors" if out.suffix == ".safetensors" else "weights")
-    if kind == "state":
-        export.write_checkpoint(open_file(weights.path, trust=options.trust), out)
-    elif kind == "model":
-        export.write_model(_model(weights), out)
-    else:
-        (export.write_safetensors if kind == "safetensors" else export.write_state_dict)(weights.state, out)
-    what = "whole checkpoint" if kind == "state" else f"{len(weights.state)} tensors"
-    say(f"{what} of {weights.source} written to {out}")
-    return 0
-
-
 def diff(args: list[str]) -> int:
     """Compare two states; 1 where they differ."""
-    parser = _reading("diff", "first", "second")
+    parser = reading("diff", "first", "second")
     parser.add_argument("--all", action="store_true")
     options = parser.read(args)
     from lightkit.checkpoint.compare import compare
@@ -138,7 +122,7 @@ def prune(args: list[str]) -> int:
     for name, default in (("--keep-last", "1"), ("--keep-best", "1"), ("--keep-every", None)):
         parser.add_argument(name, default=default)
     options = parser.read(args)
-    folder = _checkpoints(_given(options.run))
+    folder = checkpoints(given(options.run))
     if folder is None:
         raise UserError("not the folder of a run with checkpoints", received=options.run)
     last, best = _count("--keep-last", options.keep_last), _count("--keep-best", options.keep_best)
@@ -155,33 +139,6 @@ def prune(args: list[str]) -> int:
     freed = size_text(sum(entry.bytes for entry in leaving))
     say(f"{freed} {'would be ' if options.dry_run else ''}freed; {', '.join(entry.file for entry in staying)} stay")
     return 0
-
-
-def _reading(action: str, *names: str) -> Parser:
-    parser = Parser(f"ckpt {action}")
-    for name in names:
-        parser.add_argument(name)
-    parser.add_argument("--key")
-    parser.add_argument("--trust", action="store_true")
-    return parser
-
-
-def _given(text: str) -> Path:
-    """The file or folder that is meant: a path, or a run by its name."""
-    path = Path(text)
-    if path.is_file() or (path.is_dir() and not (path / CONFIG_FILE).is_file()):
-        return path
-    if path.suffix in _SUFFIXES:
-        raise UserError("no such file", key=text)
-    return find_run(text, project())
-
-
-def _checkpoints(path: Path) -> Path | None:
-    """The folder of checkpoints of a run or at a path; None where it is something else."""
-    for folder in (path / "checkpoints", path):
-        if (folder / "manifest.json").is_file():
-            return folder
-    return None
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:
@@ -231,24 +188,8 @@ def _state(text: str, options: Any) -> dict[str, Any]:
     from lightkit.checkpoint.reading import read
     from lightkit.checkpoint.weights import read_weights
 
-    weights = read_weights(_given(text), trust=options.trust, key=options.key)
+    weights = read_weights(given(text), trust=options.trust, key=options.key)
     return flat(read(weights.path)) if options.all else dict(weights.state)
-
-
-def _model(weights: Weights) -> Any:
-    """The model of the run a checkpoint belongs to, with its weights."""
-    run = weights.path.resolve().parent.parent
-    if weights.kind != "lightkit checkpoint" or not (run / CONFIG_FILE).is_file():
-        what = "a whole model can be made from a checkpoint in the folder of its run only"
-        raise UserError(what, key=str(weights.path), fix="--to weights or --to safetensors")
-    from lightkit.build import build
-    from lightkit.checkpoint.weights import load_weights
-    from lightkit.config import load_run
-
-    parts = build(load_run(run, ["device.name=cpu"]).cfg, run)
-    parts.data.close()
-    load_weights(parts.model, weights)
-    return parts.model
 
 
 def _count(option: str, text: str, *, least: int = 0) -> int:

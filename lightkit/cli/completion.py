@@ -16,7 +16,7 @@ from lightkit.common.errors import UserError
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
 OF_RUNS = ("eval", "predict", "resume", "ckpt")
-OVERRIDDEN = ("train", "config", "verify-resume", "eval", "predict", "resume")
+OVERRIDDEN = ("train", "plan", "config", "verify-resume", "eval", "predict", "resume")
 VALUES = {"--cfg": ("job", "hydra", "all"), "--split": ("val", "test", "train"), "--checkpoint": ("best", "last")}
 """Values of options that are the same for every command; for `--from` they are the runs."""
 

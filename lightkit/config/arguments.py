@@ -17,6 +17,8 @@ from lightkit.config.tree import UNKNOWN
 if TYPE_CHECKING:
     from lightkit.config.check import Report
 
+EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
+"""Packages that lightkit can do without, with the extra that brings each."""
 HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
 PROVIDED: dict[Key, tuple[str, ...]] = {
     ("model",): SIZES,
@@ -84,6 +86,11 @@ def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | No
     except TargetError as error:
         if isinstance(error, BrokenError):
             report.add(place, error.sentence(target), fix=f"mend {error.place}")
+            return None
+        top = target.partition(".")[0]
+        if error.received == top and top in EXTRAS:
+            fix = f"pip install 'lightkit[{EXTRAS[top]}]'"
+            report.add(place, f"{target} needs the package {top}, which is not installed", received=target, fix=fix)
             return None
         close = nearest(error.received, error.choices)
         full = target.replace(error.received, close[0], 1) if close else None

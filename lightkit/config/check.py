@@ -15,6 +15,7 @@ from lightkit.common.suggest import nearest
 from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
 from lightkit.config.arguments import check_arguments
+from lightkit.config.finetuning import files, finetuning
 from lightkit.config.limits import out_of_range, relations
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.project import project_folders
@@ -40,9 +41,22 @@ def check(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None =
 
 
 def problems(
-    cfg: DictConfig, sources: Sources | None = None, trust: Trust | None = None, *, hooks: Any = None
+    cfg: DictConfig,
+    sources: Sources | None = None,
+    trust: Trust | None = None,
+    *,
+    hooks: Any = None,
+    starting: bool = False,
 ) -> list[UserError]:
-    """Everything that is wrong with a configuration, in its own order; `hooks` is `hydra.callbacks`."""
+    """Everything that is wrong with a configuration, in its own order.
+
+    Args:
+        cfg: The configuration without Hydra's node.
+        sources: Where its values come from.
+        trust: Which `trust` does not count, and what is not the project.
+        hooks: `hydra.callbacks`.
+        starting: It is for a run that has not begun, which needs the files that it names.
+    """
     report = Report(sources or Sources())
     tree = plain_tree(cfg, report)
     entries = entries_in(tree.get("trust"), report) if isinstance(tree, dict) else ()
@@ -52,6 +66,9 @@ def problems(
     _Checker(report).mapping(tree, Config, ())
     if isinstance(tree, dict):
         relations(tree, report)
+        finetuning(tree, report)
+    if isinstance(tree, dict) and starting:
+        files(tree, report)
     return report.errors
 
 
@@ -102,9 +119,9 @@ class _Checker:
         """A node that a schema class describes."""
         fields, is_target = schema_fields(kind), issubclass(kind, Target)
         for name, value in node.items():
-            if name in fields and name != "_target_":
+            if name in fields and name != "_target_" and not _waived(node, name):
                 self.value(value, fields[name], (*key, name))
-            elif not is_target:
+            elif name not in fields and not is_target:
                 self.unknown(value, name, [*fields], key)
         for field in dataclasses.fields(kind):
             if field.name not in node and field.name != "_target_" and _required(field):
@@ -160,6 +177,12 @@ def _class_in(kind: Any, value: Any) -> Any:
     return next(
         (part for part in parts if dataclasses.is_dataclass(part) and typing.get_origin(kind) is typing.Union), kind
     )
+
+
+def _waived(node: dict[str, Any], name: str) -> bool:
+    """Whether a value that is out of range is asked for: a rate of 0 where `allow_zero` says so."""
+    is_zero = type(node[name]) in (int, float) and node[name] == 0
+    return is_zero and name in ("lr", "lr_scale") and node.get("allow_zero") is True
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

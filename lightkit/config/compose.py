@@ -30,7 +30,7 @@ class Composed:
     Args:
         cfg: The configuration, complete and read-only, without Hydra's node.
         overrides: The overrides as typed.
-        choices: Option chosen for every group.
+        choices: Option chosen for every group; several are written as they are typed, `[head,lora]`.
         sources: Tells where a value comes from: `sources.find("optim.lr")`.
         hydra_cfg: The same with Hydra's node (`hydra_cfg.hydra.run.dir`); None for a configuration read from a run.
     """
@@ -96,14 +96,14 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
     sources = Sources(loader.layers(), rewritten.values)
     errors += misspelled_words(loader)
     task = without_hydra(cfg)
-    found = problems(task, sources, hooks=_hooks(cfg))
+    found = problems(task, sources, hooks=_hooks(cfg), starting=True)
     # Without the experiment that was meant, other keys are valid than with it.
     errors += (
         [] if GROUP in rewritten.skipped else [error for error in found if not _below(error.key, rewritten.skipped)]
     )
     if errors:
         raise UserErrors(errors)
-    choices = {str(group): str(option) for group, option in cfg.hydra.runtime.choices.items() if option is not None}
+    choices = loader.choices(cfg)
     set_hydra_config(cfg)
     return Composed(_named(complete(task), choices), list(overrides), choices, sources, cfg)
 
@@ -113,7 +113,7 @@ def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
     if cfg.get("name") is None and ({"data", "model"} <= choices.keys() or GROUP in choices):
         parts = [choices[GROUP]] if GROUP in choices else [choices["data"], choices["model"]]
         with open_dict(cfg), read_write(cfg):
-            cfg.name = "_".join(parts).replace("/", "_")
+            cfg.name = "_".join(part.strip("[]") for part in parts).replace("/", "_").replace(",", "_")
     return cfg
 
 

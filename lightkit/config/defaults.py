@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import yaml
@@ -160,9 +160,12 @@ def absolute(name: str, folder: PurePosixPath) -> str:
     return str(joined)
 
 
-def unknown_option(loader: Loader, group: str, option: str, *, origin: str) -> UserError:
-    """The error for an option that a group does not have."""
+def unknown_option(loader: Loader, group: str, option: str, *, origin: str, several: Sequence[str] = ()) -> UserError:
+    """The error for an option that a group does not have; `several` are all that were named, where it was a list."""
     choices = loader.options(group)
     close = nearest(option, choices)
-    fix = f"{group}={close[0]}" if close else f"`lightkit config {group}` lists the choices"
+    guesses = [name if name in choices else next(iter(nearest(name, choices)), name) for name in several]
+    meant = ",".join(guesses) if close else ""
+    better = f"[{meant}]" if meant else close[0] if close else ""
+    fix = f"{group}={better}" if better else f"`lightkit config {group}` lists the choices"
     return UserError("no such option", key=group, received=option, choices=choices, origin=origin, fix=fix)

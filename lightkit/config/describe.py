@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import lightkit.config.schema as schema
 from lightkit.common.errors import UserError
 from lightkit.config.annotations import in_words
@@ -19,7 +21,7 @@ from lightkit.config.compose import make_loader
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import Loader
 from lightkit.config.limits import LIMITS
-from lightkit.config.options import Argument, option_arguments
+from lightkit.config.options import Argument, option_arguments, option_values
 from lightkit.config.origins import shown
 
 
@@ -95,10 +97,27 @@ def describe_key(key: str) -> list[Row]:
 def describe_arguments(
     group: str, *, project: Path | None = None, config_dir: str | None = None
 ) -> dict[str, list[Argument]]:
-    """By option of a group: the arguments of what it builds, set or not; options without any are left out."""
+    """By option of a group: the arguments of what it builds, set or not; options without any are left out.
+
+    Of a group whose keys all have defaults, such as `finetune`, also what the option changes of these.
+    """
     loader = make_loader(project=project, config_dir=config_dir)
-    found = {name: option_arguments(loader, group, name) for name in loader.options(group)}
+    options = loader.options(group)
+    found = {name: [*_changes(loader, group, name), *option_arguments(loader, group, name)] for name in options}
     return {name: arguments for name, arguments in found.items() if arguments}
+
+
+def _changes(loader: Loader, group: str, name: str) -> list[Argument]:
+    rows = {row.key: row for row in describe_group(group) if "[]" not in row.key}
+    if not all(row.default or row.type == in_words(schema.FinetuneConfig) for row in rows.values()):
+        return []
+    found = []
+    for key, (value, comment) in option_values(loader, group, name).items():
+        row = rows.get(key)
+        if row is not None and row.default and yaml.safe_load(value) != yaml.safe_load(row.default):
+            kind = f"{row.type}; {row.default} by default"
+            found.append(Argument(key, value, comment, row.meaning, kind))
+    return found
 
 
 def unknown_key(key: str, *, project: Path | None = None, config_dir: str | None = None) -> UserError:
@@ -140,9 +159,10 @@ def _owner(kind: type, field: str) -> str:
 
 
 def _type(kind: Any, key: str) -> str:
-    limit = LIMITS.get(key.replace("[]", ".*"))
-    words = in_words(kind)
-    return f"{words}; {limit.in_words().removeprefix('a number ')}" if limit is not None else words
+    place = key.replace("[]", ".*")
+    limit, words = LIMITS.get(place) or LIMITS.get(f"{place}.*"), in_words(kind)
+    each = "" if place in LIMITS else "each "
+    return f"{words}; {each}{limit.in_words().removeprefix('a number ')}" if limit is not None else words
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -156,8 +176,9 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 @cache
 def _schema_classes() -> dict[str, ast.ClassDef]:
-    tree = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
-    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    files = sorted(Path(schema.__file__).parent.glob("*.py"))
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
+    return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 @cache

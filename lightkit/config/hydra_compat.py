@@ -134,6 +134,22 @@ class Loader(ConfigLoaderImpl):
         pairs = [(name, self.file_of(name)) for name in names]
         return [(name, path) for name, path in pairs if path is not None]
 
+    def choices(self, cfg: DictConfig) -> dict[str, str]:
+        """The option chosen for every group of the last composition; several are written as they are typed: `[a,b]`.
+
+        Hydra keeps no record of several options, so these are told from the files that were merged.
+        """
+        recorded = cfg.hydra.runtime.choices.items()
+        found = {str(group): str(option) for group, option in recorded if option is not None}
+        several: dict[str, dict[str, None]] = {}
+        for default in self.defaults:
+            group, _, option = str(default.config_path).partition("/")
+            # What an option is based on was not chosen, and a file that starts with `_` is no option.
+            is_base = str(default.parent).startswith(f"{group}/") or option.rpartition("/")[2].startswith("_")
+            if option and not is_base and group != "hydra" and group not in {key.partition("@")[0] for key in found}:
+                several.setdefault(group, {})[option] = None
+        return {**found, **{group: _as_typed(list(options)) for group, options in several.items()}}
+
     def layers(self) -> list[tuple[Path, str]]:
         """File and package of every layer of the last composition, the strongest last."""
         found = []
@@ -170,6 +186,10 @@ class Loader(ConfigLoaderImpl):
         self.defaults = defaults
         self.base = super()._compose_config_from_defaults_list(defaults, repo)
         return self.base
+
+
+def _as_typed(options: Sequence[str]) -> str:
+    return options[0] if len(options) == 1 else f"[{','.join(options)}]"
 
 
 def split_sweep(loader: Loader, overrides: Sequence[str]) -> list[list[str]]:

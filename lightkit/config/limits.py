@@ -40,9 +40,10 @@ class Limit:
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 _COUNT, _FROM_ZERO, _ABOVE_ZERO = Limit(low=1), Limit(low=0), Limit(low=0, open_low=True)
 _SHARE, _PART = Limit(low=0, high=1), Limit(low=0, high=1, open_high=True)
-_RATE = Limit(
-    low=0, open_low=True, fix="to keep parameters as they are, freeze them instead of giving them a rate of 0"
-)
+_FACTOR = Limit(low=0, high=1, open_low=True)
+_FREEZE = "to keep parameters as they are, freeze them instead of giving them a rate of 0"
+_RATE = Limit(low=0, open_low=True, fix=_FREEZE)
+_RULE = Limit(low=0, open_low=True, fix=f"{_FREEZE}; if that is what you want, add allow_zero: true to the rule")
 
 LIMITS: dict[str, Limit] = {
     "seed": _FROM_ZERO,
@@ -52,6 +53,7 @@ LIMITS: dict[str, Limit] = {
     "data.split.folds": Limit(low=2),
     "data.split.fold": _FROM_ZERO,
     "data.split.limit": _COUNT,
+    "data.split.per_class": _COUNT,
     "data.batch_size": _COUNT,
     "data.eval_batch_size": _COUNT,
     "data.mixup.alpha": _ABOVE_ZERO,
@@ -60,15 +62,16 @@ LIMITS: dict[str, Limit] = {
     "data.prefetch_factor": _COUNT,
     "trainer.nonfinite.limit": _COUNT,
     "trainer.nonfinite.every": _COUNT,
-    "trainer.nonfinite.factor": Limit(low=0, high=1, open_low=True),
+    "trainer.nonfinite.factor": _FACTOR,
     "optim.lr": _RATE,
     "optim.weight_decay": _FROM_ZERO,
     "optim.momentum": _FROM_ZERO,
     "optim.eps": _FROM_ZERO,
-    "optim.layer_decay": Limit(low=0, high=1, open_low=True),
-    "optim.rules.*.lr": _RATE,
-    "optim.rules.*.lr_scale": _RATE,
+    "optim.layer_decay": _FACTOR,
+    "optim.rules.*.lr": _RULE,
+    "optim.rules.*.lr_scale": _RULE,
     "optim.rules.*.weight_decay": _FROM_ZERO,
+    "optim.rules.*.warmup_steps": _FROM_ZERO,
     "scheduler.floor": _SHARE,
     "scheduler.warmup_steps": _FROM_ZERO,
     "scheduler.warmup_epochs": _FROM_ZERO,
@@ -92,13 +95,43 @@ LIMITS: dict[str, Limit] = {
     "logger.every_steps": _COUNT,
     "logger.console.every_seconds": _ABOVE_ZERO,
     "logger.tensorboard.images": _FROM_ZERO,
+    "finetune.head.lr": _RATE,
+    "finetune.head.lr_scale": _RATE,
+    "finetune.head.weight_decay": _FROM_ZERO,
+    "finetune.schedule.*.epoch": _FROM_ZERO,
+    "finetune.schedule.*.step": _FROM_ZERO,
+    "finetune.gradual.every_epochs": _COUNT,
+    "finetune.gradual.every_steps": _COUNT,
+    "finetune.gradual.share": _FACTOR,
+    "finetune.gradual.layers": _COUNT,
+    "finetune.gradual.first": _FROM_ZERO,
+    "finetune.rules.*.lr": _RULE,
+    "finetune.rules.*.lr_scale": _RULE,
+    "finetune.rules.*.weight_decay": _FROM_ZERO,
+    "finetune.rules.*.warmup_steps": _FROM_ZERO,
+    "finetune.layer_decay": _FACTOR,
+    "finetune.slices.*": _RATE,
+    "finetune.lora.rank": _COUNT,
+    "finetune.lora.ranks.*": _COUNT,
+    "finetune.lora.alpha": _ABOVE_ZERO,
+    "finetune.lora.dropout": _PART,
+    "finetune.lora.lr_ratio": _ABOVE_ZERO,
+    "finetune.adapter.width": _COUNT,
+    "finetune.adapter.reduction": _COUNT,
+    "finetune.adapter.dropout": _PART,
+    "finetune.adapter.scale": _ABOVE_ZERO,
+    "finetune.prefix.length": _COUNT,
+    "finetune.prefix.init_std": _FROM_ZERO,
+    "finetune.distill.temperature": _ABOVE_ZERO,
+    "finetune.distill.weight": _SHARE,
 }
-"""Allowed range by key; `*` stands for the number of a list item."""
+"""Allowed range by key; `*` stands for the number of a list item, and at the end also for any name."""
 
 
 def out_of_range(value: Any, key: Key, report: Report) -> None:
     """Report a number outside the limits of its key."""
-    limit = LIMITS.get(".".join("*" if isinstance(part, int) else part for part in key))
+    parts = ["*" if isinstance(part, int) else part for part in key]
+    limit = LIMITS.get(".".join(parts)) or LIMITS.get(".".join([*parts[:-1], "*"]))
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if limit is not None and is_number and not limit.holds(value):
         expected = limit.in_words() if math.isfinite(value) else f"{limit.in_words()}, and finite"

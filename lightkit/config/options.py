@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, Union, cast, get_args, get_origin
 
 import yaml
 
@@ -70,6 +70,14 @@ def option_arguments(loader: Loader, group: str, name: str) -> list[Argument]:
     return found
 
 
+def option_values(loader: Loader, group: str, name: str) -> dict[str, tuple[str, str]]:
+    """By full key: what an option sets, as YAML, and the comment beside it; without what is below a `_target_`."""
+    written, prefix = _written(loader, f"{group}/{name}"), parts_of(group.replace("/", "."))
+    targets = [place[:-1] for place in written if place[-1] == "_target_"]
+    kept = {place: value for place, value in written.items() if not any(place[: len(one)] == one for one in targets)}
+    return {dotted((*prefix, *place)): (value.text, value.comment) for place, value in kept.items()}
+
+
 def _kind_at(key: Key) -> Any:
     kind: Any = Config
     for part in key:
@@ -88,7 +96,13 @@ def _target_nodes(place: Key, kind: Any) -> Iterator[tuple[Key, set[str]]]:
         yield place, set(fields)
         return
     for name, inner in fields.items():
-        yield from _target_nodes((*place, name), inner)
+        yield from _target_nodes((*place, name), _class_of(inner))
+
+
+def _class_of(kind: Any) -> Any:
+    """The schema class inside of `Optional[...]`."""
+    parts = get_args(kind) if get_origin(kind) is Union else ()
+    return next((part for part in parts if dataclasses.is_dataclass(part)), kind)
 
 
 def _of_target(target: str, key: Key, own_keys: set[str], written: dict[Key, _Value]) -> list[Argument]:

@@ -16,6 +16,8 @@ from lightkit.config.defaults import unknown_option
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import Loader, Override
 
+_QUOTES = " '\""
+
 
 @dataclass
 class Rewritten:
@@ -82,13 +84,15 @@ def _is_choice(loader: Loader, override: Override) -> bool:
 
 def _unreadable(text: str, message: str) -> UserError:
     reason = message.splitlines()[0] if message else ""
+    key, _, value = text.partition("=")
+    is_list = value.startswith("[") and value.endswith("]") and "{" not in value
+    quoted = ",".join(f'"{item.strip(_QUOTES)}"' for item in value[1:-1].split(","))
+    fix = f"'{key}=[{quoted}]'" if is_list else ""
     if reason.startswith("LexerNoViableAlt"):
-        key, _, value = text.partition("=")
         odd = next((sign for sign in value if not sign.isascii()), "")
         reason = f"{odd!r} needs quotes around the value" if odd else "a character that needs quotes around the value"
-        fix = f"""'{key}="{value}"'"""
-        return UserError(f"this override can't be read: {reason}", received=text, origin=command_line(text), fix=fix)
-    fix = "use key=value, group=option or ~key; put quotes around spaces, commas and brackets: 'key=\"a, b\"'"
+        fix = fix or f"""'{key}="{value}"'"""
+    fix = fix or "use key=value, group=option or ~key; put quotes around spaces, commas and brackets: 'key=\"a, b\"'"
     return UserError(f"this override can't be read: {reason}", received=text, origin=command_line(text), fix=fix)
 
 
@@ -112,8 +116,9 @@ def _set_value(loader: Loader, override: Override, text: str, result: Rewritten)
 
 def _choose(loader: Loader, override: Override, text: str, result: Rewritten) -> None:
     group, value = override.key_or_group, override.value()
-    options = _options(override, value)
-    wrong = [option for option in options if not loader.is_option(group, option)]
+    options = [option for choice in _choices(loader, override, value) for option in choice]
+    several = options if isinstance(value, list) else []
+    wrong = [option for option in dict.fromkeys(options) if not loader.is_option(group, option)]
     if group == GROUP and value is None and not override.is_delete():
         return
     if override.is_delete():
@@ -124,16 +129,26 @@ def _choose(loader: Loader, override: Override, text: str, result: Rewritten) ->
             UserError("an option is missing", key=group, choices=choices, origin=command_line(text), fix=fix)
         )
     elif wrong:
-        result.errors += [unknown_option(loader, group, option, origin=command_line(text)) for option in wrong]
+        origin = command_line(text)
+        result.errors += [unknown_option(loader, group, option, origin=origin, several=several) for option in wrong]
         result.skipped.append(override.package or group.replace("/", "."))
+    elif several:
+        # A list with a plus would join the option of the defaults list, which Hydra then still has on record.
+        result.texts.append(plain(text))
     else:
         result.texts.append(text if not text.startswith("++") else text[1:])
 
 
-def _options(override: Override, value: Any) -> list[str]:
+def _choices(loader: Loader, override: Override, value: Any) -> list[list[str]]:
+    """The options of each choice: one, or with a sweep several, of one option or a list of them."""
     if override.is_sweep_override():
-        discrete = override.is_discrete_sweep()
-        return [str(option).strip("'\"") for option in override.sweep_string_iterator()] if discrete else []
+        texts = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
+        values = (loader.parse(f"{override.key_or_group}={text}").value() for text in texts)
+        return [_listed(one) for one in values]
+    return [_listed(value)]
+
+
+def _listed(value: Any) -> list[str]:
     if value is None or value == "":
         return []
     return [str(option) for option in value] if isinstance(value, list) else [str(value)]

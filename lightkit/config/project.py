@@ -45,6 +45,16 @@ def project_root() -> Path | None:
     return project_of(Path.cwd())
 
 
+def located(path: str) -> Path:
+    """A file or folder that a configuration names: as it stands, or else in the project or in its `outputs/`.
+
+    Args:
+        path: Absolute, from the home folder (`~`), or from any of these places; what is nowhere comes back as it is.
+    """
+    plain, root = Path(path).expanduser(), project_root() or Path()
+    return next((place for place in (plain, root / plain, root / "outputs" / plain) if place.exists()), plain)
+
+
 def project_of(place: Path) -> Path | None:
     """The nearest folder from `place` upwards that has `conf/` or `experiments/`."""
     here = place.resolve()

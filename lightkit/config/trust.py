@@ -22,6 +22,7 @@ PLACES = (
     "lightkit.models",
     "lightkit.optim",
     "lightkit.trainer",
+    "peft.tuners",
     "torch.distributions",
     "torch.nn",
     "torch.optim",
@@ -52,6 +53,10 @@ NOT_THESE = (
 )
 """Exceptions from `PLACES`: they fetch, unpack, write or unpickle what their arguments name."""
 
+SETTINGS = ("peft.tuners", "config")
+"""A place of `PLACES`, and the name of the modules below it that count: they hold settings, which are plain values; the
+others load, fetch and write."""
+
 FUNCTIONS = frozenset(
     f"torch.{name}" for name in ("arange", "as_tensor", "eye", "full", "linspace", "ones", "tensor", "zeros")
 )
@@ -65,10 +70,11 @@ SLOTS = {
     "metrics": ("torchmetrics", "torchmetrics.classification", "torchmetrics.regression", "lightkit.metrics"),
     "data": ("lightkit.data", "torch.utils.data", "torchvision.datasets", "torchvision.transforms.v2"),
     "trainer": ("lightkit.trainer",),
+    "finetune": ("peft",),
 }
 """Where the targets of a group are usually found, for the messages."""
 
-PACKAGES = ("lightkit", "torch.nn", "torch.optim", "torch.utils.data", "torchmetrics", "torchvision", "timm")
+PACKAGES = ("lightkit", "torch.nn", "torch.optim", "torch.utils.data", "torchmetrics", "torchvision", "timm", "peft")
 """The same for any other place."""
 
 _NO_SOURCES = ("outputs", "multirun")
@@ -103,7 +109,8 @@ class Trust:
         """Whether a path may lead through a module: it is allowed, or a package around what is allowed."""
         around = f"{module.name}."
         known = (*PLACES, *self.entries)
-        return any(place.startswith(around) for place in known) or self.holds(module)
+        is_way = any(place.startswith(around) for place in known) or _below(module.name, SETTINGS[:1])
+        return is_way or self.holds(module)
 
     def holds(self, module: Module, name: str = "") -> bool:
         """Whether what a module defines may be built; with `name`, that one class or function."""
@@ -111,7 +118,8 @@ class Trust:
         if self.covers(full) or full in FUNCTIONS:
             return True
         if is_listed(module.name):
-            return _below(module.name, PLACES) and not any(full.startswith(one) for one in NOT_THESE)
+            beside = _below(module.name, SETTINGS[:1]) and not module.name.endswith(f".{SETTINGS[1]}")
+            return _below(module.name, PLACES) and not beside and not any(full.startswith(one) for one in NOT_THESE)
         return self._in_project(module)
 
     def _in_project(self, module: Module) -> bool:

@@ -8,7 +8,7 @@ same everywhere in a tensor, and angles come from a table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ class Shapes:
         val: Samples of the validation split; 0 leaves the choice to `data.split`.
         test: Samples of the test split; 0 leaves the choice to `data.split`.
         channels: 3 for colour, 1 for grey.
-        classes: The first so many of `KINDS`.
+        classes: The first so many of `KINDS`, or the names of some.
         noise: Largest change of a pixel by noise, 0 to 1.
         distractors: Dots and lines that belong to no class.
         cache: Keep drawn pictures (one byte a level), up to 1 GiB.
@@ -104,7 +104,6 @@ class Shapes:
     """
 
     exact = True
-    strata = None
 
     def __init__(
         self,
@@ -114,18 +113,19 @@ class Shapes:
         test: int = 2000,
         *,
         channels: int = 3,
-        classes: int = len(KINDS),
+        classes: int | Sequence[str] = len(KINDS),
         noise: float = 0.15,
         distractors: int = 3,
         cache: bool = True,
         seed: int = 0,
     ) -> None:
+        kinds = _kinds(classes)
         ranges = {
             "size": (size, 8, 4096),
             "train": (train, 1, 1 << 40),
             "val": (val, 0, 1 << 40),
             "test": (test, 0, 1 << 40),
-            "classes": (classes, 2, len(KINDS)),
+            "classes": (len(kinds), 2, len(KINDS)),
             "noise": (noise, 0, 1),
             "distractors": (distractors, 0, 100),
             "channels": (channels, 1, 3),
@@ -138,20 +138,15 @@ class Shapes:
                     received=value,
                     expected="1 or 3" if name == "channels" else f"{low} to {high}",
                 )
-        self.size, self.channels, self.classes, self.noise, self.distractors = (
-            size,
-            channels,
-            classes,
-            noise,
-            distractors,
-        )
-        self.seed = seed
+        self.size, self.channels, self.noise, self.distractors = size, channels, noise, distractors
+        self.kinds, self.seed = kinds, seed
         counts = {name: count for name, count in (("train", train), ("val", val), ("test", test)) if count}
         self._numbers = torch.cat([torch.arange(count) + _FIRST[name] for name, count in counts.items()])
         pieces = torch.arange(len(self._numbers)).split(list(counts.values()))
         self.splits = dict(zip(counts, pieces, strict=True))
-        mark = fingerprint([size, train, val, test, channels, classes, noise, distractors, seed])
-        self.info = DataInfo("multiclass", (channels, size, size), classes, tuple(KINDS)[:classes], fingerprint=mark)
+        number = len(kinds) if kinds == tuple(KINDS)[: len(kinds)] else kinds  # as before names could be given
+        mark = fingerprint([size, train, val, test, channels, number, noise, distractors, seed])
+        self.info = DataInfo("multiclass", (channels, size, size), len(kinds), kinds, fingerprint=mark)
         self._cache = _Cache(len(self._numbers), self.info.input_shape) if cache else None
 
     def __len__(self) -> int:
@@ -160,12 +155,20 @@ class Shapes:
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Pictures `(B, C, S, S)` in [0, 1] and classes `(B,)` of `rows`."""
         images = self._cache.take(rows, self.draw) if self._cache and self._cache.fits else self.draw(rows)
-        return images.to(torch.float32).div_(255.0), self._random(rows, "class").integers(0, self.classes)[:, 0]
+        return images.to(torch.float32).div_(255.0), self._classes(rows)
+
+    @property
+    def strata(self) -> Tensor:
+        """Classes of all samples, `(N,)`."""
+        return self._classes(torch.arange(len(self)))
 
     def draw(self, rows: Tensor) -> Tensor:
         """Pictures of `rows` as levels, `(B, C, S, S)` uint8."""
         pieces = rows.split(_PIECE) if len(rows) else [rows]
         return torch.cat([self._draw(piece) for piece in pieces])
+
+    def _classes(self, rows: Tensor) -> Tensor:
+        return self._random(rows, "class").integers(0, len(self.kinds))[:, 0]
 
     def _random(self, rows: Tensor, occasion: str) -> SampleRandom:
         return SampleRandom(mix(self.seed, "shapes", occasion), self._numbers[rows])
@@ -196,11 +199,11 @@ class Shapes:
         centre = radius + random.uniform(2) * (self.size - 2.0 * radius)
         u, v = self._local(centre, random.integers(0, _ANGLES))
         u, v = u / radius[:, :, None], v / radius[:, :, None]
-        kind = self._random(rows, "class").integers(0, self.classes)[:, 0]
+        kind = self._classes(rows)
         distance = torch.empty_like(u)
-        for number, outline in enumerate(list(KINDS.values())[: self.classes]):
+        for number, name in enumerate(self.kinds):
             chosen = (kind == number).nonzero()[:, 0]
-            distance[chosen] = outline(u[chosen], v[chosen])
+            distance[chosen] = KINDS[name](u[chosen], v[chosen])
         return (0.5 - distance * radius[:, :, None]).clamp_(0.0, 1.0)
 
     def _distract(self, canvas: Tensor, random: SampleRandom, *, line: bool) -> Tensor:
@@ -226,6 +229,18 @@ class Shapes:
     def _pixels(self) -> tuple[Tensor, Tensor]:
         middle = torch.arange(self.size, dtype=torch.float32) + 0.5
         return middle[:, None], middle[None, :]
+
+
+def _kinds(classes: int | Sequence[str]) -> tuple[str, ...]:
+    """Names of the classes; a number that is out of range gives as many as there are, too few or too many."""
+    if isinstance(classes, int):
+        return (*KINDS, *[""] * max(0, classes - len(KINDS)))[: max(0, classes)]
+    for name in classes:
+        if name not in KINDS:
+            raise UserError("there is no such shape", key="data.dataset.classes", received=name, choices=KINDS)
+    if len(set(classes)) < len(classes):
+        raise UserError("a shape twice", key="data.dataset.classes", received=", ".join(classes))
+    return tuple(classes)
 
 
 class _Cache:

@@ -32,6 +32,7 @@ class SplitSpec:
         folds: Number of folds.
         fold: Which fold is the test split, from 0.
         limit: At most this many training rows; None takes all.
+        per_class: At most this many training rows of each class, the first of the drawn order; None takes all.
 
     Raises:
         UserError: A value is out of range.
@@ -44,6 +45,7 @@ class SplitSpec:
     folds: int = 5
     fold: int = 0
     limit: int | None = None
+    per_class: int | None = None
 
     def __post_init__(self) -> None:
         if self.by not in WAYS:
@@ -63,8 +65,11 @@ class SplitSpec:
             )
         if self.by == "fold":
             self._check_folds()
-        if self.limit is not None and self.limit < 1:
-            raise UserError("training needs a row", key="data.split.limit", expected="1 or more", received=self.limit)
+        for name in ("limit", "per_class"):
+            most = getattr(self, name)
+            if most is not None and most < 1:
+                key = f"data.split.{name}"
+                raise UserError("training needs a row", key=key, expected="1 or more", received=most)
 
     def _check_folds(self) -> None:
         if self.folds < 2:
@@ -102,6 +107,8 @@ def split_rows(
         splits = _by_fold(spec, torch.arange(num_rows), strata)
     else:
         splits = _by_share(spec, num_rows, strata=strata, given=given)
+    if spec.per_class is not None:
+        splits["train"] = _first_of_each(splits["train"], spec.per_class, strata)
     if spec.limit is not None:
         splits["train"] = splits["train"][: spec.limit]
     for name, rows in splits.items():
@@ -185,6 +192,16 @@ def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None) -> dict[str, 
     counts = {"val": round(spec.val * len(rows))} if spec.val > 0 else {}
     parts = _stratified(rest, counts, strata) if strata is not None else _cut(rest, counts)
     return parts | {"test": test}
+
+
+def _first_of_each(rows: Tensor, count: int, strata: Tensor | None) -> Tensor:
+    """The first `count` of the rows of each class, in their order."""
+    if strata is None:
+        fix = "data.split.limit counts rows of any kind"
+        raise UserError("the data set has no classes to count by", key="data.split.per_class", received=count, fix=fix)
+    groups = strata[rows]
+    chosen = [(groups == group).nonzero().reshape(-1)[:count] for group in groups.unique()]
+    return rows[torch.cat(chosen).sort().values]
 
 
 def _check_group_sizes(groups: Tensor, least: int, *, why: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,17 +28,28 @@ ATTRIBUTES: dict[str, Callable[[int], bool]] = {
 """Yes-or-no attributes of a digit. The last: turned by half a circle it is a digit again."""
 
 
-def digits(*, image: bool = True) -> TensorData:
+def digits(*, image: bool = True, classes: Sequence[int] | None = None) -> TensorData:
     """1,797 handwritten digits, 8 × 8 pixels in [0, 1], ten classes.
 
     Source: E. Alpaydin and C. Kaynak (1998), https://doi.org/10.24432/C50P49 (its test part).
 
     Args:
         image: Inputs as images `(1, 8, 8)`, otherwise as rows `(64,)`.
+        classes: Only these digits, numbered in this order; None takes all ten.
+
+    Raises:
+        UserError: There is no such digit, one is named twice, or fewer than two are.
     """
     x, digit = _digits(image)
-    info = DataInfo("multiclass", tuple(x.shape[1:]), 10, tuple("0123456789"))
-    return TensorData(x, digit, info, name="digits")
+    chosen = list(range(10)) if classes is None else list(classes)
+    if len(chosen) < 2 or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(10)):
+        expected = "two or more different digits, 0 to 9"
+        raise UserError("not classes of digits", key="data.dataset.classes", expected=expected, received=chosen)
+    rows = torch.isin(digit, torch.tensor(chosen)).nonzero().reshape(-1)
+    number = torch.zeros(10, dtype=torch.int64)
+    number[chosen] = torch.arange(len(chosen))
+    info = DataInfo("multiclass", tuple(x.shape[1:]), len(chosen), tuple(map(str, chosen)))
+    return TensorData(x[rows], number[digit[rows]], info, name="digits")
 
 
 def digits_multilabel(*, image: bool = True) -> TensorData:

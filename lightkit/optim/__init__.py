@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lightkit.optim.annealing import Cosine, Linear, OneCycle
 from lightkit.optim.groups import parameter_groups
-from lightkit.optim.layers import layer_depths
+from lightkit.optim.layers import depth_of, layer_depths
+from lightkit.optim.preview import rates
 from lightkit.optim.schedulers import Constant, Schedule
 from lightkit.optim.stepwise import Plateau, Step
 from lightkit.optim.wrapped import Torch
@@ -18,6 +19,8 @@ __all__ = [
     "Schedule",
     "Step",
     "Torch",
+    "depth_of",
     "layer_depths",
     "parameter_groups",
+    "rates",
 ]

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _NORM_NAME = re.compile(r"norm(\d?d)?(act(\d?d)?)?$", re.IGNORECASE)
 
 
-def without_decay(model: nn.Module) -> set[str]:
+def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
     """First names of the parameters that weight decay does not suit.
 
     These are parameters with at most one dimension (biases, scales), everything in a norm layer (PyTorch's, or any
-    class whose name ends in Norm, Norm2d, NormAct and the like) and what the model lists in `no_weight_decay()`.
+    class whose name ends in Norm, Norm2d, NormAct and the like) and what the model lists in `no_weight_decay()`, under
+    its name or the one in `aliases`.
     """
     own_list: Any = getattr(model, "no_weight_decay", None)
     listed = set(own_list()) if callable(own_list) else set()
-    spared = {name for name, parameter in model.named_parameters() if parameter.ndim <= 1 or name in listed}
+    spared = {
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.ndim <= 1 or not listed.isdisjoint((name, aliases.get(name, name)))
+    }
     for path, module in model.named_modules():
         if isinstance(module, _NORMS) or _NORM_NAME.search(type(module).__name__):
             spared |= {f"{path}.{name}".lstrip(".") for name, _ in module.named_parameters(recurse=False)}
@@ -47,7 +53,7 @@ def layer_depths(model: nn.Module) -> dict[str, int]:
     if hasattr(model, "group_matcher"):
         return _timm_depths(model)
     depths: dict[str, int] = {}
-    depth, pending = -1, [name for name, _ in model.named_parameters(recurse=False)]
+    depth, pending = -1, _held_directly(model, "")
     for path, module, extra in _layers(model, ""):
         own = {f"{path}.{name}": parameter for name, parameter in module.named_parameters()}
         pending += [*extra, *own]
@@ -60,10 +66,43 @@ def layer_depths(model: nn.Module) -> dict[str, int]:
     return {name: depths[name] for name, _ in model.named_parameters()}
 
 
+def depth_of(depths: Mapping[str, int], name: str) -> int:
+    """Number of the layer of a parameter that came into a model after `layer_depths` had looked at it.
+
+    It belongs to the innermost module around it that has a place in `depths`: to its first layer, if that has several,
+    as parameters do that a module holds directly.
+
+    Args:
+        depths: Layer by parameter name.
+        name: Dotted name of the parameter, one of `depths` or another.
+    """
+    path = name
+    while path:
+        near = [depth for known, depth in depths.items() if f"{known}.".startswith(f"{path}.")]
+        if near:
+            return min(near)
+        path = path.rpartition(".")[0]
+    return min(depths.values(), default=0)
+
+
+def _held_directly(module: nn.Module, path: str) -> list[str]:
+    """Names of a module's own parameters, parametrized ones included, which are below a child called so."""
+    own = [name for name, _ in module.named_parameters(recurse=False)]
+    if is_parametrized(module):
+        own += [f"parametrizations.{name}" for name, _ in module.parametrizations.named_parameters()]  # type: ignore[union-attr]
+    return [f"{path}.{name}".lstrip(".") for name in own]
+
+
+def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules a module is made of, by name; the parametrizations of its own parameters are none."""
+    hidden = "parametrizations" if is_parametrized(module) else None
+    return ((name, child) for name, child in module.named_children() if name != hidden)
+
+
 def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[tuple[str, nn.Module, list[str]]]:
     """Path, module and names of the parameters its parents hold directly, layer by layer."""
     extra: list[str] = []
-    for name, child in module.named_children():
+    for name, child in _children(module):
         child_path = f"{path}.{name}".lstrip(".")
         if not any(True for _ in child.parameters()):
             continue
@@ -72,7 +111,7 @@ def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[t
             yield child_path, child, extra
             extra = []
             continue
-        extra += [f"{child_path}.{own}" for own, _ in child.named_parameters(recurse=False)]
+        extra += _held_directly(child, child_path)
         for layer_path, layer, more in _layers(child, child_path, inside=held or inside):
             yield layer_path, layer, [*extra, *more]
             extra = []
@@ -82,25 +121,27 @@ def _is_made_of_layers(module: nn.Module, *, inside: bool) -> bool:
     if type(module) in _CONTAINERS:
         return True
     if inside:
-        return _is_repeated(module) or any(_is_repeated(child) for child in module.children())
+        return _is_repeated(module) or any(_is_repeated(child) for _, child in _children(module))
     total = sum(parameter.numel() for parameter in module.parameters())
-    return 2 * sum(_held(child) for child in module.children()) > total
+    return 2 * sum(_held(child) for _, child in _children(module)) > total
 
 
 def _held(module: nn.Module) -> int:
     """Number of parameter elements below containers."""
     if isinstance(module, _CONTAINERS):
         return sum(parameter.numel() for parameter in module.parameters())
-    return sum(_held(child) for child in module.children())
+    return sum(_held(child) for _, child in _children(module))
 
 
 def _is_repeated(module: nn.Module) -> bool:
     """Whether a container holds equal blocks, each made of several layers."""
     if not isinstance(module, _CONTAINERS):
         return False
-    kinds = {type(child) for child in module.children()}
+    kinds = {type_before_parametrizations(child) for child in module.children()}
     kind = next(iter(kinds), nn.Sequential)
-    return len(kinds) == 1 and not issubclass(kind, _CONTAINERS) and all(any(c.children()) for c in module.children())
+    if len(kinds) != 1 or issubclass(kind, _CONTAINERS):
+        return False
+    return all(any(_children(child)) for child in module.children())
 
 
 def _timm_depths(model: nn.Module) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 The rate of a parameter group is its own rate times a factor, and the factor is a function of the step alone. So the
 ratio of two groups never changes, a resumed run continues on the same curve, and a run may be made longer when it is
-resumed.
+resumed. Only a group with a warm-up of its own (`warmup_steps`, counted from its `first_step`) is lower at first, by a
+factor that is a function of the step too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from lightkit.common.errors import UserError
 
 Interval = Literal["step", "epoch"]
 
+_SETTINGS = ("rules", "warmup_steps", "warmup_key", "first_step")
+"""What groups carry beside the settings of the optimizer; see `parameter_groups`."""
+
 
 class Schedule:
     """Base of all schedules, and the plain case: a constant rate after an optional linear warm-up.
 
-    Step n of training (counted from 0) uses `initial_lr * factor(n)`. A subclass overrides `decay`, and sets what it
-    needs for it before it calls this constructor, which already sets the rates of step 0.
+    Step n of training (counted from 0) uses `initial_lr * factor(n)`. A group with `warmup_steps` w and `first_step` f
+    has this times (n - f + 1) / (w + 1) until that is 1, and nothing before step f. A subclass overrides `decay`, and
+    sets what it needs for it before it calls this constructor, which already sets the rates of step 0.
 
     Args:
         optimizer: Its groups' `lr` at this moment become their own rates, kept in each group as `initial_lr`.
@@ -32,7 +37,7 @@ class Schedule:
         warmup_epochs: The same in epochs; give one of the two.
 
     Raises:
-        UserError: A size is negative, both warm-ups are given, or the warm-up does not fit into the run.
+        UserError: A size is negative, both warm-ups are given, or a warm-up does not fit into the run.
     """
 
     monitored = False
@@ -59,20 +64,35 @@ class Schedule:
         self.count, self._applied = 0, math.nan
         self.rate_scale = 1.0
         self.own_rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self.own_settings = [{key: group[key] for key in _SETTINGS if key in group} for group in optimizer.param_groups]
+        self.warmups = [_group_warmup(group, total_steps) for group in optimizer.param_groups]
+        self._last_warm = max((first + steps for first, steps in self.warmups if steps), default=-1)
         self.refresh()
 
     def refresh(self) -> None:
-        """Write the rates of the current step into the optimizer."""
+        """Write the rates of the current step into the optimizer, and each group's settings of this run."""
+        self.keep_settings()
         for group, rate in zip(self.optimizer.param_groups, self.own_rates):
             group["initial_lr"] = rate
         self._apply(self.factor(self.count))
+
+    def keep_settings(self) -> None:
+        """Put this run's settings back into the groups, which a loaded optimizer has from where it was saved."""
+        for group, own in zip(self.optimizer.param_groups, self.own_settings):
+            for key in _SETTINGS:
+                group.pop(key, None)
+            group.update(own)
 
     def step(self) -> None:
         """Move to the next step; call it after every optimizer step."""
         self.count += 1
         factor = self.factor(self.count)
-        if factor != self._applied:
+        if factor != self._applied or self.count <= self._last_warm:
             self._apply(factor)
+
+    def rates(self, step: int) -> list[float]:
+        """Each group's rate in this step, from what is known now; changes nothing."""
+        return self._rates(step, self.factor(step))
 
     def rescale(self, scale: float) -> None:
         """From now on multiply all rates with `scale`, besides what the schedule does to them."""
@@ -104,10 +124,15 @@ class Schedule:
         self.count, self.rate_scale = state["count"], state.get("rate_scale", 1.0)
         self.refresh()
 
+    def _rates(self, step: int, factor: float) -> list[float]:
+        rates = [rate * factor * self.rate_scale for rate in self.own_rates]
+        if step > self._last_warm:
+            return rates
+        return [rate * _share(step, *warmup) for rate, warmup in zip(rates, self.warmups)]
+
     def _apply(self, factor: float) -> None:
         self._applied = factor
-        for group, rate in zip(self.optimizer.param_groups, self.own_rates):
-            now = rate * factor * self.rate_scale
+        for group, now in zip(self.optimizer.param_groups, self._rates(self.count, factor)):
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(now)  # part of a compiled step: it must stay the same object
             else:
@@ -129,7 +154,7 @@ def check_share(value: float, name: str, *, low: float = 0.0) -> float:
     return value
 
 
-def check_interval(value: str) -> str:
+def check_interval(value: Interval) -> Interval:
     """`value`, if it is `step` or `epoch`.
 
     Raises:
@@ -158,3 +183,22 @@ def _warmup(steps: int, epochs: float, *, total_steps: int, steps_per_epoch: int
             fix=f"scheduler.{'warmup_steps' if steps else 'warmup_epochs'}=0, a shorter warm-up, or a longer run",
         )
     return warmup
+
+
+def _group_warmup(group: dict[str, Any], total_steps: int) -> tuple[int, int]:
+    """First step and steps of warm-up of a group."""
+    first, steps = group.get("first_step", 0), group.get("warmup_steps", 0)
+    if steps and first + steps >= total_steps:
+        raise UserError(
+            f"the warm-up of group {group.get('name', '?')} ends after the run",
+            key=group.get("warmup_key"),
+            expected=f"at most {max(total_steps - first - 1, 0)} steps: it trains from step {first} of {total_steps}",
+            received=steps,
+            fix="a shorter warm-up, or a longer run",
+        )
+    return first, steps
+
+
+def _share(step: int, first: int, steps: int) -> float:
+    """How far a group's warm-up has come, 0 to 1."""
+    return min(max(step - first + 1, 0) / (steps + 1), 1.0) if steps else 1.0

@@ -29,7 +29,7 @@ class Torch(Schedule):
         interval: What the scheduler counts, `step` or `epoch`.
 
     Raises:
-        UserError: The scheduler cannot be made, or is none.
+        UserError: The scheduler cannot be made, or is none, or a group has a warm-up of its own.
     """
 
     def __init__(
@@ -41,8 +41,9 @@ class Torch(Schedule):
         scheduler: Callable[..., Any],
         interval: Interval = "step",
     ) -> None:
+        _refuse_warmups(optimizer)
         super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
-        self.interval = check_interval(interval)
+        self.interval, self.source = check_interval(interval), scheduler
         self.inner = _make(scheduler, optimizer, total_steps)
         self.monitored = isinstance(self.inner, ReduceLROnPlateau)
 
@@ -79,7 +80,19 @@ class Torch(Schedule):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken; load the optimizer, which holds the rates, as well."""
         self.count, self.rate_scale = state["count"], state.get("rate_scale", 1.0)
+        self.keep_settings()
         self.inner.load_state_dict(state["inner"])
+
+
+def _refuse_warmups(optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        if group.get("warmup_steps"):
+            raise UserError(
+                "PyTorch's schedulers have no warm-up for single groups",
+                key=group.get("warmup_key"),
+                received=group["warmup_steps"],
+                fix="one of lightkit's schedulers, such as scheduler=cosine, or a rule without warmup_steps",
+            )
 
 
 def _make(scheduler: Callable[..., Any], optimizer: Optimizer, total_steps: int) -> LRScheduler:

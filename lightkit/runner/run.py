@@ -13,21 +13,22 @@ from omegaconf import DictConfig
 
 import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
-from lightkit.checkpoint import content
-from lightkit.checkpoint.export import export
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-from lightkit.config import public, to_yaml
+from lightkit.config import public
 from lightkit.loggers import Logger
 from lightkit.loggers.runlog import run_log
 from lightkit.metrics import Figures
 from lightkit.runner.evaluation import evaluate_split, load_weights
+from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
-from lightkit.runner.restore import stateful, taken_over
+from lightkit.runner.models import holding
+from lightkit.runner.restore import taken_over
 from lightkit.runner.settle import Change, settle
-from lightkit.trainer import State, Trainer
-from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard
+from lightkit.runner.training import make_saver, make_trainer
+from lightkit.runner.tuned import Tuned
+from lightkit.trainer import State
 from lightkit.trainer.interrupt import Interrupted, Signals
 from lightkit.trainer.predictions import Predictions
 
@@ -72,7 +73,7 @@ class Runner:
         with ExitStack() as stack:
             stack.enter_context(told(self.folder))
             saved, changes = self._reopened(stack) if resume else (None, [])
-            parts, notes = self._build(), list[str]()
+            parts, notes = self._build(pretrained=saved is None), list[str]()
             stack.callback(parts.data.close)
             if saved is None:
                 self._begin(stack, fresh=True)
@@ -84,9 +85,9 @@ class Runner:
             logger = stack.enter_context(self._logger(state))
             stack.enter_context(_kept(parts.store))
             self._introduce(parts, state, logger, notes)
-            self._trainer(parts, state, logger, signals).fit()
+            self._fit(parts, state, logger, signals)
             self._test(parts, state, logger, signals)
-            self._export(parts)
+            export_run(self.cfg, self.folder, parts)
             return self._finish(parts, state, logger, time.monotonic() - began)
 
     @told()
@@ -103,9 +104,9 @@ class Runner:
         Raises:
             UserError: There is no such split or checkpoint, or its weights do not fit the model.
         """
-        parts = build(self.cfg, self.folder)
+        parts = build(self.cfg, self.folder, pretrained=False, trains=False)
         try:
-            load_weights(parts, checkpoint, self.folder)
+            parts = holding(parts, checkpoint, self.folder, self.cfg)
             return evaluate_split(parts, split)
         finally:
             parts.data.close()
@@ -124,9 +125,9 @@ class Runner:
         Raises:
             UserError: There is no such split or checkpoint, or its weights do not fit the model.
         """
-        parts = build(self.cfg, self.folder)
+        parts = build(self.cfg, self.folder, pretrained=False, trains=False)
         try:
-            load_weights(parts, checkpoint, self.folder)
+            parts = holding(parts, checkpoint, self.folder, self.cfg)
             collected = Predictions(parts.data.info.task, parts.data.info.class_names)
             evaluate_split(parts, split, [collected])
             return collected.rows(parts.data.rows[split])
@@ -138,8 +139,21 @@ class Runner:
         stack.enter_context(self._place.begun(fresh=fresh))
         stack.enter_context(run_log(self.folder / "run.log"))
 
-    def _build(self) -> Components:
-        return build(self.cfg, self.folder)
+    def _fit(self, parts: Components, state: State, logger: Logger, signals: Signals) -> None:
+        tuned = Tuned(self.cfg, self.folder, parts, state=state, logger=logger)
+        tuned.introduce()
+        who: dict[str, Any] = {"state": state, "logger": logger, "save": self._saver(parts, state, logger)}
+        try:
+            make_trainer(self.cfg, self._place, parts, tuning=tuned.tuning, signals=signals, **who).fit()
+        finally:
+            with suppress(OSError):
+                tuned.write()
+
+    def _saver(self, parts: Components, state: State, logger: Logger) -> Callable[[float | None], None]:
+        return make_saver(self.cfg, parts, state, logger)
+
+    def _build(self, *, pretrained: bool) -> Components:
+        return build(self.cfg, self.folder, pretrained=pretrained)
 
     def _reopened(self, stack: ExitStack) -> tuple[dict[str, Any], list[Change]]:
         """Lock the folder, read its newest checkpoint, and settle on the configuration to go on with."""
@@ -211,58 +225,6 @@ class Runner:
         if not state.step and (tensorboard.images or tensorboard.graph):
             _show_inputs(parts, logger, images=tensorboard.images, graph=tensorboard.graph)
 
-    def _trainer(self, parts: Components, state: State, logger: Logger, signals: Signals) -> Trainer:
-        return Trainer(
-            parts.network,
-            parts.data.train,
-            parts.data.val,
-            task=parts.task,
-            criterion=parts.criterion,
-            optimizer=parts.optimizer,
-            scheduler=parts.scheduler,
-            timetable=parts.timetable,
-            engine=parts.engine,
-            train_metrics=parts.metrics["train"],
-            val_metrics=parts.metrics["val"],
-            monitor=self.cfg.metrics.monitor,
-            mode=self.cfg.metrics.mode,
-            average=parts.average,
-            callbacks=tuple(parts.callbacks.values()),
-            logger=logger,
-            save=self._saver(parts, state, logger),
-            state=state,
-            guard=self._guard(parts, state, logger),
-            interrupt=signals,
-        )
-
-    def _guard(self, parts: Components, state: State, logger: Logger) -> Guard:
-        """What to do about a loss that is not finite."""
-        options, device = self.cfg.trainer.nonfinite, parts.engine.device
-        if options.action == "stop":
-            return Guard(device)
-        if options.action == "skip":
-            return SkipGuard(device, limit=options.limit)
-        return RollbackGuard(
-            device,
-            limit=options.limit,
-            every=options.every,
-            factor=options.factor,
-            gather=lambda: content.gather(**stateful(parts, state)),
-            apply=lambda saved: content.apply(saved, **stateful(parts, state)),
-            purge=lambda: logger.start(state.step, self._place.metrics()[: state.rows]),
-        )
-
-    def _saver(self, parts: Components, state: State, logger: Logger) -> Callable[[float | None], None]:
-        """Writes a checkpoint, ranked by the value it is given."""
-        store, text = parts.store, to_yaml(self.cfg) if parts.store else ""  # which takes longer than a small save
-
-        def save(value: float | None) -> None:
-            saved = content.gather(**stateful(parts, state), config_text=text)
-            logger.flush()  # what the checkpoint counts as logged must not die with this process
-            store.save(saved, step=state.step, value=value, epoch=state.epoch)  # type: ignore[union-attr]
-
-        return save if store else lambda value: None
-
     def _test(self, parts: Components, state: State, logger: Logger, signals: Signals) -> None:
         """The final test, with figures; of the best weights where there are any on disk."""
         if self.cfg.trainer.test == "none" or parts.data.test is None:
@@ -278,12 +240,6 @@ class Runner:
         state.last.update(values)
         logger.scalars(values, step=state.step, epoch=state.epoch)
         figures.write(logger, self.folder / "figures", step=state.step)
-
-    def _export(self, parts: Components) -> None:
-        """Write the weights that count for other programs to read, where asked for."""
-        if parts.store and self.cfg.checkpoint.export != "none":
-            load_weights(parts, "best" if self.cfg.trainer.test == "best" else "last", self.folder)
-            export(self.cfg.checkpoint.export, self.folder, parts.model)
 
     def _finish(self, parts: Components, state: State, logger: Logger, seconds: float) -> dict[str, Any]:
         """Result file, hyperparameters and the closing table."""

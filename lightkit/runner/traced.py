@@ -46,8 +46,8 @@ class TracedRunner(Runner):
         super().__init__(cfg, folder, overrides=overrides)
         self._trace = Trace(trace, Path(folder) / "checkpoints", end_at=end_at, end=end)
 
-    def _build(self) -> Components:
-        parts = super()._build()
+    def _build(self, *, pretrained: bool) -> Components:
+        parts = super()._build(pretrained=pretrained)
         callbacks = {**parts.callbacks, CALLBACK: self._trace}
         return replace(parts, task=TracedTask(parts.task, self._trace), callbacks=callbacks)
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
 from lightkit.common.ranking import improves
+from lightkit.finetune.tuning import NoTuning
 from lightkit.loggers.base import Logger
 from lightkit.trainer.average import NoAverage
 from lightkit.trainer.callbacks import Callback
@@ -59,6 +60,7 @@ class Trainer:
         state: Counters to go on from.
         guard: What to do about a loss that is not finite.
         interrupt: Tells when a signal asked the run to end.
+        tuning: What trains when; by default everything always does.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Trainer:
         state: State | None = None,
         guard: Guard | None = None,
         interrupt: Interrupt | None = None,
+        tuning: NoTuning | None = None,
     ) -> None:
         self.model, self.train, self.val, self.task, self.criterion = model, train, val, task, criterion
         self.optimizer, self.scheduler, self.timetable, self.engine = optimizer, scheduler, timetable, engine
@@ -91,6 +94,7 @@ class Trainer:
         self.average, self.callbacks, self.save = average or NoAverage(), list(callbacks), save
         self.state, self.logger = state or State(), logger or Logger()
         self.guard, self.interrupt = guard or Guard(engine.device), interrupt or Interrupt()
+        self.tuning = tuning or NoTuning()
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
         self._clock, self._saved_step, self._flowing = Clock(), -1, False
         self._loss, self._norm = torch.zeros(()), torch.zeros(())
@@ -126,6 +130,7 @@ class Trainer:
                 self.guard.roll_back(self)  # type: ignore[attr-defined]
                 self._saved_step = -1
                 self._save()
+        self.tuning.finish(self.state.step)
         for callback in self.callbacks:
             callback.on_fit_end(self)
         return self.state
@@ -142,7 +147,7 @@ class Trainer:
         """The optimizer steps of an epoch that are still to do, then its end."""
         state = self.state
         self._flowing = False  # the first batch starts processes, in the middle of which nothing must be raised
-        self.model.train()
+        self.tuning.train(self.model)
         with closing(self.train.epoch(state.epoch, state.samples_done)) as batches:
             while state.samples_done < self.timetable.epoch_samples and not self.finished:
                 try:
@@ -156,6 +161,7 @@ class Trainer:
     def _step(self, batches: Iterator[Any]) -> None:
         """One optimizer step over a window of batches; each sample of the window counts the same."""
         state, timetable = self.state, self.timetable
+        self.tuning.before_step(state.epoch, state.step)
         window, done, fine = timetable.window(state.samples_done), 0, True
         while done < window:
             size = min(timetable.batch_size, window - done)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint import files
-from lightkit.checkpoint.export import export, write_checkpoint, write_model, write_safetensors, write_state_dict
+from lightkit.checkpoint.export import FILES, export, write_checkpoint, write_model, write_safetensors, write_state_dict
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.checkpoint.weights import load_weights, read_weights
@@ -29,6 +29,21 @@ def test_every_kind_comes_back(tmp_path, kind, name):
     assert [file.name for file in tmp_path.iterdir()] == [name]
     load_weights(model, read_weights(path, trust=kind == "model"))
     assert same(model, original)
+
+
+@pytest.mark.parametrize("kind", ["weights", "safetensors", "model"])
+def test_another_state_than_the_models_is_written(tmp_path, kind):
+    model, back = net(1), net(3)
+    path = export(kind, tmp_path, model, state=net(2).state_dict())
+    load_weights(back, read_weights(path, trust=kind == "model"))
+    assert same(back, net(2))
+    assert same(model, net(1))
+
+
+def test_a_state_of_another_model_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"the state to write: the weights were not loaded.*\n.*head.weight"):
+        export("model", tmp_path, net(1), state=net(1, classes=5).state_dict())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_open_with_plain_torch_load(tmp_path):
@@ -92,5 +107,8 @@ def test_a_full_disk_keeps_the_file_before(tmp_path, monkeypatch, kind):
 def test_other_kinds_and_folders_are_told(tmp_path):
     with pytest.raises(UserError, match="checkpoint.export: no such kind of export"):
         export("onnx", tmp_path, net())
+    with pytest.raises(UserError, match="checkpoint.export: no such kind of export"):
+        export("adapter", tmp_path, net())  # which needs a base
+    assert FILES["adapter"] == "adapter.pt"
     with pytest.raises(UserError, match="cannot be written: No such file"):
         write_state_dict({}, Path(tmp_path / "none" / "x.pt"))

@@ -12,12 +12,12 @@ import pytest
 from torch import nn
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config import compose, instantiate, load_run, save
+from lightkit.config import arguments, compose, instantiate, load_run, save
 from lightkit.config.allow import judge, verify
 from lightkit.config.hydra_compat import locate
 from lightkit.config.modules import Module
 from lightkit.config.project import project_folders
-from lightkit.config.signatures import clear
+from lightkit.config.signatures import TargetError, clear
 from lightkit.config.trust import Trust
 from tests.config.conftest import Write
 
@@ -375,3 +375,58 @@ def test_the_wrong_kind_is_refused_before_it_is_called(toy: Path, write: Write) 
 def test_a_target_that_does_not_exist_is_not_looked_for_by_importing(toy: Path) -> None:
     with pytest.raises(UserError, match="torch.ops.load_library does not exist"):
         instantiate({"_target_": "torch.ops.load_library", "path": "x.so"}, key="model")
+
+
+PEFT = {
+    "peft/__init__.py": "from peft.tuners import LoraConfig, LoraModel\nfrom peft.config import PeftConfig\n",
+    "peft/config.py": "class PeftConfig:\n    @classmethod\n    def from_pretrained(cls, path): ...\n",
+    "peft/tuners/__init__.py": "from .lora import LoraConfig, LoraModel, load\n",
+    "peft/tuners/lora/__init__.py": "from .config import LoraConfig\nfrom .model import LoraModel, load\n",
+    "peft/tuners/lora/config.py": "import os\nfrom dataclasses import dataclass\nfrom peft.config import PeftConfig\n"
+    "@dataclass\nclass LoraConfig(PeftConfig):\n    r: int = 8\n    target_modules: list[str] | str | None = None\n",
+    "peft/tuners/lora/model.py": "class LoraModel: ...\n\n\ndef load(path): ...\n",
+}
+
+
+@pytest.fixture
+def peft(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A package of that name and shape, which need not be installed."""
+    for name, text in PEFT.items():
+        (tmp_path / "peft_lib" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "peft_lib" / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "peft_lib"))
+    known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "peft"}
+    for name in known:
+        monkeypatch.delitem(sys.modules, name)
+    clear()
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
+        del sys.modules[name]
+    clear()
+
+
+def test_of_peft_only_configurations_are_built(peft: None, report: Callable[..., str]) -> None:
+    made = compose(["finetune=peft", "finetune.peft.r=4"]).cfg.finetune.peft
+    assert instantiate(made, key="finetune.peft").r == 4
+    assert "did you mean finetune.peft.target_modules?" in report("finetune=peft", "finetune.peft.target_module=a")
+    assert "finetune.peft.r: wrong type" in report("finetune=peft", "finetune.peft.r=many")
+    others = ("LoraModel", "PeftConfig", "LoraConfig.from_pretrained", "tuners.lora.model.load", "tuners.load")
+    for target in (*others, "tuners.lora.config.os.system", "tuners.lora.config.dataclass"):
+        assert judge(f"peft.{target}", trust()) is not None, target
+        with pytest.raises(UserError, match="not among what may be built"):
+            instantiate({"_target_": f"peft.{target}"}, key="finetune.peft")
+
+
+@pytest.mark.parametrize(("target", "extra"), [("peft.LoraConfig", "peft"), ("timm.models.resnet.ResNet", "vision")])
+def test_an_extra_that_is_not_installed(
+    report: Callable[..., str], monkeypatch: pytest.MonkeyPatch, target: str, extra: str
+) -> None:
+    package = target.partition(".")[0]
+    monkeypatch.setattr(arguments, "read", lambda name: _missing(package))
+    text = report(f"trainer.callbacks.one._target_={target}", "model._target_=toy.anything")
+    assert f"{target} needs the package {package}, which is not installed" in text
+    assert f"fix:      pip install 'lightkit[{extra}]'" in text
+
+
+def _missing(package: str) -> None:
+    raise TargetError("there is no such module", received=package, choices=[])

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.config.describe import describe_group, first_comment, group_names, list_options
+from lightkit.config import schema
+from lightkit.config.describe import (
+    describe_arguments,
+    describe_group,
+    field_docs,
+    first_comment,
+    group_names,
+    list_options,
+)
 from lightkit.config.schema import Config
 
 
@@ -27,6 +35,34 @@ def test_rows_tell_type_range_and_default() -> None:
     assert [row.key for row in describe_group("trainer.ema")] == ["trainer.ema.decay"]
     assert [row.key for row in describe_group("")] == ["name", "seed", "trust", "extra"]
     assert describe_group("experiment") == []
+
+
+def test_limits_of_the_items_of_a_list() -> None:
+    rows = {row.key: row for row in describe_group("finetune")}
+    assert rows["finetune.slices"].type == "a list (a number each); each above 0"
+    assert rows["finetune.lora.ranks"].type == "a mapping of names to values; each at least 1"
+    assert rows["finetune.rules[].match"].type == "text or a list (text each)"
+    assert rows["finetune.peft"].default == "null"
+    assert "optim.rules[].warmup_steps" in {row.key for row in describe_group("optim")}
+
+
+def test_every_class_of_the_schema_can_be_imported_from_it() -> None:
+    for module in (schema.base, schema.finetune, schema.learning, schema.running):
+        classes = {name for name, item in vars(module).items() if getattr(item, "__module__", "") == module.__name__}
+        public = classes if module is not schema.finetune else {"FinetuneConfig"}
+        assert public <= set(schema.__all__)
+        assert all(field_docs(name) or not vars(module)[name].__annotations__ for name in classes)
+
+
+def test_what_an_option_changes_of_a_group_with_defaults(toy: Path) -> None:
+    found = {name: {item.key: item for item in items} for name, items in describe_arguments("finetune").items()}
+    assert found["head"]["finetune.freeze"].value == '["*"]'
+    assert found["head"]["finetune.freeze"].type == "a list (text each); [] by default"
+    assert found["gradual"]["finetune.gradual.share"].comment.startswith("all is unfrozen")
+    assert "finetune.peft.target_modules" in found["peft"]
+    assert "none" not in found
+    assert list(describe_arguments("checkpoint")) == ["none"]
+    assert "data.split.by" not in str(describe_arguments("data"))
 
 
 def test_options_with_comment_and_source(toy: Path) -> None:

@@ -72,6 +72,14 @@ def test_one_key_is_explained(toy: Path) -> None:
     assert "Seed of everything" in group_text("seed")
 
 
+def test_a_key_of_a_group_with_defaults_is_explained(toy: Path) -> None:
+    text = group_text("finetune.train")
+    assert text.startswith("  finetune.train (a list (text each); [] by default)\n      Patterns of exceptions")
+    assert '  finetune=bitfit   ["@bias", "@head"]\n' in text
+    assert group_text("finetune.lora.rank").startswith("  finetune.lora.rank (a whole number; at least 1) = 8\n")
+    assert "finetune=lora\n    finetune.freeze=" in group_text("finetune")
+
+
 def test_keys_below_a_node_with_free_names(toy: Path) -> None:
     assert [row.key for row in describe_key("metrics.val.f1")] == ["metrics.val"]
     assert [row.key for row in describe_key("data.mixup.alpha")] == ["data.mixup.alpha"]
@@ -85,7 +93,7 @@ def test_an_unknown_key(toy: Path, key: str) -> None:
 
 
 def test_a_key_without_its_group(toy: Path) -> None:
-    with pytest.raises(UserError, match=r"(?s)there is no such group.*did you mean model\.dropout"):
+    with pytest.raises(UserError, match=r"(?s)there is no such group.*did you mean model\.dropout or finetune"):
         group_text("dropout")
 
 

@@ -68,3 +68,39 @@ def test_classes_are_about_even_and_every_shape_is_inside_its_circle() -> None:
 def test_bad_numbers(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(UserError, match=text):
         Shapes(**settings)
+
+
+def test_classes_by_name() -> None:
+    data = Shapes(16, 60, 0, 0, classes=["ring", "bar"])
+    assert data.info.class_names == ("ring", "bar")
+    x, y = data.take(torch.arange(60))
+    assert torch.equal(y, data.strata)
+    assert torch.equal(y.unique(), torch.arange(2))
+    # The first so many by name are the same pictures, and the same data.
+    number, named = Shapes(16, 60, 0, 0, classes=3), Shapes(16, 60, 0, 0, classes=list(KINDS)[:3])
+    assert torch.equal(number.take(torch.arange(60))[0], named.take(torch.arange(60))[0])
+    assert number.info == named.info
+    assert not torch.equal(x, number.take(torch.arange(60))[0])
+
+
+@pytest.mark.parametrize(
+    ("classes", "text"),
+    [
+        (["ring", "rung"], r"no such shape[\s\S]*ring"),
+        (["ring", "ring"], "a shape twice"),
+        (["ring"], "out of range"),
+        ([], "out of range"),
+    ],
+)
+def test_bad_classes(classes: list[str], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        Shapes(16, 10, 0, 0, classes=classes)
+
+
+def test_so_many_pictures_of_each_shape() -> None:
+    split = {"by": "file", "per_class": 4}
+    data = build_data(
+        dataset=Shapes(16, 400, 20, 20, classes=["ring", "bar", "star"]), split=split, batch_size=4, seed=0
+    )
+    assert data.train.num_samples == 12
+    data.close()

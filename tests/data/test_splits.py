@@ -111,3 +111,24 @@ def test_bad_data() -> None:
     with pytest.raises(UserError, match="the train split is empty"):
         split_rows(SplitSpec(val=0.5, test=0.2), 4, given={"train": torch.arange(2), "test": torch.arange(2, 4)})
     assert "fold" in WAYS
+
+
+@pytest.mark.parametrize("by", ["stratified", "random", "ordered", "fold"])
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_so_many_rows_of_each_class(by: str, count: int) -> None:
+    whole, few = draw(by=by), draw(by=by, per_class=count)
+    assert {name: rows.tolist() for name, rows in few.items() if name != "train"} == {
+        name: rows.tolist() for name, rows in whole.items() if name != "train"
+    }
+    assert set(few["train"].tolist()) <= set(whole["train"].tolist())
+    sizes = STRATA[whole["train"]].bincount().clamp(max=count)
+    assert torch.equal(STRATA[few["train"]].bincount(), sizes)
+    # A larger number adds rows to those of a smaller one.
+    assert set(few["train"].tolist()) <= set(draw(by=by, per_class=count + 3)["train"].tolist())
+
+
+def test_rows_of_each_class_need_classes_and_a_number() -> None:
+    with pytest.raises(UserError, match=r"data\.split\.per_class: training needs a row"):
+        SplitSpec(per_class=0)
+    with pytest.raises(UserError, match="no classes to count by"):
+        draw(None, per_class=3)

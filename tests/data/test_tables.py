@@ -73,3 +73,13 @@ def test_missing_files_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(tables, "_folder", lambda: tmp_path)
     with pytest.raises(UserError, match="scikit-learn's file cannot be read"):
         tables.wine()
+
+
+def test_some_digits_only() -> None:
+    all_ten, some = tables.digits(), tables.digits(classes=[7, 5])
+    assert some.info.class_names == ("7", "5")
+    assert torch.equal(some.x[some.y == 1], all_ten.x[all_ten.y == 5])
+    assert len(some) == int(torch.isin(all_ten.y, torch.tensor([5, 7])).sum())
+    for wrong in ([3], [3, 3], [3, 10]):
+        with pytest.raises(UserError, match=r"data\.dataset\.classes: not classes of digits"):
+            tables.digits(classes=wrong)

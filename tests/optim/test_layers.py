@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from lightkit.models import CNN, MLP, ResNet, TransformerClassifier, TransformerLM
-from lightkit.optim import layer_depths
+from lightkit.optim import depth_of, layer_depths
 
 
 def heads(model):
@@ -73,9 +74,95 @@ def test_models_without_layers():
     assert set(layer_depths(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))).values()) == {0, 1}
 
 
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 8)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 3)
+        self.head = nn.Linear(8, 2)
+
+
+def test_pytorchs_transformers_count_blocks():
+    blocks = [f"encoder.layers.{n}.self_attn.in_proj_weight" for n in range(3)]
+    assert heads(Encoder()) == ["embed.weight", *blocks, "head.weight"]
+    both = nn.Transformer(8, 2, 2, 2, 8, batch_first=True)
+    assert [name.split(".self")[0] for name in heads(both)] == [
+        "encoder.layers.0",
+        "encoder.layers.1",
+        "decoder.layers.0",
+        "decoder.layers.1",
+    ]
+
+
+def parametrized(model):
+    for module in list(model.modules()):
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            weight_norm(module)
+        if isinstance(module, nn.MultiheadAttention):
+            weight_norm(module, "in_proj_weight")
+    return model
+
+
+class Lists(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.ModuleList([nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]) for _ in range(2)])
+        self.head = nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Encoder,
+        Lists,
+        lambda: nn.Linear(2, 2),
+        lambda: CNN((1, 8, 8), 3, depth=2),
+        lambda: ResNet((3, 8, 8), 3, width=4),
+        lambda: TransformerClassifier((1, 8, 8), 3, dim=8, depth=2, heads=2),
+        lambda: nn.TransformerEncoderLayer(8, 2, 8, batch_first=True),
+    ],
+)
+def test_parametrized_modules_stay_in_their_layers(make):
+    plain = layer_depths(make())
+    found = layer_depths(parametrized(make()))
+    assert max(found.values()) == max(plain.values())
+    assert {name: found[name] for name in found if name in plain} == {
+        name: depth for name, depth in plain.items() if name in found
+    }
+    assert {depth_of(plain, name) == depth for name, depth in found.items()} == {True}
+
+
+def test_one_parametrized_module_of_many():
+    model = Lists()
+    plain = layer_depths(model)
+    weight_norm(model.stages[1][0])
+    found = layer_depths(model)
+    assert found["stages.1.0.parametrizations.weight.original1"] == plain["stages.1.0.weight"] == 2
+    assert found["head.weight"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"),
+    [
+        ("layer2.0.conv1.weight", 3),
+        ("layer2.0.conv1.parametrizations.weight.0.a", 3),
+        ("layer2.0.conv1.weight.deeper", 3),
+        ("layer2.1.adapter.down.weight", 4),
+        ("layer2.new.weight", 3),
+        ("layer2", 3),
+        ("fc.1.weight", 9),
+        ("layer", 0),
+        ("prompt", 0),
+    ],
+)
+def test_depth_of_what_came_in_later(name, depth):
+    assert depth_of(layer_depths(ResNet((3, 8, 8), 3, width=4)), name) == depth
+
+
 @pytest.mark.parametrize(
     ("name", "count", "some"),
     [
+        ("resnet18", 10, {"bn1.weight": 0, "layer3.0.downsample.1.bias": 5, "fc.bias": 9}),
         ("resnet50", 18, {"conv1.weight": 0, "layer1.0.conv1.weight": 1, "layer4.2.bn3.bias": 16, "fc.weight": 17}),
         ("vit_b_32", 14, {"class_token": 0, "encoder.layers.encoder_layer_3.mlp.0.weight": 4, "encoder.ln.bias": 12}),
         ("vgg11_bn", 11, {"features.0.weight": 0, "features.1.weight": 0, "classifier.6.weight": 10}),
@@ -101,3 +188,19 @@ def test_timm_tells_by_itself():
     assert depths["patch_embed.proj.weight"] == depths["cls_token"] == 0
     assert depths["blocks.1.attn.qkv.weight"] == 2
     assert depths["head.weight"] == max(depths.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "some"),
+    [
+        ("resnet18", 10, {"conv1.weight": 0, "layer2.1.conv1.weight": 4, "fc.weight": 9}),
+        ("mobilenetv3_small_050", 14, {"conv_stem.weight": 0, "blocks.1.0.conv_dw.weight": 2, "classifier.weight": 13}),
+        ("convnext_atto", 14, {"stem.0.weight": 0, "stages.0.blocks.0.conv_dw.weight": 1, "head.fc.weight": 13}),
+    ],
+)
+def test_timm_families(name, count, some):
+    timm = pytest.importorskip("timm")
+    with torch.device("meta"):
+        depths = layer_depths(timm.create_model(name))
+    assert max(depths.values()) + 1 == count
+    assert {key: depths[key] for key in some} == some

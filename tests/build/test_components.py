@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose
 from lightkit.trainer.callbacks import EarlyStopping
 
-CONF = Path(__file__).parents[1] / "conf"
+CONF = Path(__file__).parents[2] / "conf"
 NEEDS_A_TARGET = "custom"
 TOKENS = ["data=text", "data.dataset.max_chars=20000", "data.dataset.context_length=16"]
 

@@ -1,109 +1,26 @@
-"""From a checked configuration to the parts of a run, one function a group, in the order of their needs."""
+"""One function for each part of a run, from a checked configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 from torch import nn
-from torch.optim import Optimizer
 
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
-from lightkit.common.errors import UserError
 from lightkit.config import instantiate, to_plain
 from lightkit.data import Data, DataInfo, build_data
 from lightkit.device import Engine
 from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, TensorBoardLogger
 from lightkit.metrics import SplitMetrics
-from lightkit.optim.groups import parameter_groups
-from lightkit.optim.schedulers import Schedule
-from lightkit.trainer.average import Ema, NoAverage
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.fit import check_hooks, check_monitor, check_targets
-from lightkit.trainer.rehearsal import rehearse
-from lightkit.trainer.tasks import Criterion, Supervised, Task
+from lightkit.trainer.tasks import Criterion, Supervised
 from lightkit.trainer.timetable import Timetable
-
-
-@dataclass(frozen=True)
-class Components:
-    """Everything a run is made of."""
-
-    data: Data
-    """Splits and facts about them."""
-    model: nn.Module
-    """The network without any wrapper: its parameter names are the saved ones."""
-    network: nn.Module
-    """What is called in training: the model, wrapped for several GPUs where asked for."""
-    task: Task
-    """How a batch becomes a loss."""
-    criterion: Criterion
-    """The loss."""
-    optimizer: Optimizer
-    """Steps over named parameter groups."""
-    scheduler: Schedule
-    """Learning rates over time."""
-    timetable: Timetable
-    """Lengths and intervals."""
-    engine: Engine
-    """Device, precision and seeds."""
-    metrics: dict[str, SplitMetrics]
-    """Metrics of each split."""
-    average: NoAverage
-    """Average of the weights to evaluate with."""
-    callbacks: dict[str, Callback]
-    """Hooks by name."""
-    store: CheckpointStore | None
-    """The checkpoints; None when none are written."""
-
-
-def build(cfg: DictConfig, folder: Path) -> Components:
-    """Build the parts of a run; nothing is written and nothing trains yet.
-
-    Args:
-        cfg: A composed and checked configuration.
-        folder: The run's folder, for the parts that will write to it.
-
-    Raises:
-        UserError: A part cannot be built, or two of them do not fit together.
-    """
-    engine = build_engine(cfg)
-    data = build_splits(cfg, engine)
-    check_fit(cfg, data)
-    model = build_model(cfg, data.info, engine)
-    timetable = build_timetable(cfg, data)
-    optimizer = build_optimizer(cfg, model)
-    scheduler = instantiate(
-        cfg.scheduler,
-        key="scheduler",
-        optimizer=optimizer,
-        total_steps=timetable.total_steps,
-        steps_per_epoch=timetable.steps_per_epoch,
-        mode=cfg.metrics.mode,
-        expected=Schedule,
-    )
-    parts = Components(
-        data=data,
-        model=model,
-        network=engine.wrap(model),
-        task=instantiate(cfg.trainer.task, key="trainer.task", expected=Task),
-        criterion=build_loss(cfg, data.info, engine),
-        optimizer=optimizer,
-        scheduler=scheduler,
-        timetable=timetable,
-        engine=engine,
-        metrics={split: build_metrics(cfg, split, data.info, engine) for split in ("train", "val", "test")},
-        average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
-        callbacks=build_callbacks(cfg),
-        store=build_store(cfg, folder),
-    )
-    rehearse(data, model, parts.task, parts.criterion, engine)
-    return parts
 
 
 def build_engine(cfg: DictConfig) -> Engine:
@@ -132,15 +49,6 @@ def build_splits(cfg: DictConfig, engine: Engine) -> Data:
     return build_data(dataset=dataset, seed=cfg.seed, pin_default=engine.pins_memory, **options)
 
 
-def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
-    """Build the network with the sizes of the data and put it on the device."""
-    engine.seed_init()
-    model = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("the model has no trainable parameter", key="model", received=cfg.model["_target_"])
-    return engine.place(model)
-
-
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
     """Lengths and intervals, in optimizer steps of this data set."""
     trainer, checkpoint = cfg.trainer, cfg.checkpoint
@@ -156,19 +64,6 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
         save_steps=checkpoint.every_steps,
         log_steps=cfg.logger.every_steps,
     )
-
-
-def build_optimizer(cfg: DictConfig, model: nn.Module) -> Optimizer:
-    """The optimizer over named groups that hold every trainable parameter once."""
-    groups = parameter_groups(
-        model,
-        lr=cfg.optim.get("lr"),
-        weight_decay=cfg.optim.get("weight_decay"),
-        rules=to_plain(cfg.optim.get("rules") or []),
-        no_decay=cfg.optim.get("no_decay", False),
-        layer_decay=cfg.optim.get("layer_decay"),
-    )
-    return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups)
 
 
 def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:

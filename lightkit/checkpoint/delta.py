@@ -1,0 +1,221 @@
+"""Adapter files: what a fine-tuned model has beyond the weights it started from, and which weights those were.
+
+found = delta(model.state_dict(), base, names, source="resnet.pth")
+write_delta(folder / "adapter.pt", found)
+apply_delta(fresh, read_delta(folder / "adapter.pt"), base_fingerprint=fingerprint(base))
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+from torch import nn
+
+from lightkit.checkpoint.compare import bits, same_bits
+from lightkit.checkpoint.files import write_atomically
+from lightkit.checkpoint.fitting import Report
+from lightkit.checkpoint.formats import open_file
+from lightkit.checkpoint.names import unwrapped
+from lightkit.checkpoint.plain import to_plain
+from lightkit.checkpoint.reading import UNREADABLE, reason
+from lightkit.common.errors import UserError
+
+FORMAT = "lightkit adapter"
+VERSION = 1
+_KINDS: dict[str, type] = {"base": dict, "tensors": dict, "tied": dict, "kept": list, "config": str}
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The tensors of a model that are not those of its base, by the model's names."""
+
+    tensors: dict[str, torch.Tensor]
+    """What differs from the base in a bit, a shape or a type, or is not in it; tied tensors under their first name."""
+    tied: dict[str, str]
+    """The other names of tied tensors, with the name under `tensors`."""
+    kept: tuple[str, ...]
+    """Names of the tensors that are the base's own."""
+    fingerprint: str
+    """`fingerprint` of the base."""
+    source: str = ""
+    """Where the base came from, for people."""
+    config: str = field(default="", repr=False)
+    """Configuration the model is built from, as YAML."""
+
+
+def fingerprint(base: Mapping[str, Any]) -> str:
+    """SHA-256 over names, types, shapes and bytes of tensors, in hex.
+
+    Prefixes of wrappers, the order of the names and the device make no difference; what is not a tensor is left out.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(_tensors(base).items()):
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(bits(tensor).numpy().data)
+    return digest.hexdigest()
+
+
+def delta(
+    state: Mapping[str, Any],
+    base: Mapping[str, Any],
+    names: Mapping[str, str] | None = None,
+    *,
+    source: str = "",
+    config: str = "",
+) -> Delta:
+    """What a model has beyond its base, found by comparing all tensors bit by bit.
+
+    Args:
+        state: `state_dict` of the model; the tensors themselves, so that tied ones can be told.
+        base: The tensors that came from the base. One that is missing here (a new head) counts as different.
+        names: Name in `state` to name in `base`, for those that the base may have; None: the same names.
+        source: Where the base came from.
+        config: Configuration of the model as YAML.
+    """
+    live, there = _tensors(state), _tensors(base)
+    in_base = {name: name for name in live} if names is None else {own: names[name] for name, own in _own(names)}
+    tensors, tied, kept = dict[str, torch.Tensor](), dict[str, str](), list[str]()
+    for group in _tied(live):
+        pairs = [(live[name], there[in_base[name]]) for name in group if in_base.get(name) in there]
+        if pairs and all(same_bits(one, other) for one, other in pairs):
+            kept += group
+            continue
+        tensors[group[0]] = live[group[0]].detach()
+        tied |= dict.fromkeys(group[1:], group[0])
+    return Delta(tensors, tied, tuple(kept), fingerprint(there), source, config)
+
+
+def write_delta(path: Path, found: Delta) -> None:
+    """Write an adapter file: tensors and plain types, which `torch.load` opens with `weights_only=True`.
+
+    Raises:
+        UserError: The file cannot be written; one of that name is as it was.
+    """
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "base": {"fingerprint": found.fingerprint, "source": found.source},  # what it has to be put on top of
+        "config": found.config,  # text, so that no configuration class is needed to open the file
+        "tensors": {name: tensor.detach().cpu() for name, tensor in found.tensors.items()},
+        "tied": dict(found.tied),  # further names of tensors above
+        "kept": list(found.kept),  # names that are the base's own: the model must have these and no others
+    }
+    plain = to_plain(content)
+    try:
+        scratch = f".{path.name}.unfinished"
+        write_atomically(path, lambda file: torch.save(plain, cast("IO[bytes]", file)), scratch=scratch)
+    except OSError as error:
+        raise UserError(f"cannot be written: {reason(error)}", key=str(path)) from error
+
+
+def read_delta(path: Path | str) -> Delta:
+    """Read an adapter file onto the CPU.
+
+    Raises:
+        UserError: It is missing, damaged, of a later version or no adapter file (exit code 5).
+    """
+    content = open_file(Path(path))
+    if not is_delta(content):
+        what = "not an adapter file"
+        raise UserError(what, key=str(path), expected=f"a file with `format: {FORMAT}`", exit_code=UNREADABLE)
+    if not isinstance(content.get("version"), int) or content["version"] > VERSION:
+        what = f"the adapter file has format version {content.get('version')}; this lightkit reads up to {VERSION}"
+        raise UserError(what, key=str(path), fix="install a newer lightkit", exit_code=UNREADABLE)
+    odd = [key for key, kind in _KINDS.items() if not isinstance(content.get(key), kind)]
+    if odd or not _whole(content):
+        what = f"the adapter file is not complete ({', '.join(odd) or 'base, tensors or tied'})"
+        raise UserError(what, key=str(path), exit_code=UNREADABLE)
+    base, tensors = content["base"], content["tensors"]
+    kept = tuple(content["kept"])
+    return Delta(tensors, content["tied"], kept, base["fingerprint"], base["source"], content["config"])
+
+
+def is_delta(content: object) -> bool:
+    """Whether what was read from a file is the content of an adapter file."""
+    return isinstance(content, Mapping) and content.get("format") == FORMAT
+
+
+def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_source: str = "") -> Report:
+    """Put an adapter file's tensors into a model that holds the base. What is refused changes nothing.
+
+    Args:
+        model: The model, built and injected as the adapter's configuration says, wrapped or not, on any device.
+        found: From `read_delta`.
+        base_fingerprint: `fingerprint` of the weights the model holds.
+        base_source: Where those came from, for the message.
+
+    Returns:
+        What was loaded, by name.
+
+    Raises:
+        UserError: The base is another one, or the model has other tensors than the one the adapter was written for.
+    """
+    if base_fingerprint != found.fingerprint:
+        raise _wrong_base(found, base_fingerprint, base_source)
+    here = _tensors(model.state_dict())
+    values = found.tensors | {name: found.tensors[first] for name, first in found.tied.items()}
+    _check_fit(here, values, found)
+    with torch.no_grad():
+        for name, tensor in values.items():
+            here[name].copy_(tensor)
+    return Report(f"adapter on top of {found.source or found.fingerprint[:12]}", loaded=tuple(values))
+
+
+def _wrong_base(found: Delta, fingerprint: str, source: str) -> UserError:
+    return UserError(
+        "the adapter belongs to other base weights; nothing was loaded",
+        key="finetune.weights.path",
+        expected=f"{found.source or 'weights'} with fingerprint {found.fingerprint}",
+        received=f"{source or 'weights'} with fingerprint {fingerprint}",
+        fix="give the very weights it was trained on, loaded with the same mapping and head",
+    )
+
+
+def _check_fit(here: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor], found: Delta) -> None:
+    known = values.keys() | set(found.kept)
+    lines = [f"only in the adapter: {name}" for name in (*values, *found.kept) if name not in here]
+    lines += [f"only in the model: {name}" for name in here if name not in known]
+    lines += [
+        f"{name} is {_text(here[name])} in the model and {_text(tensor)} in the adapter"
+        for name, tensor in values.items()
+        if name in here and _text(here[name]) != _text(tensor)
+    ]
+    if lines:
+        shown = "\n".join(f"    {line}" for line in lines[:20])
+        more = f"\n    … and {len(lines) - 20} more" if len(lines) > 20 else ""
+        what = f"the adapter was written for another model; nothing was loaded\n{shown}{more}"
+        raise UserError(what, key="adapter", fix="build the model from the configuration in the adapter file")
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return f"{'×'.join(map(str, tensor.shape)) or 'single'} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _own(names: Iterable[str]) -> list[tuple[str, str]]:
+    return list(unwrapped(names).items())
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors by the model's own names, without prefixes of wrappers."""
+    return {own: state[name] for name, own in _own(state) if isinstance(state[name], torch.Tensor)}
+
+
+def _tied(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """Names of the same memory together, in the order of the first of them."""
+    groups: dict[Any, list[str]] = {}
+    for name, tensor in state.items():
+        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        groups.setdefault(place if tensor.numel() else name, []).append(name)
+    return list(groups.values())
+
+
+def _whole(content: Mapping[str, Any]) -> bool:
+    tensors, base = content["tensors"], content["base"]
+    named = isinstance(base.get("fingerprint"), str) and isinstance(base.get("source"), str)
+    tied = all(first in tensors for first in content["tied"].values())
+    return named and tied and all(isinstance(value, torch.Tensor) for value in tensors.values())

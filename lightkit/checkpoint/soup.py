@@ -1,0 +1,182 @@
+"""Averages of the weights of several models of one architecture: model soups (https://arxiv.org/abs/2203.05482)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lightkit.checkpoint.compare import same_bits
+from lightkit.common.errors import UserError
+from lightkit.common.ranking import improves
+
+State = Mapping[str, torch.Tensor]
+_COUNTER = "num_batches_tracked"
+_STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Member:
+    """The weights of one model."""
+
+    label: str
+    """What to call it."""
+    state: State
+    """Its tensors by name."""
+
+
+@dataclass(frozen=True)
+class Soup:
+    """The average of some models."""
+
+    state: dict[str, torch.Tensor]
+    """Tensors by name; tied ones are one tensor still."""
+    shares: tuple[tuple[str, float], ...]
+    """Label of each member, and its share."""
+    statistics: tuple[str, ...] = ()
+    """Names of running means and variances that were averaged, too: they are not those of the averaged weights."""
+
+
+@dataclass(frozen=True)
+class Tasting:
+    """One member that was tried by `greedy`."""
+
+    label: str
+    """The member."""
+    alone: float
+    """The value it reaches by itself."""
+    together: float
+    """The value of the average with it."""
+    taken: bool
+    """Whether it stays in."""
+
+
+def average(members: Sequence[Member], weights: Sequence[float] | None = None) -> Soup:
+    """The weighted mean of every tensor of fractions, computed in double precision.
+
+    Whole numbers and flags must agree; of the counters of batch norm the largest is taken.
+
+    Args:
+        members: At least one; all have tensors of the same names and shapes.
+        weights: How much each counts, 0 or above; divided by their sum. None: all the same.
+
+    Raises:
+        UserError: Names, shapes or whole numbers differ, a mean is not finite, or the weights cannot be used.
+    """
+    shares = _shares(members, weights)
+    _check_alike(members)
+    means: dict[Any, torch.Tensor] = {}
+    state, statistics = dict[str, torch.Tensor](), list[str]()
+    for name in members[0].state:
+        tensors = [member.state[name] for member in members]
+        place: Any = tuple((tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors)
+        place = place if tensors[0].numel() else name  # an empty tensor has no place
+        if place not in means:
+            means[place] = _mean(name, tensors, shares, members)
+        state[name] = means[place]
+        if name.endswith(_STATISTICS) and not _equal(tensors):
+            statistics.append(name)
+    labels = (member.label for member in members)
+    return Soup(state, tuple(zip(labels, shares)), tuple(statistics))
+
+
+def greedy(
+    members: Sequence[Member], measure: Callable[[State], float], *, mode: str
+) -> tuple[list[Member], list[Tasting]]:
+    """Choose the members whose average is best: from the best on, each stays that does not make the average worse.
+
+    Args:
+        members: The models to choose from.
+        measure: Value of a state on the validation data.
+        mode: `min` or `max`: which values are better.
+
+    Returns:
+        The chosen members, and what came of each in the order they were tried.
+
+    Raises:
+        UserError: The members do not go together, or not one has a value.
+    """
+    _shares(members, None)
+    _check_alike(members)
+    alone = [measure(member.state) for member in members]
+    known = [index for index, value in enumerate(alone) if not math.isnan(value)]
+    if not known:
+        raise UserError("not one of the models has a value", received=", ".join(member.label for member in members))
+    order = sorted(known, key=lambda index: alone[index] if mode == "min" else -alone[index])
+    chosen, best = [members[order[0]]], alone[order[0]]
+    tastings = [Tasting(chosen[0].label, best, best, taken=True)]
+    for index in order[1:]:
+        value = measure(average([*chosen, members[index]]).state)
+        taken = value == best or improves(value, best, mode=mode)
+        tastings.append(Tasting(members[index].label, alone[index], value, taken))
+        if taken:
+            chosen, best = [*chosen, members[index]], value
+    return chosen, tastings
+
+
+def _shares(members: Sequence[Member], weights: Sequence[float] | None) -> list[float]:
+    if not members:
+        raise UserError("there is nothing to average")
+    given = [1.0] * len(members) if weights is None else list(weights)
+    usable = len(given) == len(members) and all(math.isfinite(weight) and weight >= 0 for weight in given)
+    if not usable or not sum(given) > 0:
+        expected = f"{len(members)} numbers, one a model: 0 or above, and one of them above 0"
+        raise UserError("the models cannot be weighted so", key="weights", expected=expected, received=given)
+    return [weight / sum(given) for weight in given]
+
+
+def _check_alike(members: Sequence[Member]) -> None:
+    first = members[0]
+    lines = [line for member in members[1:] for line in _differences(first, member)]
+    if lines:
+        shown = "\n".join(f"    {line}" for line in lines[:20])
+        more = f"\n    … and {len(lines) - 20} more" if len(lines) > 20 else ""
+        raise UserError(f"only models of one architecture can be averaged\n{shown}{more}", key=first.label)
+
+
+def _differences(first: Member, other: Member) -> list[str]:
+    one, two = first.state, other.state
+    lines = [f"{name} is missing in {other.label}" for name in one if name not in two]
+    lines += [f"{name} is in {other.label} only" for name in two if name not in one]
+    both = [(name, _text(one[name]), _text(two[name])) for name in one if name in two]
+    return lines + [
+        f"{name} is {here} here and {there} in {other.label}" for name, here, there in both if here != there
+    ]
+
+
+def _text(tensor: torch.Tensor) -> str:
+    kind = "fractions" if tensor.is_floating_point() else "complex" if tensor.is_complex() else str(tensor.dtype)[6:]
+    return f"{'×'.join(map(str, tensor.shape)) or 'single'} {kind}"
+
+
+def _mean(
+    name: str, tensors: Sequence[torch.Tensor], shares: Sequence[float], members: Sequence[Member]
+) -> torch.Tensor:
+    first = tensors[0].detach().cpu()
+    if _equal(tensors):
+        return first.clone()  # to the bit, and infinities stay what they are
+    if name.endswith(_COUNTER):
+        return torch.stack([tensor.detach().cpu() for tensor in tensors]).amax(0)
+    if not (first.is_floating_point() or first.is_complex()):
+        other = next(m.label for m, tensor in zip(members, tensors) if not _equal([tensors[0], tensor]))
+        what = f"{name} holds {str(first.dtype)[6:]} values, which cannot be averaged, and they differ"
+        raise UserError(what, key=members[0].label, received=other)
+    wide = torch.complex128 if first.is_complex() else torch.float64
+    total = torch.zeros(first.shape, dtype=wide)
+    for tensor, share in zip(tensors, shares):
+        if share:  # 0 times infinity is no number
+            total += tensor.detach().cpu().to(wide) * share
+    if not torch.isfinite(total).all():
+        fix = "leave out the model that went wrong: lightkit ckpt diff shows it"
+        raise UserError(f"the mean of {name} is not finite", key=members[0].label, fix=fix)
+    kind = tensors[0].dtype
+    for tensor in tensors:
+        kind = torch.promote_types(kind, tensor.dtype)
+    return total.to(kind)
+
+
+def _equal(tensors: Sequence[torch.Tensor]) -> bool:
+    return all(same_bits(tensors[0], tensor) for tensor in tensors[1:])

@@ -1,0 +1,102 @@
+"""What `lightkit ckpt` is given: paths and names of runs, their folders of checkpoints, their configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.folders import CONFIG_FILE, find_run, project
+from lightkit.common.errors import UserError
+
+if TYPE_CHECKING:
+    from lightkit.checkpoint.delta import Delta
+    from lightkit.checkpoint.weights import Weights
+
+# Everything of `lightkit.checkpoint` and `lightkit.config` is imported inside the functions: it takes its time.
+
+_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
+
+
+def reading(action: str, *names: str) -> Parser:
+    """The parser of an action that reads weights, with these positional arguments."""
+    parser = Parser(f"ckpt {action}")
+    for name in names:
+        parser.add_argument(name)
+    parser.add_argument("--key")
+    parser.add_argument("--trust", action="store_true")
+    return parser
+
+
+def given(text: str) -> Path:
+    """The file or folder that is meant: a path, or a run by its name.
+
+    Raises:
+        UserError: There is no such file or run.
+    """
+    path = Path(text)
+    if path.is_file() or (path.is_dir() and not (path / CONFIG_FILE).is_file()):
+        return path
+    if path.suffix in _SUFFIXES:
+        raise UserError("no such file", key=text)
+    return find_run(text, project())
+
+
+def checkpoints(path: Path) -> Path | None:
+    """The folder of checkpoints of a run or at a path; None where it is something else."""
+    for folder in (path / "checkpoints", path):
+        if (folder / "manifest.json").is_file():
+            return folder
+    return None
+
+
+def run_of(weights: Weights) -> Path | None:
+    """The folder of the run that wrote a checkpoint; None where it lies elsewhere, or is none."""
+    run = weights.path.resolve().parent.parent
+    return run if weights.kind == "lightkit checkpoint" and (run / CONFIG_FILE).is_file() else None
+
+
+def cfg_of(run: Path, device: str = "cpu") -> Any:
+    """The configuration of a run, on another device."""
+    from lightkit.cli.reading import read_run
+
+    return read_run(run, [f"device.name={device}"]).cfg
+
+
+def cfg_of_adapter(path: Path, found: Delta, base: str | None = None, *, trust: bool = False) -> Any:
+    """The configuration in an adapter file, with the adapter on top of its base.
+
+    Args:
+        path: The adapter file.
+        found: What is in it.
+        base: Its base weights; None looks where they were.
+        trust: The base may be a pickle that runs code; what the adapter file says of that counts for nothing.
+
+    Raises:
+        UserError: There is no usable configuration in it, or the base is not where it was.
+    """
+    import yaml
+
+    from lightkit.config import load_run
+
+    try:
+        tree = yaml.safe_load(found.config)
+        weights = tree.setdefault("finetune", {}).setdefault("weights", {})
+    except (yaml.YAMLError, AttributeError) as error:
+        raise UserError("there is no configuration in the adapter file", key=str(path), exit_code=5) from error
+    weights |= {"adapter": str(path.resolve()), "path": _base(weights.get("path"), base), "trust": trust}
+    tree["device"] = {**(tree.get("device") or {}), "name": "cpu"}
+    with TemporaryDirectory(prefix="lightkit-") as folder:
+        (Path(folder) / CONFIG_FILE).write_text(yaml.safe_dump(tree), encoding="utf-8")
+        return load_run(Path(folder)).cfg
+
+
+def _base(before: str | None, chosen: str | None) -> str | None:
+    from lightkit.build.network import located
+
+    path = chosen or before
+    if path is not None and not located(path).exists():
+        what = "there is no such file" if chosen else "the base of the adapter is not where it was"
+        raise UserError(what, key="--base", received=path, fix="--base FILE")
+    return path if path is None else str(located(path).resolve())

@@ -1,0 +1,94 @@
+"""`lightkit plan`: what a run would train, at which rate and when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.folders import project
+from lightkit.cli.terminal import fitting, say, table, width
+
+if TYPE_CHECKING:
+    from lightkit.build import Components
+    from lightkit.checkpoint.fitting import Report
+    from lightkit.finetune.plan import Plan
+
+HELP = {
+    "plan": """\
+usage: lightkit plan [OVERRIDES] [--json]
+
+What `lightkit train OVERRIDES` would train, without training: for every phase and every parameter group its size,
+whether it trains, the learning rate at the start of each epoch (first, highest, last), weight decay, the mode of
+its norm layers with running statistics, and the keys of the configuration that put it there; then the share that
+trains, the memory of the optimizer's state, and what was loaded from pretrained weights.
+Everything is built on the CPU; nothing is written.
+
+options:
+  --json                all of it as JSON, with every rate and the names of all parameters
+  --config-dir FOLDER   one more folder of options, searched first
+  --config-name NAME    another file than config.yaml to start from
+
+examples:
+  lightkit plan experiment=digits_cnn
+  lightkit plan finetune=gradual finetune.weights.path=outputs/runs/2026-01-31/12-00-00-run
+  lightkit plan finetune=lora optim.lr=1e-3 --json""",
+}
+RIGHT = (2, 3)
+
+
+def plan(args: list[str]) -> int:
+    """Print what would be trained."""
+    options = _parser().read(args)
+    overrides = [text for text in options.overrides if not text.startswith("hydra.")]
+    from lightkit.config import compose
+
+    on_cpu = [*overrides, "device.name=cpu"]
+    cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
+    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
+    from lightkit.build import build
+    from lightkit.build.phases import build_plan_of
+
+    parts = build(cfg, project() / "outputs")
+    with closing(parts.data):
+        found = build_plan_of(parts)
+        if options.json:
+            say(json.dumps({**found.to_json(), **_weights(parts)}, indent=2))
+        else:
+            _show(found, parts.made.report)
+    return 0
+
+
+def _show(found: Plan, report: Report | None) -> None:
+    titles, rows = found.table()
+    last = len(titles) - 1
+    say(table(titles, fitting(titles, rows, columns=[1, last], width=width()), right=RIGHT))
+    say()
+    for line in found.lines():
+        say(line)
+    if report is not None:
+        say(f"\nweights from {report.source}: {report.summary()}")
+        more: Sequence[Sequence[str]] = report.table()[1][1:]
+        if more:
+            say(table([], [["", *row] for row in more]))
+
+
+def _weights(parts: Components) -> dict[str, Any]:
+    """What was loaded, as plain values; nothing where nothing was."""
+    report = parts.made.report
+    if report is None:
+        return {}
+    groups = ("loaded", "missing", "unexpected", "left")
+    names = {group: list(getattr(report, group)) for group in groups}
+    return {"weights": {"source": str(report.source), **names, "reshaped": dict(report.reshaped)}}
+
+
+def _parser() -> Parser:
+    parser = Parser("plan")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("-cn", "--config-name", default="config")
+    return parser

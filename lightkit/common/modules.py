@@ -1,0 +1,56 @@
+"""Small operations on the tree of a network's modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+_NORM_NAME = re.compile(r"norm(\d?d)?(act(\d?d)?)?$", re.IGNORECASE)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether it is a norm layer: PyTorch's, or any class whose name ends in Norm, Norm2d, NormAct and the like."""
+    return isinstance(module, _NORMS) or _NORM_NAME.search(type(module).__name__) is not None
+
+
+def has_statistics(module: nn.Module) -> bool:
+    """Whether it is a norm layer that keeps running statistics in training."""
+    return is_norm(module) and getattr(module, "running_mean", None) is not None
+
+
+def parent_of(path: str) -> str:
+    """The dotted path one level up; empty for the network itself."""
+    return path.rpartition(".")[0]
+
+
+def inside(name: str, path: str) -> bool:
+    """Whether a dotted name is the path itself or lies below it; everything lies in the empty path."""
+    return not path or name == path or name.startswith(f"{path}.")
+
+
+def replace_submodule(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Put a module in the place of another one."""
+    setattr(model.get_submodule(parent_of(path)), path.rpartition(".")[2], module)
+
+
+def parameter_aliases(model: nn.Module) -> dict[str, list[str]]:
+    """First name of every parameter → all its names, where modules share it."""
+    first: dict[int, str] = {}
+    found: dict[str, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        found.setdefault(first.setdefault(id(parameter), name), []).append(name)
+    return found
+
+
+def path_of(model: nn.Module, wanted: nn.Module) -> str | None:
+    """Where in a network a module is; None where it is not."""
+    return next((path for path, module in model.named_modules() if module is wanted), None)
+
+
+def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Paths and modules that hold no others."""
+    return ((path, module) for path, module in model.named_modules() if not any(True for _ in module.children()))

@@ -1,0 +1,107 @@
+"""What a configuration may hold: one dataclass per group, one docstring per field.
+
+The checker compares every composed configuration with these classes, and `lightkit config GROUP` prints them. A class
+that derives from `Target` describes a node with a `_target_`: its own fields are read by lightkit, every other key is
+an argument of the target and is checked against the target's signature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from lightkit.config.schema.base import SIZES, RuleConfig, Target
+from lightkit.config.schema.finetune import FinetuneConfig
+from lightkit.config.schema.learning import (
+    DataConfig,
+    EnsembleConfig,
+    LossConfig,
+    MetricsConfig,
+    MixupConfig,
+    ModelConfig,
+    OptimConfig,
+    SchedulerConfig,
+    SplitConfig,
+)
+from lightkit.config.schema.running import (
+    CheckpointConfig,
+    ConsoleConfig,
+    DeviceConfig,
+    EarlyStoppingConfig,
+    EmaConfig,
+    LoggerConfig,
+    NonfiniteConfig,
+    ResumeConfig,
+    TensorBoardConfig,
+    TrainerConfig,
+)
+
+__all__ = [
+    "SIZES",
+    "CheckpointConfig",
+    "Config",
+    "ConsoleConfig",
+    "DataConfig",
+    "DeviceConfig",
+    "EarlyStoppingConfig",
+    "EmaConfig",
+    "EnsembleConfig",
+    "FinetuneConfig",
+    "LoggerConfig",
+    "LossConfig",
+    "MetricsConfig",
+    "MixupConfig",
+    "ModelConfig",
+    "NonfiniteConfig",
+    "OptimConfig",
+    "ResumeConfig",
+    "RuleConfig",
+    "SchedulerConfig",
+    "SplitConfig",
+    "Target",
+    "TensorBoardConfig",
+    "TrainerConfig",
+]
+
+
+@dataclass
+class Config:
+    """A whole run."""
+
+    data: DataConfig
+    """Data set, splits, preparation and batches."""
+    model: ModelConfig
+    """The network."""
+    loss: LossConfig
+    """The objective."""
+    optim: OptimConfig
+    """The optimizer and its parameter groups."""
+    scheduler: SchedulerConfig
+    """The learning rate over time."""
+    device: DeviceConfig
+    """Where and how the numbers are computed."""
+    finetune: FinetuneConfig
+    """Adapting a pretrained model."""
+    ensemble: EnsembleConfig
+    """Several models as one."""
+    metrics: MetricsConfig
+    """What is measured."""
+    trainer: TrainerConfig
+    """The training loop."""
+    checkpoint: CheckpointConfig
+    """What is saved."""
+    logger: LoggerConfig
+    """Where numbers go."""
+    resume: ResumeConfig = field(default_factory=ResumeConfig)
+    """Going on with a run that was stopped."""
+    name: Optional[str] = None
+    """Name of the run; ends the name of its folder. Null takes the name of the experiment, or else
+    the options of data and model, such as `wine_mlp`."""
+    seed: int = 0
+    """Seed of everything random in the run but the data split."""
+    trust: list[str] = field(default_factory=list)
+    """Packages, modules, classes or functions that a `_target_` may name beside those of lightkit, torch, torchmetrics,
+    torchvision, timm, peft and your own project. What the file of a run says here counts for nothing when it is
+    resumed."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Room for values of your own, to be used by interpolation (`${extra.width}`); not checked."""

@@ -1,0 +1,48 @@
+"""Nodes that several groups share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Union
+
+SIZES = (
+    "input_shape",
+    "num_classes",
+    "num_labels",
+    "in_channels",
+    "in_features",
+    "vocab_size",
+    "context_length",
+    "task",
+)
+"""Arguments a model, a loss or a metric may take without naming them: they come from the data set."""
+
+
+@dataclass
+class Target:
+    """A node that names a class or function to build; the other keys are its arguments."""
+
+    _target_: str
+    """Dotted path of a class or function, such as `torch.optim.SGD`."""
+
+
+@dataclass
+class RuleConfig:
+    """Settings for the parameters whose names match."""
+
+    match: Union[str, list[str]]
+    """Name pattern or list of patterns: a glob over dotted parameter names, or `re:` and a regular expression."""
+    name: Optional[str] = None
+    """Name of the group in logs and tables; null takes the pattern."""
+    lr: Optional[float] = None
+    """Learning rate of these parameters, in place of the optimizer's."""
+    lr_scale: Optional[float] = None
+    """Factor on the optimizer's learning rate."""
+    weight_decay: Optional[float] = None
+    """Weight decay of these parameters."""
+    warmup_steps: Optional[int] = None
+    """Optimizer steps of linear warm-up of these parameters, counted from the step at which they first train; null has
+    none of their own."""
+    allow_zero: bool = False
+    """Take a rate of 0 as it is: the parameters keep their place in the optimizer and do not move. Refused otherwise,
+    as freezing them saves time and memory."""

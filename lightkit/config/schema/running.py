@@ -1,0 +1,158 @@
+"""How a run goes: device, training loop, checkpoints, loggers, resuming."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Optional
+
+from lightkit.config.schema.base import Target
+
+
+@dataclass
+class DeviceConfig:
+    """Where and how the numbers are computed."""
+
+    name: str = "auto"
+    """`auto` (a GPU when there is one), `cpu`, `cuda`, `cuda:1`, `mps`."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the forward pass; `bf16` and `fp16` use autocast and keep weights and losses in fp32, `fp16` with a
+    loss scale."""
+    parallel: Literal["none", "dp"] = "none"
+    """`dp` splits each batch over the visible GPUs with `torch.nn.DataParallel`."""
+    deterministic: bool = False
+    """Only deterministic algorithms, at some cost in speed."""
+    threads: Optional[int] = None
+    """CPU threads of one operation; null leaves PyTorch's choice."""
+
+
+@dataclass
+class EarlyStoppingConfig:
+    """Ends training when the monitored value no longer improves."""
+
+    patience: Optional[int] = None
+    """Validations without improvement before training ends; null never stops early."""
+    min_delta: float = 0.0
+    """Smallest change that counts as an improvement, in units of the monitored metric."""
+
+
+@dataclass
+class EmaConfig:
+    """Exponential moving average of the weights, used for validation, test and the saved model."""
+
+    decay: Optional[float] = None
+    """Share of the average kept at each optimizer step, 0 to 1; null keeps no average."""
+
+
+@dataclass
+class NonfiniteConfig:
+    """What happens when a training loss is NaN or infinite."""
+
+    action: Literal["stop", "skip", "rollback"] = "stop"
+    """`stop` ends the run (exit status 3) before the weights are touched, `skip` leaves out the optimizer step (a GPU
+    is waited for at every step), `rollback` goes back to an earlier step and on with lower learning rates."""
+    limit: int = 3
+    """Steps that may be skipped, or times the run may go back, before it ends after all."""
+    every: int = 100
+    """Optimizer steps between two states kept in memory to go back to, for `rollback`."""
+    factor: float = 0.5
+    """Factor on all learning rates each time the run goes back, for `rollback`."""
+
+
+@dataclass
+class TrainerConfig:
+    """The training loop."""
+
+    epochs: Optional[int] = 20
+    """Passes over the training split; ignored when `steps` is set."""
+    steps: Optional[int] = None
+    """Optimizer steps to train for, in place of `epochs`."""
+    accumulate: int = 1
+    """Batches whose gradients are added up for one optimizer step; a last partial window is stepped too."""
+    clip_norm: Optional[float] = None
+    """Largest total norm of the gradients; larger ones are scaled down."""
+    clip_value: Optional[float] = None
+    """Largest absolute value of a gradient element."""
+    validate_every: int = 1
+    """Validations happen every this many `validate_unit`s, and after the last step."""
+    validate_unit: Literal["epoch", "step"] = "epoch"
+    """What `validate_every` counts: epochs or optimizer steps."""
+    early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
+    """When to end before the last epoch."""
+    ema: EmaConfig = field(default_factory=EmaConfig)
+    """Moving average of the weights."""
+    nonfinite: NonfiniteConfig = field(default_factory=NonfiniteConfig)
+    """What happens when a training loss is NaN or infinite."""
+    task: Target = field(default_factory=lambda: Target("lightkit.trainer.tasks.Supervised"))
+    """How a batch becomes a loss and the inputs of the metrics: a subclass of `lightkit.trainer.tasks.Task`."""
+    callbacks: dict[str, Target] = field(default_factory=dict)
+    """Further callbacks by name: subclasses of `lightkit.trainer.callbacks.Callback`."""
+    test: Literal["best", "last", "none"] = "best"
+    """Weights for the final test: of the best validation, of the last step, or no test."""
+
+
+@dataclass
+class CheckpointConfig:
+    """What is saved, how often and how many are kept."""
+
+    every_epochs: Optional[int] = 1
+    """Save after every this many epochs; null saves at the end only."""
+    every_steps: Optional[int] = None
+    """Save also after every this many optimizer steps."""
+    keep_last: int = 2
+    """Number of newest checkpoints kept, at least 1."""
+    keep_best: int = 1
+    """Number of best checkpoints kept by `metrics.monitor`; 0 keeps none."""
+    keep_every: Optional[int] = None
+    """Keep for good the first checkpoint at or after every this many optimizer steps; null keeps none for that."""
+    asynchronous: bool = True
+    """Write while training goes on, which then waits for a copy of the state in host memory only."""
+    export: Literal["none", "weights", "safetensors", "model", "adapter"] = "none"
+    """Write the best weights once more at the end, for others to read: `weights.pt` (a state dict),
+    `weights.safetensors`, or `model.pt` (the model with its class, a pickle), all with low-rank updates merged; or
+    `adapter.pt`, only the tensors that differ from the pretrained weights."""
+    enabled: bool = True
+    """Write checkpoints at all."""
+
+
+@dataclass
+class ConsoleConfig:
+    """What is seen while a run goes on."""
+
+    style: Literal["auto", "bar", "lines", "quiet"] = "auto"
+    """`bar` is a live progress bar, `lines` prints a plain line now and then; `auto` takes the bar on a terminal."""
+    every_seconds: float = 5.0
+    """Seconds between two plain lines."""
+
+
+@dataclass
+class TensorBoardConfig:
+    """What goes into the TensorBoard directory of the run."""
+
+    enabled: bool = True
+    """Write TensorBoard events."""
+    graph: bool = False
+    """Add the graph of the model, traced on one sample."""
+    images: int = 0
+    """Number of training images shown; 0 shows none."""
+
+
+@dataclass
+class LoggerConfig:
+    """Where numbers go."""
+
+    every_steps: int = 50
+    """Optimizer steps between two logged training values. The device is only waited for at these steps."""
+    console: ConsoleConfig = field(default_factory=ConsoleConfig)
+    """Terminal output."""
+    tensorboard: TensorBoardConfig = field(default_factory=TensorBoardConfig)
+    """TensorBoard output."""
+
+
+@dataclass
+class ResumeConfig:
+    """Going on with a run that was stopped."""
+
+    mode: Literal["none", "auto"] = "none"
+    """`auto` goes on with the newest unfinished run of the same configuration where there is one, else starts anew."""
+    override: list[str] = field(default_factory=list)
+    """Keys, or patterns of keys, whose new values are taken although the checkpoint was trained with others."""

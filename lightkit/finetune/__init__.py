@@ -1,0 +1,1 @@
+"""Adapting a pretrained network: head, freezing, schedules, LoRA, adapters, prefixes, and an audit of all that."""

@@ -1,0 +1,231 @@
+"""What the patterns of a fine-tuning configuration stand for, in terms of one network.
+
+Patterns are globs over dotted names or `re:` and a regular expression, and match names of parameters or of modules; a
+module stands for all parameters below it. They speak of the names the network has before anything is injected. Labels
+stand for parts that every network has under other names:
+
+| label | parameters |
+| --- | --- |
+| `@head` | those of the output layer |
+| `@body` | all others |
+| `@norm` | those of norm layers |
+| `@bias` | biases |
+| `@tuned` | those that LoRA, adapters and prefixes brought in |
+
+| label | modules |
+| --- | --- |
+| `@linear`, `@conv`, `@embedding` | layers of that kind, but for the head and for those inside of an attention |
+| `@attention` | attentions that prefixes and LoRA know |
+| `@blocks` | repeated blocks |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import nn
+
+from lightkit.common.errors import UserError
+from lightkit.common.modules import inside, is_norm, parameter_aliases, parent_of
+from lightkit.common.patterns import matcher
+
+PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
+KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+    "@linear": (nn.Linear,),
+    "@conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    "@embedding": (nn.Embedding,),
+}
+
+
+class Names:
+    """Names of a network's parameters and modules, as they are when this is made.
+
+    Args:
+        model: The network, before anything is injected.
+        head: Path of its output layer; None where it has none.
+        groups: Further labels of modules, such as `@blocks`, with the paths they stand for.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, head: str | None, groups: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self.head = head
+        self.aliases = parameter_aliases(model)
+        self.tuned: list[str] = []
+        self._modules = dict(model.named_modules())
+        self._groups = dict(groups or {})
+        self.norms = frozenset(path for path, module in self._modules.items() if is_norm(module))
+
+    def module(self, path: str) -> nn.Module:
+        """The module at a path."""
+        return self._modules[path]
+
+    def group(self, label: str) -> Sequence[str]:
+        """The paths that one of the further labels stands for."""
+        return self._groups.get(label, ())
+
+    def parameters(self, patterns: Iterable[str], *, key: str) -> list[str]:
+        """First names of the parameters that patterns stand for, in the order of the network.
+
+        Args:
+            patterns: Patterns and labels.
+            key: Configuration key that holds them, for errors.
+
+        Raises:
+            UserError: A pattern matches nothing, labels alone match nothing, or there is no such label.
+        """
+        found: set[str] = set()
+        patterns = list(patterns)
+        for pattern in patterns:
+            found |= self._labelled(pattern, key) if pattern.startswith("@") else self._matched(pattern, key)
+        if patterns and not found and patterns != ["@tuned"]:
+            raise UserError("this matches no parameter", key=key, received=", ".join(patterns))
+        return [name for name in (*self.aliases, *self.tuned) if name in found]
+
+    def modules(
+        self,
+        patterns: Iterable[str],
+        *,
+        key: str,
+        kinds: tuple[type[nn.Module], ...] | None = None,
+        paths: Iterable[str] = (),
+    ) -> list[str]:
+        """Paths of the modules that patterns stand for, in the order of the network.
+
+        Args:
+            patterns: Patterns and labels.
+            key: Configuration key that holds them, for errors.
+            kinds: Classes that can be used; of what a pattern matches the others are left out. None takes any module.
+            paths: Modules that can be used although they are of another class.
+
+        Raises:
+            UserError: A pattern matches nothing, or nothing that can be used.
+        """
+        found: set[str] = set()
+        patterns, special = list(patterns), set(paths)
+
+        def usable(path: str) -> bool:
+            return kinds is None or path in special or isinstance(self._modules[path], kinds)
+
+        for pattern in patterns:
+            hits = self._module_label(pattern, key) if pattern.startswith("@") else self._module_hits(pattern, key)
+            fitting = {path for path in hits if usable(path)}
+            if hits and not fitting and not pattern.startswith("@"):
+                raise self._unusable(pattern, hits, key, kinds or ())
+            found |= fitting
+        if patterns and not found:
+            raise UserError(
+                "this matches no module", key=key, received=", ".join(patterns), choices=self._usable(usable)
+            )
+        return [path for path in self._modules if path in found]
+
+    def split_ties(self, apart: Iterable[str], together: Iterable[str], *, keys: tuple[str, str]) -> None:
+        """Refuse a tensor with several names of which one is to be frozen and another to be trained.
+
+        Args:
+            apart: Patterns of what is frozen.
+            together: Patterns of what trains.
+            keys: Configuration keys of both.
+
+        Raises:
+            UserError: There is one.
+        """
+        frozen, trained = self._aliases_hit(apart), self._aliases_hit(together)
+        for first, names in self.aliases.items():
+            hit, wanted = frozen & set(names), trained & set(names)
+            if len(names) > 1 and hit and wanted and hit != set(names) and not hit & wanted:
+                raise UserError(
+                    f"{' and '.join(names)} are one tensor, which cannot be frozen and trained at once",
+                    key=f"{keys[0]} and {keys[1]}",
+                    received=f"{sorted(hit)[0]} frozen, {sorted(wanted)[0]} trained",
+                    fix=f"name {first} in one of the two only",
+                )
+
+    def _aliases_hit(self, patterns: Iterable[str]) -> set[str]:
+        pool = [name for names in self.aliases.values() for name in names]
+        found: set[str] = set()
+        for pattern in patterns:
+            if pattern.startswith("@"):
+                found |= (
+                    {name for name in pool if self.head and inside(name, self.head)} if pattern == "@head" else set()
+                )
+            else:
+                compiled = matcher(pattern)
+                paths = [path for path in self._modules if path and compiled.search(path)]
+                found |= {name for name in pool if compiled.search(name) or any(inside(name, path) for path in paths)}
+        return found
+
+    def _labelled(self, label: str, key: str) -> set[str]:
+        if label == "@tuned":
+            return set(self.tuned)
+        if label in ("@head", "@body"):
+            head = self._head_parameters(key)
+            return head if label == "@head" else set(self.aliases) - head
+        if label == "@norm":
+            return self._where(lambda name: parent_of(name) in self.norms)
+        if label == "@bias":
+            return self._where(lambda name: name.rpartition(".")[2].endswith("bias"))
+        if label in (*KINDS, *self._groups):
+            paths = self._module_label(label, key)
+            return self._where(lambda name: any(inside(name, path) for path in paths))
+        choices = [*PARAMETER_LABELS, *KINDS, *self._groups]
+        raise UserError("there is no such label", key=key, received=label, choices=choices)
+
+    def _head_parameters(self, key: str) -> set[str]:
+        if self.head is None:
+            fix = "name it: finetune.head.name"
+            raise UserError("the network has no output layer that can be found", key=key, received="@head", fix=fix)
+        head = self.head
+        return self._where(lambda name: inside(name, head))
+
+    def _where(self, wanted) -> set[str]:  # type: ignore[no-untyped-def]
+        return {first for first, names in self.aliases.items() if any(wanted(name) for name in names)}
+
+    def _matched(self, pattern: str, key: str) -> set[str]:
+        compiled = matcher(pattern)
+        paths = [path for path in self._modules if path and compiled.search(path)]
+        found = self._where(lambda name: compiled.search(name) or any(inside(name, path) for path in paths))
+        if not found:
+            raise UserError(
+                "the pattern matches no parameter",
+                key=key,
+                received=pattern,
+                choices=[*(name for names in self.aliases.values() for name in names), *filter(None, self._modules)],
+                fix="a glob over whole names (`layer4.*`), `re:` and a regular expression, or a label such as @head",
+            )
+        return found
+
+    def _module_label(self, label: str, key: str) -> set[str]:
+        if label in self._groups:
+            return {path for path in self._groups[label] if path != self.head}
+        if label == "@head" and self.head is not None:
+            return {self.head}
+        if label not in KINDS:
+            choices = [*KINDS, *self._groups, "@head"]
+            raise UserError("there is no such label of modules", key=key, received=label, choices=choices)
+        attentions = [path for path, module in self._modules.items() if isinstance(module, nn.MultiheadAttention)]
+        return {
+            path
+            for path, module in self._modules.items()
+            if isinstance(module, KINDS[label]) and path != self.head and not any(inside(path, at) for at in attentions)
+        }
+
+    def _module_hits(self, pattern: str, key: str) -> set[str]:
+        compiled = matcher(pattern)
+        found = {path for path in self._modules if path and compiled.search(path)}
+        if not found:
+            choices = list(filter(None, self._modules))
+            raise UserError("the pattern matches no module", key=key, received=pattern, choices=choices)
+        return found
+
+    def _unusable(self, pattern: str, hits: set[str], key: str, kinds: tuple[type[nn.Module], ...]) -> UserError:
+        path = min(hits, key=list(self._modules).index)
+        return UserError(
+            "nothing that the pattern matches can be used",
+            key=key,
+            received=f"{pattern} ({path} is a {type(self._modules[path]).__name__})",
+            expected=", ".join(kind.__name__ for kind in kinds),
+        )
+
+    def _usable(self, usable) -> list[str]:  # type: ignore[no-untyped-def]
+        return [path for path in self._modules if path and usable(path)]

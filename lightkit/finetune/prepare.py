@@ -1,0 +1,180 @@
+"""From the options of a fine-tuning to a changed network and the phases it trains in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from lightkit.common.errors import UserError
+from lightkit.finetune.blocks import blocks
+from lightkit.finetune.head import find_head, outputs_of, replace_head
+from lightkit.finetune.inject import inject, targets
+from lightkit.finetune.lora import lora_b_names
+from lightkit.finetune.names import Names
+from lightkit.finetune.phases import (
+    Phase,
+    frozen_paths,
+    gradual,
+    make_phases,
+    norm_parameters,
+    resting_norms,
+    scheduled,
+)
+from lightkit.finetune.plain import plain_names
+from lightkit.finetune.prefix import attentions
+from lightkit.finetune.rules import make_rules
+from lightkit.finetune.tuning import freeze
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A network that is ready for fine-tuning, and how it is to be trained."""
+
+    phases: tuple[Phase, ...]
+    """When what trains."""
+    head: str | None
+    """Path of the output layer."""
+    injected: tuple[str, ...] = ()
+    """Names of the parameters that LoRA, adapters and prefixes brought in."""
+    rules: tuple[dict[str, Any], ...] = ()
+    """Settings of parameters by name, for `lightkit.optim.parameter_groups`."""
+    fresh: frozenset[str] = frozenset()
+    """Names of parameters that start from nothing: a new head."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Name of a parameter in the network now → before anything was injected, where they differ."""
+    depths: dict[str, int] = field(default_factory=dict)
+    """Layer of each parameter that was there before, 0 at the input."""
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """Names of all parameters that train at some time."""
+        return frozenset().union(*(phase.trainable for phase in self.phases))
+
+    def first_steps(self, steps_per_epoch: int) -> dict[str, int]:
+        """The optimizer step at which each parameter first trains."""
+        found: dict[str, int] = {}
+        for phase in self.phases:
+            for name in phase.trainable:
+                found.setdefault(name, phase.first_step(steps_per_epoch))
+        return found
+
+    def labels(self) -> dict[str, str]:
+        """What tells parameters apart that train at different times: `from_epoch_3`. Those that always do have none."""
+        found = {}
+        for name in self.trained:
+            when = [name in phase.trainable for phase in self.phases]
+            if not all(when):
+                found[name] = _label(when, self.phases)
+        return found
+
+
+def prepare(
+    model: nn.Module,
+    options: Mapping[str, Any],
+    *,
+    outputs: int | None,
+    depths: Callable[[nn.Module], dict[str, int]],
+    steps_per_epoch: int,
+    total_steps: int,
+    fresh: Collection[str] = (),
+) -> Prepared:
+    """Change a network as the options of `finetune` ask for, and find out what trains when.
+
+    Args:
+        model: The network with its pretrained weights; changed in place.
+        options: The group `finetune` of a configuration, as plain values.
+        outputs: Number of outputs the data asks for; None where there is no such number.
+        depths: Gives the layer of each parameter.
+        steps_per_epoch: Optimizer steps of an epoch.
+        total_steps: Optimizer steps of the run.
+        fresh: Names of parameters that did not get pretrained weights.
+
+    Raises:
+        UserError: A pattern matches nothing, parts contradict each other, or nothing would train.
+    """
+    head, new = _head(model, options["head"], outputs)
+    names = Names(model, head=head, groups={"@attention": attentions(model), "@blocks": blocks(model)})
+    layers, paths = depths(model), frozenset(path for path, _ in model.named_modules() if path)
+    frozen = _frozen(model, names, options)
+    where = targets(names, options)
+    injected = inject(model, where, options)
+    names.tuned = [name for part in injected.values() for name in part]
+    lengths: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
+    pool = [name for name in names.aliases if name in frozen]
+    changes = [*scheduled(options["schedule"], names), *gradual(options["gradual"], pool, layers, **lengths)]
+    start = [name for name in (*names.aliases, *names.tuned) if name not in frozen]
+    moments = make_phases(start, changes, **lengths)
+    live = {plain: own for own, plain in plain_names(model).items()}
+    phases = tuple(
+        Phase(
+            trainable=frozenset(live.get(name, name) for name in trained),
+            still=resting_norms(model, trained, names, bn=options["bn"]),
+            quiet=_quiet(model, trained, names, paths) if options["dropout"] == "off" else frozenset(),
+            **moment,
+        )
+        for moment, trained in moments
+    )
+    freeze(model, phases[0])
+    found = Prepared(
+        phases=phases,
+        head=head,
+        injected=tuple(names.tuned),
+        fresh=frozenset(live.get(name, name) for name in (*new, *fresh)),
+        aliases={own: plain for plain, own in live.items() if plain != own},
+        depths=layers,
+    )
+    _check_fresh(found)
+    rules = make_rules(options, names, live=live, injected=injected, lora_b=lora_b_names(model), trained=found.trained)
+    return replace(found, rules=tuple(rules))
+
+
+def _head(model: nn.Module, options: Mapping[str, Any], outputs: int | None) -> tuple[str | None, list[str]]:
+    """Path of the output layer, and the names of its parameters where it is a new one."""
+    head, wanted = find_head(model, options["name"]), options["replace"]
+    if wanted == "always" and (head is None or outputs is None):
+        fix = "name it: finetune.head.name"
+        raise UserError("there is no output layer to replace", key="finetune.head.replace", received=wanted, fix=fix)
+    if head is None or outputs is None or wanted == "never":
+        return head, []
+    if wanted == "auto" and outputs_of(model, head) == outputs:
+        return head, []
+    replace_head(model, head, outputs, init=options["init"])
+    return head, [f"{head}.{name}" for name, _ in model.get_submodule(head).named_parameters()]
+
+
+def _frozen(model: nn.Module, names: Names, options: Mapping[str, Any]) -> set[str]:
+    """Names of what does not train from the start."""
+    keys = ("finetune.freeze", "finetune.train")
+    names.split_ties(options["freeze"], options["train"], keys=keys)
+    frozen = set(names.parameters(options["freeze"], key=keys[0]))
+    frozen -= set(names.parameters(options["train"], key=keys[1]))
+    return frozen - norm_parameters(model, frozen, names) if options["bn"] == "train" else frozen
+
+
+def _quiet(model: nn.Module, trained: Collection[str], names: Names, paths: frozenset[str]) -> frozenset[str]:
+    """Paths of the modules of frozen parts, but for norms and for what was injected."""
+    return (frozen_paths(model, trained, names) & paths) - names.norms
+
+
+def _label(when: Sequence[bool], phases: Sequence[Phase]) -> str:
+    """`from_epoch_3`, `to_step_100`, `from_epoch_1_to_epoch_4`."""
+    parts, before = [], False
+    for trains, phase in zip(when, phases):
+        if trains != before and not (trains and phase is phases[0]):
+            parts.append(f"{'from' if trains else 'to'}_{phase.name.replace(' ', '_')}")
+        before = trains
+    return "_".join(parts)
+
+
+def _check_fresh(found: Prepared) -> None:
+    idle = sorted(found.fresh - found.trained)
+    if idle:
+        raise UserError(
+            "parameters without pretrained weights never train",
+            key="finetune.freeze",
+            received=", ".join(idle[:5]),
+            fix="let them train: finetune.train=[@head]",
+        )

@@ -1,0 +1,82 @@
+"""Fingerprints of tensors: whether a single bit of them changed, without keeping a copy.
+
+A tensor's bits are read as whole numbers x_i of at most 32 bits, and two sums of w_i x_i modulo 2^64 are kept, with
+weights w_i that look random. The weights are odd, so a change of one element always shows; any other change goes unseen
+with a probability below 2^-60. Equal bits always give equal sums, NaN included, in whatever order a device adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+# 64-bit elements count as two: of two flipped top bits of 64 nothing would be left in a sum modulo 2^64.
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+# Constants of splitmix64 (https://doi.org/10.1145/2714064.2660195) as signed numbers.
+_GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
+
+
+def fingerprint(tensor: Tensor) -> Tensor:
+    """Two sums over the bits of a tensor.
+
+    Args:
+        tensor: Of any type, shape and layout in memory; small temporary tensors are made, no copy of a dense one.
+
+    Returns:
+        Shape (2,), int64, on the device of the tensor, which is not waited for.
+    """
+    whole = _whole_numbers(tensor.detach())
+    total = torch.zeros(2, dtype=torch.int64, device=tensor.device)
+    weights = _weights(tensor.device)
+    for part in whole.split(weights.shape[1]):
+        part = part.to(torch.int64)
+        total = total * _GOLDEN + (weights[:, : part.numel()] * part).sum(1)
+    return total
+
+
+class Prints:
+    """Fingerprints of named tensors at one moment.
+
+    Args:
+        tensors: The tensors by name.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._forms = {name: (tensor.shape, tensor.dtype, tensor.device) for name, tensor in tensors.items()}
+        self._sums = {name: fingerprint(tensor) for name, tensor in tensors.items()}
+
+    def changed(self, now: Prints) -> set[str]:
+        """Names of the tensors, among those in both, that are not the same bits; waits once for every device."""
+        common = [name for name in self._forms if name in now._forms]
+        same = [name for name in common if self._forms[name] == now._forms[name]]
+        found = set(common) - set(same)
+        for device in {self._forms[name][2] for name in same}:
+            names = [name for name in same if self._forms[name][2] == device]
+            before = torch.stack([self._sums[name] for name in names])
+            after = torch.stack([now._sums[name] for name in names])
+            found |= {name for name, differs in zip(names, (before != after).any(1).tolist()) if differs}
+        return found
+
+
+def _whole_numbers(tensor: Tensor) -> Tensor:
+    """The elements in the order of memory, their bits as whole numbers; a view where that is possible."""
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.ndim > 1 and not tensor.is_contiguous():
+        tensor = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
+    return tensor.resolve_neg().reshape(-1).view(_WHOLE[tensor.element_size()])
+
+
+@lru_cache(maxsize=16)
+def _weights(device: torch.device) -> Tensor:
+    """Odd numbers that look random, shape (2, chunk): on a CPU as many as its cache holds."""
+    chunk = 1 << (16 if device.type == "cpu" else 20)
+    x = torch.arange(1, 2 * chunk + 1, dtype=torch.int64, device=device) * _GOLDEN
+    x = (x ^ (x >> 30)) * _FIRST
+    x = (x ^ (x >> 27)) * _SECOND
+    return ((x ^ (x >> 31)) | 1).view(2, chunk)

@@ -1,0 +1,138 @@
+"""Sequences with learnt positions in front: what else a module is told of the positions grows with them.
+
+Every position of the sequence sees the learnt ones; these see each other but not the sequence where a mask says who
+sees whom, so that nothing of later positions gets round a causal mask. The learnt positions have no place in the order:
+tables of rotary positions don't turn them, and the sequence is counted as before.
+
+Shapes: B samples, N positions, S positions of the memory, L learnt positions, H heads, K width of a head, D width.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def argument_names(module: nn.Module) -> tuple[str, ...]:
+    """Names of what the module's class takes as arguments."""
+    return tuple(inspect.signature(type(module).forward).parameters)[1:]
+
+
+def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The first argument of a call."""
+    return args[0] if args else next(iter(kwargs.values()), None)
+
+
+def with_first_input(args: tuple[Any, ...], kwargs: dict[str, Any], new: Tensor) -> Call:
+    """Arguments of a call with another first one."""
+    if args:
+        return (new, *args[1:]), kwargs
+    return args, {**kwargs, next(iter(kwargs)): new}
+
+
+def sequence(x: Any, what: str) -> Tensor:
+    """`x`, if it is a sequence of vectors or a batch of them.
+
+    Args:
+        x: The input of a module.
+        what: What is to be put in front of it, for errors.
+
+    Raises:
+        UserError: It is something else.
+    """
+    if torch.is_tensor(x) and x.dim() in (2, 3):
+        return x
+    received = tuple(x.shape) if torch.is_tensor(x) else type(x).__name__
+    raise UserError(f"{what} needs a sequence", key="finetune.prefix.match", expected="(B, N, D)", received=received)
+
+
+def in_front(tokens: Tensor, x: Tensor, axis: int) -> Tensor:
+    """A sequence with the same positions in front of that of every sample.
+
+    Args:
+        tokens: `(L, D)`.
+        x: `(B, N, D)`, or `(N, B, D)` with axis 0, or `(N, D)`.
+        axis: Which dimension of a batch holds the positions, -2 or 0.
+    """
+    tokens = tokens.to(x.dtype)
+    if x.dim() == 2:
+        return torch.cat([tokens, x])
+    tokens = tokens.unsqueeze(1).expand(-1, x.shape[1], -1) if axis == 0 else tokens.expand(*x.shape[:-2], -1, -1)
+    return torch.cat([tokens, x], dim=axis)
+
+
+def with_room(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...], length: int) -> Call:
+    """Arguments of a call whose masks and tables of positions also speak of L learnt positions in front.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Named arguments.
+        names: Of the arguments, in order.
+        length: L.
+    """
+    given = dict(zip(names, args)) | kwargs
+    new: dict[str, Any] = {
+        name: grow(given[name], length) for name, grow in _GROW.items() if torch.is_tensor(given.get(name))
+    }
+    # The hints speak of a square causal mask and would take the place of the one that is now given.
+    new |= {hint: False for hint, masks in _HINTS.items() if given.get(hint) and any(name in new for name in masks)}
+    positional = tuple(new.get(name, value) for name, value in zip(names, args))
+    return positional + args[len(names) :], {name: new.get(name, value) for name, value in kwargs.items()}
+
+
+def _seeing(mask: Tensor, length: int) -> Tensor:
+    """`(..., N, N)` or `(..., 1, N)` in which true, or 0 added, lets see, as in timm."""
+    told = mask.dtype == torch.bool
+    return _square(mask, length, free=float(told), shut=0.0 if told else float("-inf"))
+
+
+def _hiding(mask: Tensor, length: int) -> Tensor:
+    """`(N, N)` or `(B * H, N, N)` in which true, or -inf added, hides, as in the layers of PyTorch."""
+    return _square(mask, length, free=0.0, shut=1.0 if mask.dtype == torch.bool else float("-inf"))
+
+
+def _square(mask: Tensor, length: int, *, free: float, shut: float) -> Tensor:
+    rows = F.pad(mask, (length, 0), value=free)
+    if mask.shape[-2] != mask.shape[-1]:
+        return rows
+    new = F.pad(mask.new_full((*mask.shape[:-2], length, length), free), (0, mask.shape[-1]), value=shut)
+    return torch.cat([new, rows], dim=-2)
+
+
+def _padding(mask: Tensor, length: int) -> Tensor:
+    """`(B, N)` or `(N)`: learnt positions are no padding."""
+    return F.pad(mask, (length, 0))
+
+
+def _memory(mask: Tensor, length: int) -> Tensor:
+    """`(N, S)` or `(B * H, N, S)`: learnt positions see all of the memory."""
+    return F.pad(mask, (0, 0, length, 0))
+
+
+def _table(table: Tensor, length: int) -> Tensor:
+    """Cosines and sines `(2, N, K)`: learnt positions are not turned."""
+    zeros = table.new_zeros(length, table.shape[-1])
+    return torch.cat([torch.stack([zeros + 1, zeros]), table], dim=1)
+
+
+_GROW: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "attn_mask": _seeing,
+    "rotary": _table,
+    "mask": _hiding,
+    "src_mask": _hiding,
+    "tgt_mask": _hiding,
+    "src_key_padding_mask": _padding,
+    "tgt_key_padding_mask": _padding,
+    "memory_mask": _memory,
+}
+"""What grows, by name of the argument in lightkit, timm and `nn.TransformerEncoder` and the like."""
+_HINTS = {"is_causal": ("mask", "src_mask"), "tgt_is_causal": ("tgt_mask",)}

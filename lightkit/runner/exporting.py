@@ -1,0 +1,42 @@
+"""What a finished run leaves for other programs to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from lightkit.build import Components
+from lightkit.build.network import base_state, build_base
+from lightkit.checkpoint.delta import delta, write_delta
+from lightkit.checkpoint.export import FILES, export
+from lightkit.config import to_yaml
+from lightkit.finetune.injected import injected_modules
+from lightkit.finetune.plain import plain_names
+from lightkit.runner.evaluation import load_weights
+from lightkit.runner.models import plain_version
+
+
+def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
+    """Write the weights that count into the run's folder, as `checkpoint.export` asks for.
+
+    Low-rank updates are merged, so that the plain architecture opens the file. What cannot be merged (adapters and
+    prefixes) is written as it is in the network. An `adapter` holds only what differs from the pretrained weights.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    kind = cfg.checkpoint.export
+    if not parts.store or kind == "none":
+        return
+    load_weights(parts, "best" if cfg.trainer.test == "best" else "last", folder)
+    if kind == "adapter":
+        base = build_base(cfg, parts.data.info, parts.engine)
+        source = "" if base.report is None else base.report.source
+        names = plain_names(parts.model)
+        found = delta(parts.model.state_dict(), base_state(base), names, source=source, config=to_yaml(cfg))
+        write_delta(folder / FILES[kind], found)
+        return
+    mergeable = all(part.mergeable for _, part in injected_modules(parts.model))
+    model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
+    export(kind, folder, model)

@@ -1,0 +1,153 @@
+"""Models of runs and adapter files built anew, to be written or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from lightkit.build import Components, Network, build, build_engine, build_network, build_splits
+from lightkit.build.network import build_base
+from lightkit.checkpoint.fitting import fit
+from lightkit.checkpoint.weights import Weights, load_weights, read_weights
+from lightkit.common.errors import UserError
+from lightkit.data import DataInfo
+from lightkit.device import Engine
+from lightkit.finetune.head import outputs_of, replace_head
+from lightkit.finetune.plain import merged_state
+from lightkit.runner.evaluation import evaluate_split
+from lightkit.runner.evaluation import load_weights as load_checkpoint
+
+Measure = Callable[[Mapping[str, torch.Tensor]], float]
+
+
+def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
+    """The model of a run as it was trained, with everything injected, and its weights.
+
+    Args:
+        cfg: Configuration of the run.
+        weights: Those of one of its checkpoints.
+
+    Raises:
+        UserError: A part cannot be built, or the weights do not fit.
+    """
+    engine, info = _surroundings(cfg)
+    model = build_network(cfg, info, engine, pretrained=False).model
+    load_weights(model, weights)
+    return model
+
+
+def plain_model(cfg: DictConfig, weights: Weights | None = None) -> nn.Module:
+    """The model of a run in its plain architecture, with what was injected merged into its weights.
+
+    Args:
+        cfg: Configuration of the run.
+        weights: Those of one of its checkpoints; None takes what the configuration names under `finetune.weights`.
+
+    Raises:
+        UserError: A part cannot be built, the weights do not fit, or something injected cannot be merged.
+    """
+    engine, info = _surroundings(cfg)
+    made = build_network(cfg, info, engine, pretrained=weights is None)
+    if weights is not None:
+        load_weights(made.model, weights)
+    return plain_version(cfg, info, engine, made)
+
+
+def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network) -> nn.Module:
+    """The network as it would be with nothing injected, with the weights that do the same; on the CPU.
+
+    Args:
+        cfg: The configuration.
+        info: Facts about the data.
+        engine: Gives the building its random numbers.
+        made: The network as it is; not changed. Where nothing was injected, it is given back itself.
+
+    Raises:
+        UserError: Something in it cannot be merged.
+    """
+    if made.prepared is None or not made.prepared.injected:
+        return made.model
+    state, head = merged_state(made.model), made.prepared.head
+    plain = build_base(cfg, info, engine, pretrained=False).model
+    outputs = len(state[f"{head}.weight"]) if head else 0
+    if head and outputs_of(plain, head) != outputs:
+        replace_head(plain, head, outputs)
+    fit(plain, state, source="the merged weights")
+    return plain
+
+
+def holding(parts: Components, checkpoint: str, folder: Path, cfg: DictConfig) -> Components:
+    """The parts of a run with the weights of one of its checkpoints, or with any weights of its network.
+
+    Args:
+        parts: The parts; their network is changed.
+        checkpoint: `best`, `last`, the path of a checkpoint file, or a file of weights of the network as it was trained
+            or of its plain architecture.
+        folder: The run's folder.
+        cfg: Its configuration.
+
+    Raises:
+        UserError: There is no such checkpoint, or its weights do not fit the network.
+    """
+    if checkpoint in ("best", "last"):
+        load_checkpoint(parts, checkpoint, folder)
+        return parts
+    weights = read_weights(Path(checkpoint))
+    if weights.kind == "lightkit checkpoint":
+        load_checkpoint(parts, checkpoint, folder)
+        return parts
+    return with_state(parts, weights.state, cfg, source=weights.source)
+
+
+def with_state(parts: Components, state: Mapping[str, torch.Tensor], cfg: DictConfig, *, source: str) -> Components:
+    """The parts with other weights, of the network as it was trained or of its plain architecture.
+
+    Raises:
+        UserError: They fit neither.
+    """
+    chosen = parts
+    if not parts.model.state_dict().keys() <= state.keys():
+        model = parts.engine.place(plain_version(cfg, parts.data.info, parts.engine, parts.made))
+        chosen = replace(parts, model=model, network=parts.engine.wrap(model))
+    fit(chosen.model, state, source=source)
+    return chosen
+
+
+@contextmanager
+def measuring(cfg: DictConfig, folder: Path) -> Iterator[Measure]:
+    """Gives a function from weights, of the run's plain network or its own, to the run's monitored value on `val`.
+
+    Args:
+        cfg: Configuration of the run whose data, network and metrics are used.
+        folder: Its folder.
+
+    Raises:
+        UserError: What the run monitors is not measured on the validation split, or the weights do not fit.
+    """
+    monitor = cfg.metrics.monitor
+    if not monitor.startswith("val/"):
+        what = "models can be compared by a value of the validation split only"
+        raise UserError(what, key="metrics.monitor", received=monitor, fix="a run that monitors val/...")
+    parts = build(cfg, folder, pretrained=False, trains=False)
+
+    def measure(state: Mapping[str, torch.Tensor]) -> float:
+        return evaluate_split(with_state(parts, state, cfg, source="the average"), "val")[monitor]
+
+    try:
+        yield measure
+    finally:
+        parts.data.close()
+
+
+def _surroundings(cfg: DictConfig) -> tuple[Engine, DataInfo]:
+    """What a network is built with: the device room, and the sizes of the data."""
+    engine = build_engine(cfg)
+    data = build_splits(cfg, engine)
+    data.close()
+    return engine, data.info

@@ -1,0 +1,70 @@
+"""The fine-tuning of a run: told at its beginning, held to in the loop, written down with what the audit found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lightkit.build import Components
+from lightkit.build.phases import build_plan_of, build_tuning
+from lightkit.finetune.plan import Plan
+from lightkit.finetune.tuning import NoTuning, Tuning
+from lightkit.loggers import Logger
+from lightkit.loggers.files import write_json
+from lightkit.trainer import State
+
+FILE = "finetune.json"
+_MOST_ROWS = 12  # `lightkit plan` shows all of them
+
+
+class Tuned:
+    """Phases of a run and what is known of them.
+
+    Args:
+        cfg: The configuration.
+        folder: The run's folder, which gets `finetune.json`.
+        parts: The parts of the run, as they are in its first step.
+        state: The counters.
+        logger: Takes lines and the table.
+    """
+
+    def __init__(self, cfg: DictConfig, folder: Path, parts: Components, *, state: State, logger: Logger) -> None:
+        self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / FILE, parts, logger
+        self._plan = Plan(())
+        if parts.made.prepared is None:
+            return
+        self._plan = build_plan_of(parts)
+        self.tuning = build_tuning(
+            parts,
+            self._plan,
+            audit=cfg.finetune.get("audit", "fail"),
+            report=logger.message,
+            skipped=lambda: state.skipped,
+        )
+
+    def introduce(self) -> None:
+        """What was loaded, and what trains when."""
+        report, prepared = self._parts.made.report, self._parts.made.prepared
+        if report is not None:
+            self._logger.message(f"weights {report.source}: {report.summary()}")
+            for line in report.text().splitlines():
+                self._logger.message(line)
+        if prepared is not None:
+            columns, rows = self._plan.table()
+            if len(rows) <= _MOST_ROWS:
+                self._logger.table("plan of the fine-tuning", columns, rows)
+            for line in self._plan.lines():
+                self._logger.message(line)
+            self.write()
+
+    def write(self) -> None:
+        """Write the plan, and what the audit found so far, into the run's folder."""
+        if self._parts.made.prepared is not None:
+            write_json(self._path, {"plan": self._plan.to_json(), "audit": self.found()})
+
+    def found(self) -> list[dict[str, Any]]:
+        """What the audit saw of the phases that have ended."""
+        witness = self.tuning.witness if isinstance(self.tuning, Tuning) else None
+        return witness.table() if witness else []

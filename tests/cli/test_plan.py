@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+WINE = ("data=wine", "model=mlp", "trainer.epochs=4")
+
+
+def values(cli: Cli, *args: str) -> Any:
+    done = cli("plan", *args, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_plain_training_is_one_phase_in_which_everything_trains(cli: Cli, project: Path) -> None:
+    done = cli("plan", *WINE)
+    assert done.code == 0, done.err
+    head, *rows = done.out.partition("\n\n")[0].splitlines()
+    assert head.split()[:4] == ["phase", "group", "tensors", "parameters"]
+    assert [row.removeprefix("epoch 0").split()[0] for row in rows] == ["decay", "no_decay"]
+    assert "parameters train (100 %), optimizer state " in done.out
+    assert not (project / "outputs").exists()
+
+
+def test_as_json(cli: Cli) -> None:
+    found = values(cli, *WINE)
+    (phase,) = found["phases"]
+    assert phase["trainable"] == phase["parameters"] == sum(group["parameters"] for group in phase["groups"])
+    assert len(phase["steps"]) == 4
+    assert all(len(group["rates"]) == 4 and group["names"] for group in phase["groups"])
+    assert "weights" not in found
+
+
+def test_phases_of_a_fine_tuning(cli: Cli) -> None:
+    schedule = 'finetune.schedule=[{epoch: 2, unfreeze: ["*"]}]'
+    found = values(cli, *WINE, "finetune=head", schedule, "finetune.head.lr=0.1")
+    assert [phase["phase"] for phase in found["phases"]] == ["epoch 0", "epoch 2"]
+    assert [phase["trainable"] < phase["parameters"] for phase in found["phases"]] == [True, False]
+    first = {group["group"]: group for group in found["phases"][0]["groups"]}
+    assert not first["head"]["frozen"]
+    assert first["head"]["rate"] == 0.1
+    assert "finetune.head" in first["head"]["rules"]
+    done = cli("plan", *WINE, "finetune=head", schedule)
+    assert "\nfrom epoch 2: " in done.out
+
+
+def test_what_was_loaded(cli: Cli, project: Path) -> None:
+    names = [name for group in values(cli, *WINE)["phases"][0]["groups"] for name in group["names"]]
+    from lightkit.build import build
+    from lightkit.config import compose
+
+    parts = build(compose([*WINE, "device.name=cpu"]).cfg, project / "outputs")
+    parts.data.close()
+    torch.save(parts.model.state_dict(), project / "weights.pt")
+    args = (*WINE, "finetune=full", "finetune.weights.path=weights.pt", "finetune.weights.head=keep")
+    done = cli("plan", *args)
+    assert done.code == 0, done.err
+    assert "\nweights from " in done.out
+    assert f"weights.pt: {len(parts.model.state_dict())} loaded" in done.out
+    loaded = values(cli, *args)["weights"]
+    assert set(names) <= set(loaded["loaded"])
+    assert loaded["missing"] == []
+
+
+def test_needs_no_gpu_and_takes_hydra_settings(cli: Cli) -> None:
+    assert values(cli, *WINE, "device=cuda", "hydra.run.dir=elsewhere")["phases"]
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("optim.lrr=1",), "optim.lrr"),
+        (("finetune=freeze", "finetune.freeze=[nothing_like_it]"), "matches no parameter"),
+        (("--jsn",), "nearest: --json"),
+    ],
+)
+def test_mistakes(cli: Cli, args: tuple[str, ...], text: str) -> None:
+    done = cli("plan", *WINE, *args)
+    assert done.code == 2
+    assert text in done.err
+    assert done.out == ""

@@ -1,0 +1,150 @@
+"""What patterns and labels stand for, and what is said of those that stand for nothing."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+from torch import nn
+
+from lightkit.common.errors import UserError
+from lightkit.finetune.names import Names
+from lightkit.models import TransformerLM
+
+KEY = "finetune.freeze"
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        OrderedDict(
+            stem=nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
+            body=nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
+            attend=nn.MultiheadAttention(4, 2),
+            head=nn.Linear(4, 2),
+        )
+    )
+
+
+@pytest.fixture
+def names() -> Names:
+    return Names(network(), head="head", groups={"@blocks": ["body"], "@attention": ["attend"]})
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["stem.0.weight"], ["stem.0.weight"]),
+        (["stem.*"], ["stem.0.weight", "stem.0.bias", "stem.1.weight", "stem.1.bias"]),
+        (["stem"], ["stem.0.weight", "stem.0.bias", "stem.1.weight", "stem.1.bias"]),
+        (["body.1"], ["body.1.weight", "body.1.bias"]),
+        (["re:^(stem|body).*weight$"], ["stem.0.weight", "stem.1.weight", "body.0.weight", "body.1.weight"]),
+        (["@head"], ["head.weight", "head.bias"]),
+        (["@norm"], ["stem.1.weight", "stem.1.bias", "body.1.weight", "body.1.bias"]),
+        (["@conv"], ["stem.0.weight", "stem.0.bias"]),
+        (["@linear"], ["body.0.weight", "body.0.bias"]),
+        (["@blocks"], ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]),
+        (["head.bias", "stem.0.bias"], ["stem.0.bias", "head.bias"]),
+        ([], []),
+    ],
+)
+def test_patterns_stand_for_parameters(names: Names, patterns: list[str], expected: list[str]) -> None:
+    assert names.parameters(patterns, key=KEY) == expected
+
+
+def test_body_and_head_are_everything(names: Names) -> None:
+    body, head = names.parameters(["@body"], key=KEY), names.parameters(["@head"], key=KEY)
+    assert set(body) | set(head) == set(names.aliases)
+    assert not set(body) & set(head)
+
+
+def test_biases_of_every_kind_are_found(names: Names) -> None:
+    assert names.parameters(["@bias"], key=KEY) == [name for name in names.aliases if name.endswith("bias")]
+    assert "attend.in_proj_bias" in names.parameters(["@bias"], key=KEY)
+
+
+def test_what_is_injected_later_has_a_label(names: Names) -> None:
+    assert names.parameters(["@tuned"], key=KEY) == []
+    names.tuned = ["body.0.lora.a"]
+    assert names.parameters(["@tuned", "head"], key=KEY) == ["head.weight", "head.bias", "body.0.lora.a"]
+
+
+def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(names: Names) -> None:
+    with pytest.raises(UserError, match="matches no parameter") as caught:
+        names.parameters(["stem.*", "stem.0.wieght"], key=KEY)
+    text = str(caught.value)
+    assert KEY in text
+    assert "stem.0.wieght" in text
+    assert "stem.0.weight" in text
+
+
+def test_an_unknown_label_is_refused_with_the_nearest(names: Names) -> None:
+    with pytest.raises(UserError, match="no such label") as caught:
+        names.parameters(["@haed"], key=KEY)
+    assert "@head" in str(caught.value)
+
+
+def test_labels_that_all_match_nothing_are_refused() -> None:
+    names = Names(nn.Sequential(nn.Linear(2, 2)), head="0")
+    assert names.parameters(["@norm", "@head"], key=KEY)
+    with pytest.raises(UserError, match="matches no parameter"):
+        names.parameters(["@norm"], key=KEY)
+
+
+def test_a_network_without_a_head_says_so() -> None:
+    names = Names(nn.Sequential(nn.Conv2d(1, 1, 1)), head=None)
+    with pytest.raises(UserError, match=r"no output layer.*\n?.*finetune\.head\.name|finetune\.head\.name"):
+        names.parameters(["@head"], key=KEY)
+
+
+def test_a_broken_expression_is_refused(names: Names) -> None:
+    with pytest.raises(UserError, match="not a regular expression"):
+        names.parameters(["re:("], key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["@linear"], ["body.0"]),
+        (["@linear", "head"], ["body.0", "head"]),
+        (["@linear", "@conv"], ["stem.0", "body.0"]),
+        (["*"], ["stem.0", "body.0", "attend.out_proj", "head"]),
+        (["body.*"], ["body.0"]),
+        (["@attention", "@conv"], ["stem.0"]),
+    ],
+)
+def test_patterns_stand_for_modules_of_a_kind(names: Names, patterns: list[str], expected: list[str]) -> None:
+    assert names.modules(patterns, key="k", kinds=(nn.Linear, nn.Conv2d)) == expected
+
+
+def test_modules_by_path_count_beside_those_of_a_kind(names: Names) -> None:
+    assert names.modules(["@attention"], key="k", kinds=(), paths=["attend"]) == ["attend"]
+
+
+def test_modules_that_cannot_be_used_are_named(names: Names) -> None:
+    with pytest.raises(UserError, match="can be used") as caught:
+        names.modules(["stem.1"], key="finetune.lora.match", kinds=(nn.Linear,))
+    assert "BatchNorm2d" in str(caught.value)
+    assert "Linear" in str(caught.value)
+
+
+def test_a_pattern_of_modules_that_matches_nothing_is_refused(names: Names) -> None:
+    with pytest.raises(UserError, match="matches no module"):
+        names.modules(["bodi.*"], key="k")
+    with pytest.raises(UserError, match="matches no module"):
+        names.modules(["@embedding"], key="k")
+
+
+def test_a_shared_tensor_has_all_its_names() -> None:
+    names = Names(TransformerLM(7, 5, dim=8, depth=1, heads=2), head="head")
+    assert names.parameters(["head"], key=KEY) == names.parameters(["embed.values.weight"], key=KEY)
+
+
+def test_a_shared_tensor_cannot_be_frozen_and_trained() -> None:
+    names = Names(TransformerLM(7, 5, dim=8, depth=1, heads=2), head="head")
+    keys = ("finetune.freeze", "finetune.train")
+    with pytest.raises(UserError, match="one tensor") as caught:
+        names.split_ties(["embed.*"], ["@head"], keys=keys)
+    assert "embed.values.weight" in str(caught.value)
+    names.split_ties(["*"], ["@head"], keys=keys)
+    names.split_ties(["embed.*"], ["embed.*"], keys=keys)
+    names.split_ties(["blocks.*"], ["@head"], keys=keys)
