@@ -93,7 +93,7 @@ def cfg_of_adapter(path: Path, found: Delta, base: str | None = None, *, trust: 
 
 
 def _base(before: str | None, chosen: str | None) -> str | None:
-    from lightkit.build.network import located
+    from lightkit.config.project import located
 
     path = chosen or before
     if path is not None and not located(path).exists():

@@ -111,10 +111,10 @@ def _end(trainer: Node) -> tuple[str, int] | None:
 
 def _entry(entry: Node, key: Key, end: tuple[str, int] | None, report: Report) -> None:
     """One change of the schedule."""
-    given = [name for name in ("epoch", "step") if entry.get(name) is not None]
+    given = [name for name in ("epoch", "step", "share") if entry.get(name) is not None]
     if len(given) != 1:
         what = "this is to happen at two moments" if given else "this is to happen at no moment"
-        report.add(key, what, expected="either epoch or step", received=" and ".join(given) or None)
+        report.add(key, what, expected="one of epoch, step and share", received=" and ".join(given) or None)
     changes = {name: entry.get(name) for name in ("unfreeze", "freeze")}
     if not any(changes.values()):
         report.add(key, "nothing begins or stops to train here", expected="patterns in unfreeze or freeze")

@@ -100,6 +100,7 @@ LIMITS: dict[str, Limit] = {
     "finetune.head.weight_decay": _FROM_ZERO,
     "finetune.schedule.*.epoch": _FROM_ZERO,
     "finetune.schedule.*.step": _FROM_ZERO,
+    "finetune.schedule.*.share": _FACTOR,
     "finetune.gradual.every_epochs": _COUNT,
     "finetune.gradual.every_steps": _COUNT,
     "finetune.gradual.share": _FACTOR,

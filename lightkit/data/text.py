@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo, fingerprint
 
 UNKNOWN = "\ufffd"
+ASCII = "\t\n" + "".join(map(chr, range(32, 127)))
+"""The characters of `vocabulary: ascii`."""
 _FILES_FOR_BOUNDARIES = 20
 
 
@@ -26,7 +29,8 @@ class Text:
 
     The files are joined in an order that depends on their names alone and looks random, so that the parts of a folder
     resemble each other, and cut into train, val and test one after the other: between files when there are 20 or more,
-    otherwise at the character. The vocabulary is that of the training part; other characters become one unknown token.
+    otherwise at the character. The vocabulary is that of the training part, or a given one, as texts need that share a
+    model; other characters become one unknown token.
 
     Args:
         path: A text file or a folder; None takes the standard library of the running Python (its top-level modules).
@@ -37,9 +41,12 @@ class Text:
         test: Share of the characters for test.
         max_chars: Read no more than this many characters; None reads all.
         min_count: A character must occur this often in the training part to be in the vocabulary.
+        vocabulary: The characters to tell apart, or `ascii` for the printable ones with tab and line feed; None takes
+            those of the training part.
+        texts: Texts by name, in place of files.
 
     Raises:
-        UserError: There is no such file, no text, or a part is shorter than one window.
+        UserError: There is no such file, no text, a part is shorter than one window, or the vocabulary is not one.
     """
 
     exact = True
@@ -56,6 +63,8 @@ class Text:
         test: float = 0.1,
         max_chars: int | None = None,
         min_count: int = 1,
+        vocabulary: str | None = None,
+        texts: Mapping[str, str] | None = None,
     ) -> None:
         stride = context_length if stride is None else stride
         _check_numbers(context_length=context_length, stride=stride, min_count=min_count, max_chars=max_chars)
@@ -66,9 +75,9 @@ class Text:
                 expected="val + test below 1",
                 received=f"{val} + {test}",
             )
-        codes, ends = _codes(_read(_files(path, pattern), max_chars))
+        codes, ends = _codes(_read(_files(path, pattern), max_chars) if texts is None else _given(texts, max_chars))
         cuts = _cuts(len(codes), ends, val=val, test=test)
-        self.vocabulary = _vocabulary(codes[: cuts[0]], min_count)
+        self.vocabulary = _vocabulary(codes[: cuts[0]], min_count, vocabulary)
         self._known = np.array([ord(char) for char in self.vocabulary[1:]], dtype=np.uint32)
         self.tokens = self._to_tokens(codes)
         self.context_length = context_length
@@ -122,8 +131,13 @@ def _files(path: str | None, pattern: str) -> list[Path]:
             received=pattern,
             expected="a glob such as *.txt or **/*.txt",
         )
-    names = {file: file.relative_to(root).as_posix() for file in found}
-    return sorted(found, key=lambda file: (hashlib.blake2b(names[file].encode()).digest(), names[file]))
+    names = {file.relative_to(root).as_posix(): file for file in found}
+    return [names[name] for name in _ordered(names)]
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Names in an order that depends on nothing else and looks random."""
+    return sorted(names, key=lambda name: (hashlib.blake2b(name.encode()).digest(), name))
 
 
 def _read(files: list[Path], max_chars: int | None) -> list[str]:
@@ -146,6 +160,15 @@ def _read(files: list[Path], max_chars: int | None) -> list[str]:
     return texts
 
 
+def _given(texts: Mapping[str, str], max_chars: int | None) -> list[str]:
+    ordered = [texts[name] for name in _ordered(texts)]
+    starts = accumulate((len(text) for text in ordered), initial=0)
+    kept = ordered if max_chars is None else [text[: max(max_chars - start, 0)] for text, start in zip(ordered, starts)]
+    if not any(kept):
+        raise UserError("there is no text", key="data.dataset.texts", received=f"{len(texts)} texts")
+    return [text for text in kept if text]
+
+
 def _refuse_binary(text: str, file: Path) -> None:
     if "\0" in text:
         raise UserError(
@@ -165,11 +188,26 @@ def _as_codes(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", errors="replace"), dtype=np.uint32)
 
 
-def _vocabulary(codes: np.ndarray, min_count: int) -> tuple[str, ...]:
+def _vocabulary(codes: np.ndarray, min_count: int, given: str | None) -> tuple[str, ...]:
+    if given is not None:
+        return _chosen(given, min_count)
     values, counts = np.unique(codes, return_counts=True)
     known = [chr(value) for value in values[counts >= min_count] if chr(value) != UNKNOWN]
     if not known:
         raise UserError("no character is that frequent", key="data.dataset.min_count", received=min_count)
+    return (UNKNOWN, *known)
+
+
+def _chosen(vocabulary: str, min_count: int) -> tuple[str, ...]:
+    """A given vocabulary; in order of code points, as that of a text is."""
+    if min_count != 1:
+        what = "a given vocabulary does not depend on how often characters occur"
+        fix = "data.dataset.min_count=1, or data.dataset.vocabulary=null"
+        raise UserError(what, key="data.dataset.min_count", received=min_count, fix=fix)
+    known = sorted({*(ASCII if vocabulary == "ascii" else vocabulary)} - {UNKNOWN})
+    if not known:
+        expected = "ascii, or the characters themselves"
+        raise UserError("no character is in it", key="data.dataset.vocabulary", expected=expected, received=vocabulary)
     return (UNKNOWN, *known)
 
 

@@ -32,7 +32,9 @@ def find_hosts(model: nn.Module, paths: Sequence[str], *, key: str) -> dict[str,
     found: dict[int, tuple[str, nn.Module]] = {}
     for path in paths:
         if path not in modules:
-            raise UserError("the network has no such module", key=f"{key}.match", received=path, choices=modules)
+            raise UserError(
+                "the network has no such module", key=f"{key}.match", received=path, choices=filter(None, modules)
+            )
         found.setdefault(id(modules[path]), (path, modules[path]))
     if not found:
         raise UserError("there is no module to put it into", key=f"{key}.match", received=list(paths))

@@ -63,8 +63,9 @@ def inject(model: nn.Module, where: Targets, options: Mapping[str, Any]) -> dict
         chosen = _some(options["adapter"], "kind", "width", "reduction", "activation", "dropout", "scale")
         new["adapter"] = inject_adapters(model, where["adapter"], **chosen)
     if where["prefix"]:
-        kind = inject_prompts if options["prefix"]["kind"] == "prompt" else inject_prefixes
-        new["prefix"] = kind(model, where["prefix"], **_some(options["prefix"], "length", "init_std"))
+        prompt, sizes = options["prefix"]["kind"] == "prompt", ("length", "init_std")
+        chosen = _some(options["prefix"], *sizes, *(() if prompt else ("softmax",)))
+        new["prefix"] = (inject_prompts if prompt else inject_prefixes)(model, where["prefix"], **chosen)
     return new
 
 

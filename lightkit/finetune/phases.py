@@ -65,8 +65,16 @@ class Change:
     """... before this optimizer step."""
 
 
-def scheduled(entries: Sequence[Mapping[str, Any]], names: Names, *, key: str = "finetune.schedule") -> list[Change]:
+def scheduled(
+    entries: Sequence[Mapping[str, Any]], names: Names, *, total_steps: int, key: str = "finetune.schedule"
+) -> list[Change]:
     """The changes that `finetune.schedule` asks for.
+
+    Args:
+        entries: What happens when.
+        names: The names of the network.
+        total_steps: Optimizer steps of the run.
+        key: Configuration key, for errors.
 
     Raises:
         UserError: A pattern matches nothing, or one entry freezes and unfreezes a parameter.
@@ -79,7 +87,10 @@ def scheduled(entries: Sequence[Mapping[str, Any]], names: Names, *, key: str = 
         both = set(found["unfreeze"]) & set(found["freeze"])
         if both:
             raise UserError("frozen and unfrozen at once", key=own, received=", ".join(sorted(both)[:5]))
-        changes.append(Change(own, **found, epoch=entry.get("epoch"), step=entry.get("step")))
+        step, share = entry.get("step"), entry.get("share")
+        if share is not None:
+            step = min(round(share * total_steps), total_steps - 1)
+        changes.append(Change(own, **found, epoch=entry.get("epoch"), step=step))
     return changes
 
 

@@ -104,7 +104,10 @@ def prepare(
     names.tuned = [name for part in injected.values() for name in part]
     lengths: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
     pool = [name for name in names.aliases if name in frozen]
-    changes = [*scheduled(options["schedule"], names), *gradual(options["gradual"], pool, layers, **lengths)]
+    changes = [
+        *scheduled(options["schedule"], names, total_steps=total_steps),
+        *gradual(options["gradual"], pool, layers, **lengths),
+    ]
     start = [name for name in (*names.aliases, *names.tuned) if name not in frozen]
     moments = make_phases(start, changes, **lengths)
     live = {plain: own for own, plain in plain_names(model).items()}

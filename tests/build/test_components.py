@@ -103,6 +103,20 @@ def test_every_scheduler_steps(name: str, tmp_path: Path) -> None:
     assert all(group["lr"] >= 0 for group in parts.optimizer.param_groups)
 
 
+SUITED = {
+    "adapter": ["model=cnn"],
+    "prefix": ["model=transformer"],
+    "prompt": ["model=transformer"],
+    "lora": ["model=transformer"],
+}
+
+
+@pytest.mark.parametrize("name", [name for name in options("finetune") if name != "peft"])
+def test_every_way_to_fine_tune_builds(name: str, tmp_path: Path) -> None:
+    parts = built(tmp_path, "data=digits", *SUITED.get(name, []), f"finetune={name}")
+    assert one_step(parts) > 0
+
+
 SUITS = {
     "mse": ["data=diabetes"],
     "l1": ["data=diabetes"],
@@ -140,7 +154,7 @@ def test_every_metric_takes_a_batch(name: str, tmp_path: Path) -> None:
         assert f"{split}/loss" in values
 
 
-@pytest.mark.parametrize("group", ["device", "finetune", "ensemble", "trainer", "checkpoint", "logger"])
+@pytest.mark.parametrize("group", ["device", "ensemble", "trainer", "checkpoint", "logger"])
 def test_every_other_option_builds(group: str, tmp_path: Path) -> None:
     for name in options(group):
         if group == "device" and name in ("cuda", "mps"):

@@ -10,7 +10,7 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.data import build_data
-from lightkit.data.text import UNKNOWN, Text
+from lightkit.data.text import ASCII, UNKNOWN, Text
 
 
 @pytest.fixture
@@ -64,6 +64,30 @@ def test_folder_is_read_in_an_order_of_its_names(tmp_path: Path) -> None:
         assert one.vocabulary[int(first)] == "<", "cut inside a file"
 
 
+def test_texts_that_share_a_model_have_one_vocabulary(file: Path) -> None:
+    one, two = (
+        Text(context_length=8, vocabulary="ascii", texts={"a": text * 20})
+        for text in ("only lower case", "2 + 2\t= é\n")
+    )
+    assert one.vocabulary == two.vocabulary == (UNKNOWN, *ASCII)
+    assert one.encode("Az\n\t ~é\r").tolist() == two.encode("Az\n\t ~é\r").tolist() == [36, 93, 2, 1, 3, 97, 0, 0]
+    assert two.decode(two.encode("2 + 2\t= é")) == f"2 + 2\t= {UNKNOWN}"
+    assert Text(str(file), context_length=8, vocabulary="cabé").vocabulary == (UNKNOWN, *"abcé")
+
+
+def test_texts_can_be_given_in_place_of_files(tmp_path: Path) -> None:
+    texts = {f"sub/{number}.txt": f"<{number}>" * 20 for number in range(30)}
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    read, given = Text(str(tmp_path), "**/*.txt", 8), Text(context_length=8, texts=texts)
+    assert torch.equal(read.tokens, given.tokens)
+    assert read.info == given.info
+    short = [Text(str(tmp_path), "**/*.txt", 8, max_chars=2000), Text(context_length=8, texts=texts, max_chars=2000)]
+    assert short[0].info == short[1].info
+
+
 def test_default_is_the_standard_library() -> None:
     text = Text(max_chars=300_000)
     data = build_data(dataset=text, split={"by": "file", "val": 0.1, "test": 0.1})
@@ -86,6 +110,9 @@ def test_default_is_the_standard_library() -> None:
         ({"val": 0.5, "test": 0.5}, "no text is left to train on"),
         ({"context_length": 100}, "the val part is shorter than one window"),
         ({"min_count": 10_000}, "no character is that frequent"),
+        ({"vocabulary": ""}, "data.dataset.vocabulary: no character is in it"),
+        ({"vocabulary": "ascii", "min_count": 2}, "data.dataset.min_count: a given vocabulary does not depend on"),
+        ({"texts": {"a": ""}}, "data.dataset.texts: there is no text"),
     ],
 )
 def test_bad_input(file: Path, settings: dict[str, Any], text: str) -> None:

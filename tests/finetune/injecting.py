@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -75,10 +76,10 @@ def frozen(model: nn.Module) -> nn.Module:
     return model.requires_grad_(False)
 
 
-def stir(model: nn.Module, names: list[str], std: float = 0.5) -> None:
+def stir(model: nn.Module, names: list[str], std: float = 0.5, seed: int = 7) -> None:
     """Give the new parameters values that change what the network computes."""
     parameters = dict(model.named_parameters())
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name in names:
             parameters[name].copy_(torch.randn(parameters[name].shape, generator=generator) * std)
@@ -93,12 +94,24 @@ def out(model: nn.Module, *inputs: Tensor, **named: Any) -> Tensor:
         return model(*inputs, **named)
 
 
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """PyTorch's kernels for encoder layers in eval mode round otherwise, and step aside where there are hooks."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
 def check_start(make: Make, inject: Inject, x: Tensor, *, exact: bool = True) -> None:
     """The network computes what it did before, none of its own tensors changed, and the names told are the new ones."""
     model = made(make)
-    before, state = out(model, x), bits(model)
-    new = inject(model)
-    assert torch.equal(out(model, x), before) or not exact
+    fast, state = out(model, x), bits(model)
+    with without_fast_path():
+        before = out(model, x)
+        new = inject(model)
+        assert torch.equal(out(model, x), before) or not exact
+    if exact:
+        torch.testing.assert_close(out(model, x), fast, atol=1e-5, rtol=1e-5)
     after = bits(model)
     assert [name for name, _ in model.named_parameters() if name not in state] == new
     assert new
@@ -157,7 +170,7 @@ def check_copies(make: Make, inject: Inject, x: Tensor) -> None:
     assert torch.equal(out(torch.load(file, weights_only=False), x), expected)
     twin = copy.deepcopy(model)
     assert torch.equal(out(twin, x), expected)
-    stir(twin, names, std=0.1)
+    stir(twin, names, seed=8)
     assert not torch.equal(out(twin, x), expected)
     assert torch.equal(out(model, x), expected)
 
@@ -168,9 +181,10 @@ def check_replica(make: Make, inject: Inject, x: Tensor) -> None:
     names = inject(model)
     stir(model, names)
     other = copy.deepcopy(model)
-    stir(other, names, std=0.1)
+    stir(other, names, seed=8)
     replica = _replica(model, other)
-    assert torch.equal(out(replica, x), out(other, x))
+    torch.testing.assert_close(out(replica, x), out(other, x), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(out(replica, x), out(model, x), atol=1e-3)
 
 
 def _replica(model: nn.Module, source: nn.Module) -> nn.Module:
@@ -195,9 +209,9 @@ def check_compiled(make: Make, inject: Inject, x: Tensor) -> None:
 
 
 def check_autocast(make: Make, inject: Inject, x: Tensor) -> None:
-    """Near the full-precision output, and of the type that the plain network has."""
+    """Near the full-precision output, and of the type that the plain network has off PyTorch's fast path."""
     model = made(make)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with without_fast_path(), torch.autocast("cpu", dtype=torch.bfloat16):
         kind = out(model, x).dtype
     stir(model, inject(model), std=0.1)
     expected = out(model, x)

@@ -21,6 +21,12 @@ from lightkit.models import CNN, ResNet, TransformerClassifier
 from lightkit.trainer.average import Ema
 from tests.finetune import injecting as on
 
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 INPUTS: dict[str, tuple[on.Make, Callable[[], Tensor]]] = {
     "lightkit": (functools.partial(on.classifier, positions="rotary"), lambda: torch.randn(4, 6, 5)),
     "lightkit-lm": (on.language_model, lambda: torch.randint(0, 11, (4, 7))),

@@ -105,7 +105,9 @@ def test_a_phase_begins_with_its_moment(phase: Phase, reached: Any, name: str, f
 
 def test_scheduled_changes_name_parameters() -> None:
     names = names_of(network())
-    found = scheduled([{"epoch": 2, "unfreeze": ["body"]}, {"step": 7, "freeze": ["@head"], "unfreeze": []}], names)
+    found = scheduled(
+        [{"epoch": 2, "unfreeze": ["body"]}, {"step": 7, "freeze": ["@head"], "unfreeze": []}], names, total_steps=100
+    )
     assert found[0].unfreeze == ("body.0.weight", "body.0.bias", "body.2.weight", "body.2.bias")
     assert (found[0].epoch, found[0].step, found[1].step) == (2, None, 7)
     assert found[1].freeze == ("head.weight", "head.bias")
@@ -114,9 +116,9 @@ def test_scheduled_changes_name_parameters() -> None:
 def test_a_schedule_that_matches_nothing_or_contradicts_itself_is_refused() -> None:
     names = names_of(network())
     with pytest.raises(UserError, match=r"finetune\.schedule\[0\]\.unfreeze"):
-        scheduled([{"epoch": 2, "unfreeze": ["bodi"]}], names)
+        scheduled([{"epoch": 2, "unfreeze": ["bodi"]}], names, total_steps=100)
     with pytest.raises(UserError, match="frozen and unfrozen at once"):
-        scheduled([{"epoch": 2, "unfreeze": ["body"], "freeze": ["body.0"]}], names)
+        scheduled([{"epoch": 2, "unfreeze": ["body"], "freeze": ["body.0"]}], names, total_steps=100)
 
 
 @pytest.mark.parametrize(
@@ -173,3 +175,9 @@ def test_modules_without_parameters_are_what_the_part_around_them_is() -> None:
     frozen = frozen_paths(model, names.parameters(["body", "@head"], key="k"), names)
     assert {"stem", "stem.0", "stem.1", "stem.2"} == frozen
     assert "" in frozen_paths(model, [], names)
+
+
+@pytest.mark.parametrize(("share", "step"), [(0.0, 0), (0.25, 25), (1.0, 99)])
+def test_a_share_of_the_run_is_a_step(share: float, step: int) -> None:
+    found = scheduled([{"share": share, "unfreeze": ["body"]}], names_of(network()), total_steps=100)
+    assert found[0].step == step

@@ -209,7 +209,7 @@ def test_unknown_splits_and_checkpoints_are_named(tmp_path: Path) -> None:
     runner(tmp_path / "run").run()
     with pytest.raises(UserError, match="the data has no such split"):
         runner(tmp_path / "run").evaluate("tset")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="no weights can be read"):
         runner(tmp_path / "run").evaluate("test", str(tmp_path / "nothing.pt"))
     with pytest.raises(UserError, match="another shape|missing"):
         runner(tmp_path / "run", "model.hidden=[9]").evaluate("test")

@@ -61,9 +61,11 @@ class ScheduleConfig:
     """What begins or stops to train at a moment of the run."""
 
     epoch: Optional[int] = None
-    """At the start of this epoch, counted from 0; give this or `step`."""
+    """At the start of this epoch, counted from 0; give one of this, `step` and `share`."""
     step: Optional[int] = None
     """Before this optimizer step, counted from 0."""
+    share: Optional[float] = None
+    """After this share of the run's optimizer steps, 0 to 1."""
     unfreeze: list[str] = field(default_factory=list)
     """Patterns of parameters that train from then on."""
     freeze: list[str] = field(default_factory=list)
@@ -142,6 +144,9 @@ class PrefixConfig:
     the input of an encoder (https://arxiv.org/abs/2104.08691) or block (https://arxiv.org/abs/2203.12119)."""
     length: int = 16
     """Number of learnt positions."""
+    softmax: Literal["own", "joint"] = "own"
+    """Of a prefix: `own` reads learnt positions apart from the others and adds what it read, and starts as the plain
+    network; `joint` shares one softmax with them, as in the original, and takes attention away from them at once."""
     init_std: Optional[float] = None
     """Standard deviation they start with; null takes 1 for the keys of a prefix, and 0.02 for a prompt."""
 
