@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydoc_data.topics import topics
 
-from lightkit.data.text import Text
+
+def language_reference() -> dict[str, str]:
+    """Topics of Python's built-in help by name; every Python brings them."""
+    return without_repetitions(topics)
 
 
-def language_reference(
-    context_length: int = 128,
-    *,
-    stride: int | None = None,
-    val: float = 0.1,
-    test: float = 0.2,
-    max_chars: int | None = None,
-    vocabulary: str | None = "ascii",
-) -> Text:
-    """The topics of Python's built-in help, each a text of its own; comes with every Python.
+def without_repetitions(texts: Mapping[str, str]) -> dict[str, str]:
+    """Texts without paragraphs that stood in an earlier one, in the order of their names; white space does not count.
 
-    Several topics repeat sections of others. A paragraph is kept where it stands first only, so that none of the test
-    part was seen in training.
-
-    Args:
-        context_length: Characters of one sample.
-        stride: Characters between the starts of two training windows; None takes `context_length`.
-        val: Share of the characters for validation.
-        test: Share of the characters for test.
-        max_chars: Read no more than this many characters; None reads all.
-        vocabulary: That of the model to adapt.
+    Topics repeat sections of others, which would be in the training part and in the test part too.
     """
-    return Text(
-        context_length=context_length,
-        stride=stride,
-        val=val,
-        test=test,
-        max_chars=max_chars,
-        vocabulary=vocabulary,
-        texts=without_repetitions(topics),
-    )
-
-
-def without_repetitions(texts: dict[str, str]) -> dict[str, str]:
-    """Texts without the paragraphs that stood in an earlier one; white space makes no difference."""
     seen: set[str] = set()
-    kept = {}
+    kept: dict[str, str] = {}
     for name in sorted(texts):
-        new = []
+        new: list[str] = []
         for paragraph in texts[name].split("\n\n"):
             words = " ".join(paragraph.split())
             if words and words not in seen:
                 seen.add(words)
                 new.append(paragraph)
-        kept[name] = "\n\n".join([*new, ""])
-    return {name: text for name, text in kept.items() if text}
+        if new:
+            kept[name] = "\n\n".join([*new, ""])
+    return kept

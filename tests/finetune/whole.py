@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
-from lightkit.finetune.plan import Plan, PhaseTable, Row
 from lightkit.runner import Runner
 
 SHORT = (
@@ -48,7 +46,7 @@ OTHER_CLASSES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("cnn", "resnet18", "transformer", "vit", "torchvision"), ("data.dataset.classes=4",)),
 }
 """What the base of each model was trained on, besides what its fine-tuning is: pictures of fewer classes."""
-HEADS = {"mlp": "head", "cnn": "head", "resnet18": "head", "transformer": "head", "vit": "head", "torchvision": "fc"}
+HEADS = {"mlp": "head", "cnn": "head", "resnet18": "fc", "transformer": "head", "vit": "head", "torchvision": "fc"}
 INJECTING = ("lora", "adapter", "prefix", "prompt", "peft")
 PRESETS: dict[str, tuple[str, ...]] = {
     "none": (),
@@ -135,52 +133,21 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return torch.equal(*flat)
 
 
-def kinds(model: nn.Module) -> dict[str, str]:
-    """What each parameter and buffer is, told by nothing but PyTorch: `bias`, `norm`, `statistics` or `weight`."""
-    found = {}
-    for path, module in model.named_modules():
-        norm = isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm))
-        for name, _ in module.named_parameters(recurse=False):
-            kind = "norm" if norm else "bias" if name.endswith("bias") else "weight"
-            found[f"{path}.{name}".lstrip(".")] = kind
-        found |= {f"{path}.{name}".lstrip("."): "statistics" for name, _ in module.named_buffers(recurse=False)}
-    return found
+def promised(preset: str, kind: dict[str, str], head: str) -> set[str]:
+    """Names of the base's tensors that a preset moves, by what it is called.
 
-
-def plan_of(values: dict[str, Any]) -> Plan:
-    """A plan out of its JSON."""
-    tables = []
-    for phase in values["phases"]:
-        rows = tuple(_row(group) for group in phase["groups"])
-        tables.append(PhaseTable(phase["phase"], tuple(phase["steps"]), rows, phase["state_bytes"]))
-    return Plan(tuple(tables), values["optimizer"])
-
-
-def _row(group: dict[str, Any]) -> Row:
-    own = {name: group[name] for name in ("group", "parameters", "frozen", "rate", "weight_decay", "norm")}
-    rates = None if group["rates"] is None else tuple(group["rates"])
-    return Row(**own, rates=rates, names=tuple(group["names"]), rules=tuple(group["rules"]))
-
-
-def names_of(rows: Iterable[dict[str, Any]]) -> list[str]:
-    return [name for row in rows for name in row["names"]]
-
-
-def expected(preset: str, kind: dict[str, str], head: str) -> set[str]:
-    """Names of the base's tensors that a preset moves, by what its name promises."""
-    own = {name for name in kind if name.startswith(f"{head}.")}
-    parameters = {name for name, what in kind.items() if what != "statistics"}
+    Args:
+        preset: Its name.
+        kind: From `spies.kinds`, by the names of the base.
+        head: Path of the output layer.
+    """
     if preset in ("none", "full", "gradual", "discriminative", "probe"):
         return set(kind)
-    chosen = {
-        "norm": {name for name in parameters if kind[name] == "norm"},
-        "bitfit": {name for name in parameters if name.endswith("bias")},
-    }.get(preset, set[str]())
-    holders = {name.rpartition(".")[0] for name in chosen}  # a norm layer of which anything trains is in use
-    alive = {name for name, what in kind.items() if what == "statistics" and name.rpartition(".")[0] in holders}
-    return own | chosen | alive
-
-
-def sequence(values: Sequence[Any]) -> list[Any]:
-    """Without repetitions, in order."""
-    return list(dict.fromkeys(values))
+    chosen = {name for name in kind if name.startswith(f"{head}.")}
+    if preset == "norm":
+        chosen |= {name for name, what in kind.items() if what == "norm"}
+    if preset == "bitfit":
+        chosen |= {name for name, what in kind.items() if name.endswith("bias") and what != "buffer"}
+    # The statistics of a norm layer rest where nothing of it trains.
+    alive = {name.rpartition(".")[0] for name in chosen}
+    return chosen | {name for name, what in kind.items() if what == "buffer" and name.rpartition(".")[0] in alive}

@@ -1,0 +1,206 @@
+"""What can be known of NVIDIA GPUs, and which of them a process computes on. No driver is asked here, nor PyTorch."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+THROTTLE = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+"""NVIDIA's names of what keeps the clocks of a GPU down, by bit."""
+POWER_CAP = "sw_power_cap"
+"""At its power limit: usual for a GPU under full load."""
+SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+"""Too hot, or short of power: nothing a busy GPU should be."""
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
+_ORDINAL = re.compile(r"[-+]?\d+")
+
+
+class Unavailable(Exception):
+    """Why GPUs cannot be asked in some way; its text ends up in front of users."""
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What does not change while a GPU is watched.
+
+    An instance of a GPU that is split by MIG is listed as well, after the GPU and with its number.
+    """
+
+    index: int
+    """Physical number: the order on the PCI bus, as `nvidia-smi` counts."""
+    uuid: str
+    """NVIDIA's name of this one device, `GPU-…` or `MIG-…`; empty for one that does not answer."""
+    name: str
+    """Model."""
+    driver: str | None = None
+    """Version of the driver."""
+    bus: str | None = None
+    """Place on the PCI bus."""
+    power_limit_w: float | None = None
+    """Power it may draw."""
+    memory_total_mib: float | None = None
+    """Memory, with what the driver keeps for itself."""
+    mig: str | None = None
+    """Size of a MIG instance, such as `1g.5gb`; None for a whole GPU."""
+    split: bool = False
+    """Whether the GPU is split into MIG instances, and so computes only through them."""
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """A GPU at one moment; None is what this GPU or this driver does not tell."""
+
+    gpu: GpuFacts
+    """Which one."""
+    temperature_c: float | None = None
+    power_w: float | None = None
+    """Power drawn."""
+    energy_j: float | None = None
+    """Energy drawn since the driver was loaded."""
+    memory_used_mib: float | None = None
+    """Memory in use by all processes."""
+    utilisation: float | None = None
+    """Share of the last moments in which something ran on it, in percent; how much of it was busy does not count."""
+    memory_utilisation: float | None = None
+    """Share of the last moments in which its memory was read or written, in percent."""
+    clock_mhz: float | None = None
+    """Clock of the multiprocessors."""
+    memory_clock_mhz: float | None = None
+    pcie_tx_mb_s: float | None = None
+    """Sent over PCIe."""
+    pcie_rx_mb_s: float | None = None
+    """Received over PCIe."""
+    throttle: tuple[str, ...] | None = None
+    """What keeps its clocks down, in NVIDIA's names; see `THROTTLE`."""
+
+
+class Source:
+    """Where facts about GPUs come from. The base class is a machine without any.
+
+    Args:
+        reason: Why there are none.
+    """
+
+    name = ""
+    """How the GPUs are asked."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason, self.gpus = reason, tuple[GpuFacts, ...]()
+
+    def samples(self, gpus: Iterable[GpuFacts]) -> list[GpuSample]:
+        """These GPUs as they are now; one that does not answer has a sample without values."""
+        return [GpuSample(gpu) for gpu in gpus]
+
+    def processes(self) -> dict[str, list[tuple[int, float | None]]]:
+        """Number and memory (MiB) of the processes on each GPU, by its UUID."""
+        return {}
+
+    def close(self) -> None:
+        """Give back what asking needs."""
+
+
+def number(text: str) -> float | None:
+    """A number the driver's programs print, with or without a unit; None for `[N/A]`, `[Not Supported]`, `ERR!`, ..."""
+    found = _NUMBER.match(text.strip())
+    return float(found[0]) if found else None
+
+
+def throttle_names(mask: int | None) -> tuple[str, ...] | None:
+    """The names of the bits that are set; unknown bits keep their number."""
+    if mask is None:
+        return None
+    known = tuple(name for bit, name in THROTTLE.items() if mask & bit)
+    rest = mask & ~sum(THROTTLE)
+    return (*known, f"unknown_{rest:#x}") if rest else known
+
+
+def visible(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
+    """The GPUs a process sees, in the order in which it counts them: `visible(gpus)[1]` is its `cuda:1`.
+
+    `CUDA_VISIBLE_DEVICES` may hold numbers, the beginnings of UUIDs, and UUIDs of MIG instances. As CUDA does, it is
+    read up to the first entry that names no GPU, and an entry that stands twice leaves none at all. A split GPU stands
+    for its first instance: a process computes on no other unless that is named.
+
+    Args:
+        gpus: All GPUs and instances of the machine.
+        environ: The process's environment; None takes this one's.
+    """
+    wanted = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+    whole = sorted((gpu for gpu in gpus if gpu.mig is None), key=lambda gpu: gpu.index)
+    if wanted is None:
+        found: list[GpuFacts | None] = [_computing(gpu, gpus) for gpu in whole]
+        return [gpu for gpu in found if gpu is not None]
+    seen: list[GpuFacts] = []
+    for entry in wanted.split(","):
+        gpu = _named(entry.strip(), gpus, whole)
+        if gpu is None:
+            break
+        if gpu in seen:
+            return []
+        seen.append(gpu)
+    return seen
+
+
+def _named(entry: str, gpus: Sequence[GpuFacts], whole: Sequence[GpuFacts]) -> GpuFacts | None:
+    if entry.startswith(("GPU-", "MIG-")):
+        found = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+        return _computing(found[0], gpus) if len(found) == 1 else None
+    ordinal = _ORDINAL.match(entry)  # CUDA too reads `1x` as 1
+    at = int(ordinal[0]) if ordinal else -1
+    return _computing(whole[at], gpus) if 0 <= at < len(whole) else None
+
+
+def _computing(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> GpuFacts | None:
+    """The GPU itself, or its first instance where it is split."""
+    if not gpu.split:
+        return gpu
+    return next((other for other in gpus if other.mig is not None and other.index == gpu.index), None)
+
+
+def is_order_known(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> bool:
+    """Whether `visible` can tell the numbers for sure.
+
+    Unless `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`, CUDA counts the fastest GPU first; which that is shows in no fact.
+    """
+    environment = os.environ if environ is None else environ
+    models = {gpu.name for gpu in gpus if gpu.mig is None}
+    by_uuid = environment.get("CUDA_VISIBLE_DEVICES", "").startswith(("GPU-", "MIG-"))
+    return len(models) < 2 or by_uuid or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+
+
+def computing_on(
+    gpus: Sequence[GpuFacts],
+    numbers: Iterable[int],
+    *,
+    uuids: Mapping[int, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> list[GpuFacts]:
+    """The physical GPUs behind a process's own numbers.
+
+    Args:
+        gpus: All GPUs and instances of the machine.
+        numbers: The process's numbers: 1 for `cuda:1`.
+        uuids: What CUDA itself says they are, by number; goes before the environment.
+        environ: The process's environment; None takes this one's.
+    """
+    known = {gpu.uuid.partition("-")[2]: gpu for gpu in gpus if gpu.uuid and not gpu.split}
+    seen = visible(gpus, environ)
+    found = []
+    for at in numbers:
+        by_uuid = known.get((uuids or {}).get(at, "").removeprefix("GPU-").removeprefix("MIG-"))
+        gpu = by_uuid or (seen[at] if at < len(seen) else None)
+        if gpu is not None and gpu not in found:
+            found.append(gpu)
+    return found
