@@ -78,6 +78,9 @@ LIMITS: dict[str, Limit] = {
     "loss.label_smoothing": _SHARE,
     "model.dropout": _SHARE,
     "device.threads": _COUNT,
+    "device.nproc": _COUNT,
+    "device.ddp.bucket_mib": _ABOVE_ZERO,
+    "device.ddp.timeout_seconds": _ABOVE_ZERO,
     "trainer.epochs": _COUNT,
     "trainer.steps": _COUNT,
     "trainer.accumulate": _COUNT,
@@ -145,6 +148,7 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _length(_node(tree, "trainer"), report)
     _monitor(_node(tree, "metrics"), report)
     _device(_node(tree, "device").get("name"), report)
+    _processes(_node(tree, "device"), _node(tree, "data"), report)
     name = tree.get("name")
     if isinstance(name, str) and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
         report.add(("name",), "can't be part of a folder's name", expected="text without slashes", received=name)
@@ -188,6 +192,24 @@ def _device(name: Any, report: Report) -> None:
     if isinstance(name, str) and not _DEVICE.fullmatch(name):
         choices = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
         report.add(("device", "name"), "no such device", received=name, choices=choices)
+
+
+def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> None:
+    """Several processes: what they are for, their GPUs, and a sample for each in every batch."""
+    count, parallel, name = device.get("nproc", 1), device.get("parallel", "none"), device.get("name")
+    if not isinstance(count, int) or count <= 1:
+        return
+    if parallel in ("none", "dp"):
+        what = "several processes share a run only with device.parallel=ddp"
+        report.add(("device", "nproc"), what, received=count, fix="device.parallel=ddp, or device.nproc=1")
+    if name == "mps" or (isinstance(name, str) and name.startswith("cuda:")):
+        what = "one device cannot be that of several processes; each takes the GPU of its own number"
+        report.add(("device", "name"), what, received=name, choices=("auto", "cuda", "cpu"))
+    for key in ("batch_size", "eval_batch_size"):
+        size = data.get(key)
+        if isinstance(size, int) and 1 <= size < count:
+            what = f"{count} processes (device.nproc) share each batch, and some would never have a sample"
+            report.add(("data", key), what, expected=f"at least {count}", received=size)
 
 
 def _names(node: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,6 +15,7 @@ from lightkit.device.clip import make_clip
 from lightkit.device.parallel import make_parallel
 from lightkit.device.placement import Placement, choose
 from lightkit.device.precision import make_precision
+from lightkit.device.ranks import Ranks
 from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_deterministic
 from lightkit.device.stepping import leave_compiler_out
 
@@ -26,7 +28,9 @@ class Engine:
     Args:
         name: Device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
         precision: `fp32` or `bf16`.
-        parallel: `none` or `dp`.
+        parallel: `none`, `dp` or `ddp`.
+        parallel_options: Settings of `ddp`.
+        ranks: The processes that train together; None where this one is alone.
         deterministic: Only algorithms that give the same bits every time.
         threads: CPU threads of one operation; None leaves PyTorch's choice.
         seed: Seed of the run.
@@ -43,6 +47,8 @@ class Engine:
         *,
         precision: str = "fp32",
         parallel: str = "none",
+        parallel_options: Mapping[str, Any] | None = None,
+        ranks: Ranks | None = None,
         deterministic: bool = False,
         threads: int | None = None,
         seed: int = 0,
@@ -52,8 +58,9 @@ class Engine:
         leave_compiler_out()
         set_threads(threads)
         use_deterministic(deterministic)
-        self.placement = Placement(choose(name))
-        self.parallel = make_parallel(parallel, self.device)
+        self.ranks = ranks or Ranks()
+        self.placement = Placement(choose(self.ranks.device_name(name)))
+        self.parallel = make_parallel(parallel, self.device, self.ranks, parallel_options)
         self.precision = make_precision(precision, self.device)
         self.clip = make_clip(norm=clip_norm, value=clip_value)
         self._seed = seed
@@ -85,6 +92,10 @@ class Engine:
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The bare model, with the names that are saved."""
         return self.parallel.unwrap(model)
+
+    def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
+        """Context of forward and backward of one batch; `more` of them come before the optimizer step."""
+        return self.parallel.accumulating(model, more)
 
     def seed_init(self) -> None:
         """Give the building of the model its own random numbers, whatever was drawn before."""

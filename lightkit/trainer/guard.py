@@ -32,15 +32,19 @@ class Guard:
     Args:
         device: Where losses are computed.
         eager: Look at every loss on a GPU too.
+        agree: Tells, of several processes that train together, whether all of them find it fine. To ask means to wait
+            for them, so without `eager` losses are looked at as on a GPU.
     """
 
-    def __init__(self, device: torch.device, *, eager: bool = False) -> None:
-        self._sum = None if eager or device.type == "cpu" else torch.zeros((), device=device)
+    def __init__(self, device: torch.device, *, eager: bool = False, agree: Callable[[bool], bool] | None = None) -> None:
+        waits = device.type != "cpu" or agree is not None
+        self._sum = torch.zeros((), device=device) if waits and not eager else None
+        self._agree = agree or bool
 
     def passes(self, loss: Tensor) -> bool:
         """Whether training may go on with this loss, as far as can be said without waiting."""
         if self._sum is None:
-            return math.isfinite(loss.item())
+            return self._agree(math.isfinite(loss.item()))
         self._sum += loss.detach()
         return True
 
@@ -48,7 +52,7 @@ class Guard:
         """Whether all losses since the last call were finite; waits for the device."""
         if self._sum is None:
             return True
-        fine = math.isfinite(self._sum.item())
+        fine = self._agree(math.isfinite(self._sum.item()))
         self._sum.zero_()
         return fine
 
@@ -122,10 +126,11 @@ class SkipGuard(Guard):
     Args:
         device: Where losses are computed.
         limit: Steps that may be left out in a run.
+        agree: See `Guard`.
     """
 
-    def __init__(self, device: torch.device, *, limit: int) -> None:
-        super().__init__(device, eager=True)
+    def __init__(self, device: torch.device, *, limit: int, agree: Callable[[bool], bool] | None = None) -> None:
+        super().__init__(device, eager=True, agree=agree)
         self.limit = limit
         self._buffers: list[tuple[Tensor, Tensor]] = []
 
@@ -155,6 +160,7 @@ class RollbackGuard(Guard):
         gather: Collects the state of the run; the tensors may be the live ones.
         apply: Puts a state back.
         purge: Makes the loggers forget what was logged after the state.
+        agree: See `Guard`.
     """
 
     def __init__(
@@ -167,8 +173,9 @@ class RollbackGuard(Guard):
         gather: Callable[[], dict[str, Any]],
         apply: Callable[[dict[str, Any]], None],
         purge: Callable[[], None],
+        agree: Callable[[bool], bool] | None = None,
     ) -> None:
-        super().__init__(device)
+        super().__init__(device, agree=agree)
         self.limit, self.every, self.factor = limit, every, factor
         self._gather, self._apply, self._purge = gather, apply, purge
         self._states: list[dict[str, Any]] = []

@@ -9,6 +9,22 @@ from lightkit.config.schema.base import Target
 
 
 @dataclass
+class DdpConfig:
+    """Several processes with a copy of the model each (`device.parallel=ddp`)."""
+
+    sync_batchnorm: bool = False
+    """Batch norms take mean and variance over the whole batch instead of each process's part of it; GPUs only."""
+    bucket_mib: float = 25.0
+    """Gradients are exchanged in pieces of this many MiB while others are still being computed."""
+    find_unused: bool = False
+    """Look in every step for parameters that take no part in the loss, which else is an error; costs time."""
+    static_graph: bool = False
+    """Every step uses the same parameters in the same way: lets some activation checkpointing work, and saves time."""
+    timeout_seconds: float = 600.0
+    """A process that keeps the others waiting for so long counts as lost, and the run ends."""
+
+
+@dataclass
 class DeviceConfig:
     """Where and how the numbers are computed."""
 
@@ -17,8 +33,13 @@ class DeviceConfig:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the forward pass; `bf16` and `fp16` use autocast and keep weights and losses in fp32, `fp16` with a
     loss scale."""
-    parallel: Literal["none", "dp"] = "none"
-    """`dp` splits each batch over the visible GPUs with `torch.nn.DataParallel`."""
+    parallel: Literal["none", "dp", "ddp"] = "none"
+    """`dp` splits each batch over the visible GPUs with `torch.nn.DataParallel`; `ddp` over processes, one a GPU, with
+    `DistributedDataParallel`."""
+    nproc: int = 1
+    """Processes to start for `ddp`; under `torchrun`, which starts them itself, leave it at 1."""
+    ddp: DdpConfig = field(default_factory=DdpConfig)
+    """Settings of `parallel: ddp`."""
     deterministic: bool = False
     """Only deterministic algorithms, at some cost in speed."""
     threads: Optional[int] = None
