@@ -124,12 +124,11 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
     from lightkit.config import to_yaml
 
     root = project()
-    if follows():  # rank 0 has a folder for all
-        return start(composed.cfg, root, overrides=options.overrides)
     earlier = _earlier_run(root, composed, options) if composed.cfg.resume.mode == "auto" else None
     if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(composed.cfg)):
         return _finished(earlier)
-    folder = earlier or _run_folder(root, composed, options)
+    # Of several processes that torchrun started, rank 0 has a folder for all.
+    folder = earlier or (root if follows() else _run_folder(root, composed, options))
     try:
         return start(composed.cfg, folder, overrides=options.overrides, resume=earlier is not None)
     finally:

@@ -138,7 +138,9 @@ class Loader:
             batches = self._blocks(rows, epoch)
         else:
             batches = self._one_by_one(rows, epoch, start)
-        return batches if self.mixup is None else map(self._cut, self.mixup.mixed(batches, epoch=epoch, start=start))
+        if self.mixup is None:
+            return batches
+        return self._cut(self.mixup.mixed(batches, epoch=epoch, start=start))
 
     @property
     def _whole(self) -> bool:
@@ -157,12 +159,11 @@ class Loader:
         first, count = own_part(size, self.options.rank, self.options.ranks)
         return (first, count) if count else (0, size)
 
-    def _cut(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        if self.options.ranks == 1:
-            return batch
-        first, count = self._own(len(batch[0]))
-        x, y = (part[first : first + count] for part in batch)
-        return x, y
+    def _cut(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """This process's part of batches that were read whole."""
+        for x, y in batches:
+            first, count = self._own(len(x))
+            yield x[first : first + count], y[first : first + count]
 
     def _blocks(self, rows: Tensor, epoch: int) -> Iterator[Any]:
         """Several batches gathered at once and cut apart: a fraction of the cost of gathering each."""

@@ -75,7 +75,7 @@ class Runner:
         with ExitStack() as stack:
             stack.enter_context(told(self.folder))
             self._ranks, self.cfg, self._place = stack.enter_context(together(self.cfg, self.folder))
-            self.folder = self._place.path
+            self.folder, resume = self._place.path, self._ranks.shared(lambda: resume)
             saved, changes = self._reopened(stack) if resume else (None, [])
             parts, notes = self._build(pretrained=saved is None), list[str]()
             stack.callback(parts.data.close)
