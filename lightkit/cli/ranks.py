@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -155,18 +155,19 @@ class Launcher:
         Returns:
             0, or the exit status of the process that failed first, 128 + n where signal n ended it.
         """
-        with self._forwarding():
-            self._start()
-            try:
-                self._wait()
-            finally:
-                self._kill()
-        return self._outcome(log)
+        with ExitStack() as files:
+            with self._forwarding():
+                try:
+                    self._start(files)
+                    self._wait()
+                finally:
+                    self._kill()
+            return self._outcome(log)
 
-    def _start(self) -> None:
+    def _start(self, files: ExitStack) -> None:
         port = _free_port()
         for number in range(self.count):
-            said = None if number == 0 else tempfile.TemporaryFile()
+            said = files.enter_context(tempfile.TemporaryFile()) if number else None
             process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,

@@ -135,7 +135,9 @@ def settings_of(job: Job) -> tuple[str, ...]:
     cfg = compose(job.overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
     if cfg.device.nproc > 1:
         fix = "device.nproc=1: the order of samples and what is saved do not depend on it"
-        raise UserError("runs of one process only can be verified", key="device.nproc", received=cfg.device.nproc, fix=fix)
+        raise UserError(
+            "runs of one process only can be verified", key="device.nproc", received=cfg.device.nproc, fix=fix
+        )
     data = build_splits(cfg, build_engine(cfg))
     try:
         table = build_timetable(cfg, data)

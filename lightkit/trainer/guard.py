@@ -36,7 +36,9 @@ class Guard:
             for them, so without `eager` losses are looked at as on a GPU.
     """
 
-    def __init__(self, device: torch.device, *, eager: bool = False, agree: Callable[[bool], bool] | None = None) -> None:
+    def __init__(
+        self, device: torch.device, *, eager: bool = False, agree: Callable[[bool], bool] | None = None
+    ) -> None:
         waits = device.type != "cpu" or agree is not None
         self._sum = torch.zeros((), device=device) if waits and not eager else None
         self._agree = agree or bool
