@@ -167,7 +167,7 @@ class Launcher:
     def _start(self, files: ExitStack) -> None:
         port = _free_port()
         for number in range(self.count):
-            said = files.enter_context(tempfile.TemporaryFile()) if number else None
+            said = files.enter_context(tempfile.TemporaryFile()) if number else None  # noqa: SIM115
             process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,

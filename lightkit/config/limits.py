@@ -149,6 +149,7 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _monitor(_node(tree, "metrics"), report)
     _device(_node(tree, "device").get("name"), report)
     _processes(_node(tree, "device"), _node(tree, "data"), report)
+    _static(_node(tree, "device", "ddp"), _node(tree, "trainer"), report)
     name = tree.get("name")
     if isinstance(name, str) and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
         report.add(("name",), "can't be part of a folder's name", expected="text without slashes", received=name)
@@ -210,6 +211,13 @@ def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> 
         if isinstance(size, int) and 1 <= size < count:
             what = f"{count} processes (device.nproc) share each batch, and some would never have a sample"
             report.add(("data", key), what, expected=f"at least {count}", received=size)
+
+
+def _static(ddp: dict[str, Any], trainer: dict[str, Any], report: Report) -> None:
+    count = trainer.get("accumulate", 1)
+    if ddp.get("static_graph") and isinstance(count, int) and count > 1:
+        what = "PyTorch cannot add up gradients over batches in a static graph"
+        report.add(("device", "ddp", "static_graph"), what, received=True, fix="trainer.accumulate=1")
 
 
 def _names(node: Any) -> list[str]:

@@ -25,6 +25,10 @@ def test_two_processes_compose() -> None:
         (["device=ddp", "device.nproc=0"], r"device\.nproc: out of range"),
         (["device.ddp.bucket_mib=0"], r"device\.ddp\.bucket_mib: out of range"),
         (["device.ddp.timeout_seconds=-1"], r"device\.ddp\.timeout_seconds: out of range"),
+        (
+            ["device.ddp.static_graph=true", "trainer.accumulate=2"],
+            r"static_graph: PyTorch cannot add up gradients over",
+        ),
         (["device.ddp.bucket=3"], r"device\.ddp\.bucket"),
     ],
 )

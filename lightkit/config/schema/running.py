@@ -19,7 +19,8 @@ class DdpConfig:
     find_unused: bool = False
     """Look in every step for parameters that take no part in the loss, which else is an error; costs time."""
     static_graph: bool = False
-    """Every step uses the same parameters in the same way: lets some activation checkpointing work, and saves time."""
+    """Every step uses the same parameters in the same way: lets some activation checkpointing work, and saves time. Not
+    with `trainer.accumulate`."""
     timeout_seconds: float = 600.0
     """A process that keeps the others waiting for so long counts as lost, and the run ends."""
 
