@@ -45,6 +45,7 @@ overrides (all of Hydra's syntax):
   key=a,b,c             with -m: one run per value            seed=0,1,2
   ~key                  remove                                ~metrics.val.f1
   hydra.run.dir=FOLDER  write somewhere else
+  device=ddp device.nproc=4   in four processes, one a GPU; torchrun -m lightkit train device.parallel=ddp works too
 
 options:
   -m, --multirun        one run per combination of the values separated by commas

@@ -263,7 +263,7 @@ def is_lost(error: BaseException) -> bool:
     """Whether an error says that another process is gone or does not answer."""
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized() or not isinstance(error, RuntimeError):
+    if not dist.is_available() or not isinstance(error, RuntimeError):
         return False
     text = str(error).lower()
-    return isinstance(error, dist.DistError) or any(word in text for word in _LOST)
+    return isinstance(error, dist.DistError) or (dist.is_initialized() and any(word in text for word in _LOST))
