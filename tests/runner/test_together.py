@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
 from lightkit.runner import Runner
+from lightkit.runner.traced import Job, settings_of
 from lightkit.trainer import Callback
 from tests.runner.processes import configured, far, go_on, series, together, train
 
@@ -53,6 +55,24 @@ def test_two_processes_learn_what_one_does(changes: tuple[str, ...], tmp_path: P
     assert far(tmp_path / "one", tmp_path / "two") == []
     result = json.loads((tmp_path / "two" / "result.json").read_text())
     assert result["status"] == "finished"
+
+
+def test_augmented_images(tmp_path: Path) -> None:
+    images = ("data=shapes", "data.batch_size=20")
+    sizes = [f"data.dataset.{name}={size}" for name, size in (("size", 16), ("train", 90), ("val", 24), ("test", 24))]
+    turned = "data.augment=[{_target_: lightkit.data.transforms.RandomAffine}]"
+    cfg = configured(*images, *sizes, turned, "trainer.epochs=1")
+    Runner(cfg, tmp_path / "one").run()
+    train(tmp_path / "two", cfg, 2)
+    assert far(tmp_path / "one", tmp_path / "two") == []
+
+
+def test_samples_read_one_by_one_in_loader_processes(tmp_path: Path) -> None:
+    drawing = ("data=custom", "data.dataset._target_=tests.resume.sets.Drawing", "data.num_workers=1")
+    cfg = configured(*drawing, "trust=[tests]", "trainer.epochs=1")
+    Runner(cfg, tmp_path / "one").run()
+    train(tmp_path / "two", cfg, 2)
+    assert far(tmp_path / "one", tmp_path / "two") == []
 
 
 def test_a_batch_smaller_than_the_number_of_processes(tmp_path: Path) -> None:
@@ -114,6 +134,13 @@ def test_a_signal_to_one_ends_all_at_the_same_step_and_resume_has_the_same_bits(
     same_bits(whole, go_on(tmp_path / "cut", 2))
 
 
+def test_averages_of_batch_norms_come_back(tmp_path: Path) -> None:
+    cfg = configured("model.norm=batch", "trainer.ema.decay=0.9", "data.drop_last=true")
+    whole = train(tmp_path / "whole", cfg, 2)
+    assert ended(tmp_path / "cut", cfg, 3, terminate) == [143, 143]
+    same_bits(whole, go_on(tmp_path / "cut", 2))
+
+
 def test_another_number_of_processes_goes_on(tmp_path: Path) -> None:
     cfg = configured("model.dropout=0.0", "data.batch_size=10")
     Runner(cfg, tmp_path / "one").run()
@@ -160,6 +187,18 @@ def test_a_process_that_hangs_is_noticed(tmp_path: Path) -> None:
     codes = ended(tmp_path / "run", configured("device.ddp.timeout_seconds=2"), 2, hang)
     assert codes == [LOST, LOST]  # the second when it wakes up and finds nobody there
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+
+
+def test_they_are_not_verified() -> None:
+    job = Job(folder="", trace="", overrides=("device=ddp", "data=wine"))
+    with pytest.raises(UserError, match=r"device\.nproc: runs of one process only can be verified(.|\n)*nproc=1"):
+        settings_of(job)
+
+
+def test_from_python_they_are_not_started(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"device\.nproc: these processes are started by the command line"):
+        Runner(configured("device.nproc=2"), tmp_path / "run").run()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("action", ["stop", "skip", "rollback"])
