@@ -88,15 +88,18 @@ def build(
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)
-    model = engine.place(made.model)
+    model, task = engine.place(made.model), build_task(cfg, data.info, engine, trains=trains)
+    criterion = build_loss(cfg, data.info, engine)
+    rehearse(data, model, task, criterion, engine)
+    network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg, made, timetable)
     scheduler = build_scheduler(cfg, optimizer, timetable)
-    parts = Components(
+    return Components(
         data=data,
         model=model,
-        network=engine.wrap(model),
-        task=build_task(cfg, data.info, engine, trains=trains),
-        criterion=build_loss(cfg, data.info, engine),
+        network=network,
+        task=task,
+        criterion=criterion,
         optimizer=optimizer,
         scheduler=scheduler,
         timetable=timetable,
@@ -107,5 +110,3 @@ def build(
         store=build_store(cfg, folder),
         made=made,
     )
-    rehearse(data, model, parts.task, parts.criterion, engine)
-    return parts

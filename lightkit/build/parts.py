@@ -26,8 +26,8 @@ from lightkit.trainer.timetable import Timetable
 
 def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     """Choose the device and make everything random a function of the seed from here on."""
-    options = to_plain(cfg.device.ddp)
-    del options["timeout_seconds"]
+    options = to_plain(cfg.device.get(cfg.device.parallel) or {})
+    options.pop("timeout_seconds", None)
     return Engine(
         cfg.device.name,
         precision=cfg.device.precision,

@@ -18,6 +18,7 @@ from torch import nn
 import lightkit.checkpoint.optimizer_state as optimizer_state
 from lightkit.checkpoint.reading import UNREADABLE, read
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.shards import all_like, whole
 
 VERSION = 1
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -64,12 +65,12 @@ def gather(
         "version": VERSION,  # of this layout; `upgrade` reads the older ones
         "torch": str(torch.__version__),  # bits are only promised for the same build
         "threads": torch.get_num_threads(),  # sums of many floats differ between thread counts
-        "model": dict(weights),  # parameters and buffers by the model's own names
+        "model": whole(dict(weights)),  # parameters and buffers by the model's own names
         "model_versions": _module_versions(weights),  # for modules that read their older layouts
-        "optimizer": optimizer_state.by_name(optimizer, model),  # momentum and the like, by parameter name
+        "optimizer": whole(optimizer_state.by_name(optimizer, model)),  # momentum and the like, by parameter name
         "scheduler": scheduler.state_dict(),  # where on its curve the learning rate is
         "precision": precision.state_dict(),  # loss scale
-        "ema": None if ema is None else ema.state_dict(),  # averaged weights and how far the average has come
+        "ema": None if ema is None else whole(ema.state_dict()),  # averaged weights and how far the average has come
         "callbacks": _states(callbacks),  # patience of early stopping and the like, by callback name
         "metrics": _states(metrics),  # half-accumulated metrics, by split
         "state": state.state_dict(),  # epoch, samples done in it, optimizer steps, history
@@ -110,9 +111,16 @@ def apply(
     for group, parts in (("callbacks", callbacks), ("metrics", metrics)):
         jobs += [(f"{group}.{name}", parts[name], values) for name, values in _filled(content[group]).items()]
     _load_all_or_none(jobs)
-    model.load_state_dict(_with_versions(content["model"], content["model_versions"]))
+    load_model(model, _with_versions(content["model"], content["model_versions"]))
     optimizer.load_state_dict(converted)
     scheduler.load_state_dict(content["scheduler"])  # again: the optimizer brought the rates of its file along
+
+
+def load_model(model: nn.Module, weights: dict[str, Any]) -> None:
+    """`load_state_dict` with whole tensors, also where each process holds a part of the model."""
+    ordered = OrderedDict(all_like(weights, model.state_dict()))
+    ordered._metadata = getattr(weights, "_metadata", {})  # type: ignore[attr-defined]
+    model.load_state_dict(ordered)
 
 
 def upgrade(content: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.shards import is_shard, like
 
 
 def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -43,13 +44,14 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
     The tensors are copies, so that `saved` stays what it is while training goes on. Call `problems` first.
     """
     numbers: dict[str, int] = {}
+    live = dict(model.named_parameters())
     groups = []
     for names, source in zip(group_names(optimizer, model), _sources(saved, optimizer)):
         first = len(numbers)
         numbers |= {name: first + offset for offset, name in enumerate(names)}
         groups.append(source | {"params": [numbers[name] for name in names]})
     return {
-        "state": {numbers[name]: _copied(values) for name, values in saved["state"].items()},
+        "state": {numbers[name]: _copied(values, live[name]) for name, values in saved["state"].items()},
         "param_groups": groups,
     }
 
@@ -113,13 +115,13 @@ def _named(labels: list[Any]) -> bool:
     return None not in labels and len(set(labels)) == len(labels)
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, live: torch.Tensor) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        return like(value, live) if is_shard(live) else value.clone()
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied(item, live) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_copied(item) for item in value)
+        return type(value)(_copied(item, live) for item in value)
     return value
 
 

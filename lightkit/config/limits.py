@@ -79,6 +79,7 @@ LIMITS: dict[str, Limit] = {
     "model.dropout": _SHARE,
     "device.threads": _COUNT,
     "device.nproc": _COUNT,
+    "device.fsdp.min_parameters": _COUNT,
     "device.ddp.bucket_mib": _ABOVE_ZERO,
     "device.ddp.timeout_seconds": _ABOVE_ZERO,
     "trainer.epochs": _COUNT,
@@ -149,6 +150,7 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _monitor(_node(tree, "metrics"), report)
     _device(_node(tree, "device").get("name"), report)
     _processes(_node(tree, "device"), _node(tree, "data"), report)
+    _sharded(_node(tree, "device"), _node(tree, "finetune"), report)
     _static(_node(tree, "device", "ddp"), _node(tree, "trainer"), report)
     name = tree.get("name")
     if isinstance(name, str) and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
@@ -201,7 +203,7 @@ def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> 
     if not isinstance(count, int) or count <= 1:
         return
     if parallel in ("none", "dp"):
-        what = "several processes share a run only with device.parallel=ddp"
+        what = "several processes share a run only with device.parallel=ddp or fsdp"
         report.add(("device", "nproc"), what, received=count, fix="device.parallel=ddp, or device.nproc=1")
     if name == "mps" or (isinstance(name, str) and name.startswith("cuda:")):
         what = "one device cannot be that of several processes; each takes the GPU of its own number"
@@ -211,6 +213,23 @@ def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> 
         if isinstance(size, int) and 1 <= size < count:
             what = f"{count} processes (device.nproc) share each batch, and some would never have a sample"
             report.add(("data", key), what, expected=f"at least {count}", received=size)
+
+
+def _sharded(device: dict[str, Any], finetune: dict[str, Any], report: Report) -> None:
+    """What each process can do with its part of the model only."""
+    if device.get("parallel") != "fsdp":
+        return
+    if device.get("precision") == "fp16":
+        report.add(("device", "precision"), "fsdp has no loss scale", received="fp16", fix="device.precision=bf16")
+    if any(finetune.get(name) for name in ("freeze", "train", "schedule", "peft")) or _injects(finetune):
+        what = "fine-tuning changes parameters one by one, of which a process of fsdp holds parts"
+        report.add(("device", "parallel"), what, received="fsdp", fix="device.parallel=ddp")
+
+
+def _injects(finetune: dict[str, Any]) -> bool:
+    gradual = _node(finetune, "gradual")
+    parts = [_node(finetune, name).get("match") for name in ("lora", "adapter", "prefix")]
+    return any([*parts, *(gradual.get(name) for name in ("every_epochs", "every_steps", "share"))])
 
 
 def _static(ddp: dict[str, Any], trainer: dict[str, Any], report: Report) -> None:

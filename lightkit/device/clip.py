@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
+from lightkit.common.shards import is_shard
 
 
 class Clip:
@@ -39,7 +40,7 @@ class ClipNorm(Clip):
 
     def __call__(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
         """See `Clip`; the norm is a by-product here and always returned."""
-        return nn.utils.clip_grad_norm_(_parameters(optimizer), self.limit)
+        return _whole(nn.utils.clip_grad_norm_(_parameters(optimizer), self.limit))
 
 
 class ClipValue(Clip):
@@ -78,7 +79,13 @@ def make_clip(*, norm: float | None = None, value: float | None = None) -> Clip:
 
 def total_norm(optimizer: Optimizer) -> Tensor:
     """Euclidean norm of all gradients of an optimizer together, a 0-d tensor on the device."""
-    return nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None])
+    return _whole(nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None]))
+
+
+def _whole(norm: Tensor) -> Tensor:
+    """The norm over all processes, where each has a part of the gradients."""
+    found: Tensor = norm.full_tensor() if is_shard(norm) else norm  # type: ignore[attr-defined]
+    return found
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -28,8 +28,8 @@ class Engine:
     Args:
         name: Device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
         precision: `fp32` or `bf16`.
-        parallel: `none`, `dp` or `ddp`.
-        parallel_options: Settings of `ddp`.
+        parallel: `none`, `dp`, `ddp` or `fsdp`.
+        parallel_options: Settings of `ddp` or `fsdp`.
         ranks: The processes that train together; None where this one is alone.
         deterministic: Only algorithms that give the same bits every time.
         threads: CPU threads of one operation; None leaves PyTorch's choice.

@@ -12,6 +12,7 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.device.ranks import Ranks
 from lightkit.device.replica import Replica, synchronized
+from lightkit.device.sharding import shard
 
 
 class Parallel:
@@ -134,19 +135,40 @@ class Distributed(Parallel):
         return model.quiet() if more and isinstance(model, Replica) else self._idle
 
 
-_KINDS: dict[str, type[Parallel]] = {"none": Parallel, "dp": DataParallel, "ddp": Distributed}
+class Sharded(Distributed):
+    """The parts of one model in several processes, which share every batch; each steps its own part.
+
+    With one process it is the plain case.
+    """
+
+    def describe(self) -> str:
+        """The number of processes that share a model."""
+        return f", FSDP2 over {self.ranks.size}"
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model itself, with its parameters replaced: before an optimizer is built."""
+        return model if self.ranks.size == 1 else shard(model, self.device, **self.options)
+
+    def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
+        """Gradients are only averaged with the last batch before the optimizer step."""
+        if self.ranks.size > 1:
+            model.set_requires_gradient_sync(not more)  # type: ignore[operator]
+        return self._idle
+
+
+_KINDS: dict[str, type[Parallel]] = {"none": Parallel, "dp": DataParallel, "ddp": Distributed, "fsdp": Sharded}
 
 
 def make_parallel(
     name: str, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
 ) -> Parallel:
-    """The way of that name, `none`, `dp` or `ddp`.
+    """The way of that name, `none`, `dp`, `ddp` or `fsdp`.
 
     Args:
         name: The name.
         device: The main device.
         ranks: The processes that train together.
-        options: Settings of `ddp`.
+        options: Settings of `ddp` or `fsdp`.
 
     Raises:
         UserError: There is no such way.

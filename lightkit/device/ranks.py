@@ -241,7 +241,7 @@ def _check_launched(parallel: str, count: int, *, batch_size: int, nproc: int) -
         raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
 
 
-RANKED = ("ddp",)
+RANKED = ("ddp", "fsdp")
 """Ways of `device.parallel` with several processes."""
 
 

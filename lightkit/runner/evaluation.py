@@ -27,7 +27,7 @@ def load_weights(parts: Components, checkpoint: str, folder: Path) -> None:
     problems = content.model_problems(weights, parts.model)
     if problems:
         raise problems[0]
-    parts.model.load_state_dict(weights)
+    content.load_model(parts.model, weights)
 
 
 def _path(parts: Components, checkpoint: str, folder: Path) -> Path:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lightkit.build import Components
+from lightkit.build import Components, build_network
 from lightkit.build.network import base_state, build_base
 from lightkit.checkpoint.delta import delta, write_delta
 from lightkit.checkpoint.export import FILES, export
+from lightkit.common.shards import is_shard
 from lightkit.config import to_yaml
 from lightkit.finetune.injected import injected_modules
 from lightkit.finetune.plain import plain_names
@@ -29,6 +31,7 @@ def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
     kind = cfg.checkpoint.export
     if not parts.store or kind == "none":
         return
+    parts = _on_its_own(cfg, parts)
     load_weights(parts, "best" if cfg.trainer.test == "best" else "last", folder)
     if kind == "adapter":
         base = build_base(cfg, parts.data.info, parts.engine)
@@ -40,3 +43,11 @@ def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
     mergeable = all(part.mergeable for _, part in injected_modules(parts.model))
     model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
     export(kind, folder, model)
+
+
+def _on_its_own(cfg: DictConfig, parts: Components) -> Components:
+    """The parts with a whole model, where this process holds a part of it only."""
+    if not any(map(is_shard, parts.model.parameters())):
+        return parts
+    made = build_network(cfg, parts.data.info, parts.engine, pretrained=False)
+    return replace(parts, made=made, model=made.model)

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from lightkit.build import Components
 from lightkit.build.phases import build_plan_of, build_tuning
+from lightkit.common.shards import is_shard
 from lightkit.finetune.plan import Plan
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
@@ -39,8 +40,7 @@ class Tuned:
         self.tuning = build_tuning(
             parts,
             self._plan,
-            # One process looks for all: what it looks at is the same in each, but for its part of the batches.
-            audit=cfg.finetune.get("audit", "fail") if parts.engine.ranks.main else "none",
+            audit=cfg.finetune.get("audit", "fail") if _looks(parts) else "none",
             report=logger.message,
             skipped=lambda: state.skipped,
         )
@@ -69,3 +69,8 @@ class Tuned:
         """What the audit saw of the phases that have ended."""
         witness = self.tuning.witness if isinstance(self.tuning, Tuning) else None
         return witness.table() if witness else []
+
+
+def _looks(parts: Components) -> bool:
+    """Whether this process audits: one does for all, as all see the same, unless each holds a part of the model only."""
+    return parts.engine.ranks.main and not any(map(is_shard, parts.model.parameters()))

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.shards import is_shard, like
+
 
 class NoAverage:
     """The plain case: the newest weights are the ones to evaluate."""
@@ -48,13 +50,18 @@ class Ema(NoAverage):
             name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if tensor.is_floating_point()
         }
         self._mean = {name: tensor.detach().clone() for name, tensor in self._live.items()}
+        # Where processes hold parts of the parameters, buffers are whole, and no operation takes both.
+        sorts = [[name for name in self._live if is_shard(self._live[name]) == part] for part in (False, True)]
+        self._alike = [names for names in sorts if names]
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the weights of the model."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        torch._foreach_lerp_(list(self._mean.values()), [t.detach() for t in self._live.values()], 1.0 - decay)
+        for names in self._alike:
+            means, live = [self._mean[name] for name in names], [self._live[name].detach() for name in names]
+            torch._foreach_lerp_(means, live, 1.0 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -83,4 +90,4 @@ class Ema(NoAverage):
 @torch.no_grad()
 def _copy(source: dict[str, Tensor], target: dict[str, Tensor]) -> None:
     for name, tensor in target.items():
-        tensor.detach().copy_(source[name])
+        tensor.detach().copy_(like(source[name], tensor))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.shards import is_shard
 
 if TYPE_CHECKING:
     from lightkit.trainer.loop import Trainer
@@ -238,9 +239,16 @@ def first_bad(trainer: Trainer, batch: Any, position: int) -> str:
 def bad_parameter(model: nn.Module) -> str | None:
     """Name of the first trained parameter that is not finite; the whole model costs one wait for the device."""
     trained = [(name, weight.detach()) for name, weight in model.named_parameters() if weight.requires_grad]
-    if not trained or bool(torch.isfinite(sum((weight.sum() for _, weight in trained), start=torch.zeros(())))):
+    sums = [weight.sum() for _, weight in trained]
+    if not trained or bool(torch.isfinite(sum(map(_everywhere, sums), start=torch.zeros(())))):
         return None
-    return next((name for name, weight in trained if not torch.isfinite(weight).all()), None)
+    return next((name for name, weight in trained if not torch.isfinite(_everywhere(weight)).all()), None)
+
+
+def _everywhere(value: Tensor) -> Tensor:
+    """A tensor of which each process may hold a part; then all of them ask."""
+    found: Tensor = value.full_tensor() if is_shard(value) else value  # type: ignore[attr-defined]
+    return found
 
 
 def _first_output(trainer: Trainer, batch: Any, position: int) -> str:

@@ -29,6 +29,10 @@ def test_two_processes_compose() -> None:
             ["device.ddp.static_graph=true", "trainer.accumulate=2"],
             r"static_graph: PyTorch cannot add up gradients over",
         ),
+        (["device=fsdp", "device.precision=fp16"], r"device\.precision: fsdp has no loss scale"),
+        (["device=fsdp", "finetune.freeze=['@body']"], r"device\.parallel: fine-tuning changes parameters one by one"),
+        (["device=fsdp", "finetune.lora.match=['*']"], r"device\.parallel: fine-tuning changes"),
+        (["device=fsdp", "finetune.gradual.share=0.5"], r"device\.parallel: fine-tuning changes"),
         (["device.ddp.bucket=3"], r"device\.ddp\.bucket"),
     ],
 )

@@ -201,21 +201,24 @@ def test_from_python_they_are_not_started(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+class Spoilt(Runner):
+    """A run in which the fourth loss of rank 1 is not finite."""
+
+    def _build(self, *, pretrained: bool) -> Any:
+        parts = super()._build(pretrained=pretrained)
+        inner, counted = parts.criterion, [0]
+
+        def criterion(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            counted[0] += output.requires_grad
+            bad = parts.engine.ranks.rank == 1 and counted[0] == 4 and output.requires_grad
+            return inner(output, target) * (torch.nan if bad else 1.0)
+
+        object.__setattr__(parts, "criterion", criterion)
+        return parts
+
+
 @pytest.mark.parametrize("action", ["stop", "skip", "rollback"])
 def test_a_bad_loss_in_one_process_concerns_all(action: str, tmp_path: Path) -> None:
-    class Spoilt(Runner):
-        def _build(self, *, pretrained: bool) -> Any:
-            parts = super()._build(pretrained=pretrained)
-            inner, counted = parts.criterion, [0]
-
-            def criterion(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-                counted[0] += output.requires_grad
-                bad = parts.engine.ranks.rank == 1 and counted[0] == 4 and output.requires_grad
-                return inner(output, target) * (torch.nan if bad else 1.0)
-
-            object.__setattr__(parts, "criterion", criterion)
-            return parts
-
     cfg = configured(f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2", "logger.every_steps=1")
     codes = together(lambda: Spoilt(cfg, tmp_path / "run").run(), 2, tmp_path / "log")
     told = "".join(path.read_text() for path in tmp_path.glob("log-*"))

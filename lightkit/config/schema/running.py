@@ -26,6 +26,16 @@ class DdpConfig:
 
 
 @dataclass
+class FsdpConfig:
+    """Several processes with a part of the model each (`device.parallel=fsdp`)."""
+
+    min_parameters: int = 100_000
+    """Layers of a sequence with fewer parameters are not gathered by themselves, but with what is around them."""
+    reshard: bool = True
+    """Give gathered weights back after the forward pass and gather them again for the backward pass: less memory."""
+
+
+@dataclass
 class DeviceConfig:
     """Where and how the numbers are computed."""
 
@@ -34,13 +44,15 @@ class DeviceConfig:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the forward pass; `bf16` and `fp16` use autocast and keep weights and losses in fp32, `fp16` with a
     loss scale."""
-    parallel: Literal["none", "dp", "ddp"] = "none"
+    parallel: Literal["none", "dp", "ddp", "fsdp"] = "none"
     """`dp` splits each batch over the visible GPUs with `torch.nn.DataParallel`; `ddp` over processes, one a GPU, with
-    `DistributedDataParallel`."""
+    `DistributedDataParallel`; `fsdp` shares out the model and the state of its optimizer too (FSDP2)."""
     nproc: int = 1
-    """Processes to start for `ddp`; under `torchrun`, which starts them itself, leave it at 1."""
+    """Processes to start for `ddp` and `fsdp`; under `torchrun`, which starts them itself, leave it at 1."""
     ddp: DdpConfig = field(default_factory=DdpConfig)
-    """Settings of `parallel: ddp`."""
+    """Settings of `parallel: ddp`; `timeout_seconds` is for `fsdp` too."""
+    fsdp: FsdpConfig = field(default_factory=FsdpConfig)
+    """Settings of `parallel: fsdp`."""
     deterministic: bool = False
     """Only deterministic algorithms, at some cost in speed."""
     threads: Optional[int] = None

@@ -1,0 +1,48 @@
+"""Tensors of which each process holds a part (`torch.distributed.tensor.DTensor`), and whole ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def is_shard(value: Any) -> bool:
+    """Whether other processes hold the rest of a tensor."""
+    return hasattr(value, "full_tensor")
+
+
+def whole(value: Any) -> Any:
+    """Nested values with whole tensors in place of shards, in host memory; every process calls it with the same.
+
+    Tensors that are one and the same stay so; what is whole already is not copied.
+    """
+    return _whole(value, {})
+
+
+def _whole(value: Any, known: dict[int, Any]) -> Any:
+    if isinstance(value, Tensor):
+        if not is_shard(value):
+            return value
+        if id(value) not in known:
+            known[id(value)] = value.detach().full_tensor().cpu(), value  # type: ignore[attr-defined]
+        return known[id(value)][0]
+    if isinstance(value, dict):
+        return {name: _whole(item, known) for name, item in value.items()}
+    return type(value)(_whole(item, known) for item in value) if type(value) in (tuple, list) else value
+
+
+def like(value: Any, live: Any) -> Any:
+    """A whole tensor as the shard that this process holds of a live one; where that is whole, it stays as it is."""
+    if not isinstance(value, Tensor) or not is_shard(live) or is_shard(value) or value.shape != live.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    # Each process cuts its own part out of what it has read.
+    return distribute_tensor(value.to(live.device), live.device_mesh, live.placements, src_data_rank=None)
+
+
+def all_like(values: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for tensors by name."""
+    return {name: like(value, live.get(name)) for name, value in values.items()}

@@ -1,0 +1,64 @@
+"""A model of which each of several processes holds a part (FSDP2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def shard(model: nn.Module, device: torch.device, *, min_parameters: int, reshard: bool) -> nn.Module:
+    """Cut the parameters of a model into parts, in place; their names stay.
+
+    Layers in a sequence or a list are gathered one after the other when they compute, what is small with the layer
+    around it, in the end the whole model (Zhao et al. 2023, https://arxiv.org/abs/2304.11277). Weights and buffers
+    become those of rank 0.
+
+    Args:
+        model: The model on its device.
+        device: Its device.
+        min_parameters: Layers with fewer are not gathered by themselves.
+        reshard: Give the gathered weights back after the forward pass, and gather them again for the backward pass.
+    """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor, 0)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for layer in layers(model, min_parameters):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)  # always: others look at its parameters between steps
+    model.register_forward_pre_hook(_share_buffers)
+    return model
+
+
+def layers(model: nn.Module, least: int) -> list[nn.Module]:
+    """Layers of sequences and lists with that many parameters, the inner before the outer.
+
+    None where a weight is in two places: both have to be gathered together.
+    """
+    named = list(model.named_parameters(remove_duplicate=False))
+    if len({id(parameter) for _, parameter in named}) < len(named):
+        return []
+    found = [layer for layer in _listed(model) if sum(p.numel() for p in layer.parameters()) >= least]
+    return list(dict.fromkeys(reversed(found)))
+
+
+def _listed(model: nn.Module) -> Iterator[nn.Module]:
+    for module in model.modules():
+        if isinstance(module, (nn.Sequential, nn.ModuleList)):
+            yield from (child for child in module.children() if not isinstance(child, nn.ModuleList))
+
+
+def _share_buffers(model: nn.Module, _inputs: Any) -> None:
+    """Averages of batch norms are those of rank 0, which saves them."""
+    import torch.distributed as dist
+
+    buffers: list[Tensor] = list(model.buffers())
+    for buffer in buffers:
+        dist.broadcast(buffer, 0)
