@@ -72,5 +72,5 @@ class Tuned:
 
 
 def _looks(parts: Components) -> bool:
-    """Whether this process audits: one does for all, as all see the same, unless each holds a part of the model only."""
+    """Whether this process audits: one does for all, as all see the same, unless each holds a part of the model."""
     return parts.engine.ranks.main and not any(map(is_shard, parts.model.parameters()))
