@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+import lightkit.device.usage as usage
 import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
 from lightkit.checkpoint.store import CheckpointStore
@@ -23,6 +24,7 @@ from lightkit.runner.evaluation import evaluate_split, load_weights
 from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
+from lightkit.runner.machine import Machine
 from lightkit.runner.models import holding
 from lightkit.runner.restore import taken_over
 from lightkit.runner.settle import Change, settle
@@ -53,7 +55,7 @@ class Runner:
 
     def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
-        self._place = RunFolder(self.folder)
+        self._place, self._system = RunFolder(self.folder), dict[str, Any]()
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -143,9 +145,13 @@ class Runner:
         tuned = Tuned(self.cfg, self.folder, parts, state=state, logger=logger)
         tuned.introduce()
         who: dict[str, Any] = {"state": state, "logger": logger, "save": self._saver(parts, state, logger)}
+        machine = Machine(self.cfg, self.folder, parts)
+        who |= {"tuning": tuned.tuning, "clock": machine.clock}
         try:
-            make_trainer(self.cfg, self._place, parts, tuning=tuned.tuning, signals=signals, **who).fit()
+            with machine:
+                make_trainer(self.cfg, self._place, parts, signals=signals, **who).fit()
         finally:
+            self._system = machine.summary()
             with suppress(OSError):
                 tuned.write()
 
@@ -248,7 +254,8 @@ class Runner:
         logger.hparams(public(self.cfg), values, self.overrides)
         columns, rows = summary.final_table(values, state.best if state.best_step != state.step else {})
         logger.table(self._title(state, tested="test" in columns), columns, rows)
-        logger.message(f"folder  {self.folder}")
+        for line in [*usage.lines(self._system), f"folder  {self.folder}"]:
+            logger.message(line)
         return content
 
     def _title(self, state: State, *, tested: bool) -> str:
@@ -266,6 +273,7 @@ class Runner:
             reason=reason,
             name=self.cfg.name,
             seconds=round(seconds, 3),
+            system=self._system,
         )
         self._place.write_result(result)
         return result

@@ -14,6 +14,7 @@ from lightkit.loggers import Logger
 from lightkit.runner.folder import RunFolder
 from lightkit.runner.restore import stateful
 from lightkit.trainer import State, Trainer
+from lightkit.trainer.clock import Clock
 from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard
 from lightkit.trainer.interrupt import Signals
 
@@ -28,6 +29,7 @@ def make_trainer(
     signals: Signals,
     save: Callable[[float | None], None],
     tuning: NoTuning,
+    clock: Clock,
 ) -> Trainer:
     """The loop over the parts of a run.
 
@@ -40,6 +42,7 @@ def make_trainer(
         signals: Tell when the run is asked to end.
         save: From `make_saver`.
         tuning: What trains when.
+        clock: Measures where the time goes.
     """
     return Trainer(
         parts.network,
@@ -63,6 +66,7 @@ def make_trainer(
         guard=_guard(cfg, place, parts, state=state, logger=logger),
         interrupt=signals,
         tuning=tuning,
+        clock=clock,
     )
 
 

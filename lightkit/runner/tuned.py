@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.build import Components
-from lightkit.build.phases import build_plan_of, build_tuning
+from lightkit.build.phases import build_plan_of, build_tuning, phases_of
 from lightkit.finetune.plan import Plan
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
@@ -32,6 +32,7 @@ class Tuned:
 
     def __init__(self, cfg: DictConfig, folder: Path, parts: Components, *, state: State, logger: Logger) -> None:
         self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / FILE, parts, logger
+        self._cfg, self._resumed = cfg, state.step > 0
         self._plan = Plan(())
         if parts.made.prepared is None:
             return
@@ -51,6 +52,8 @@ class Tuned:
             self._logger.message(f"weights {report.source}: {report.summary()}")
             for line in report.text().splitlines():
                 self._logger.message(line)
+        if prepared is not None and not self._resumed and _frozen_without_weights(self._parts, self._cfg):
+            self._logger.message("no pretrained weights are given: what is frozen stays as it was drawn")
         if prepared is not None:
             columns, rows = self._plan.table()
             if len(rows) <= _MOST_ROWS:
@@ -68,3 +71,11 @@ class Tuned:
         """What the audit saw of the phases that have ended."""
         witness = self.tuning.witness if isinstance(self.tuning, Tuning) else None
         return witness.table() if witness else []
+
+
+def _frozen_without_weights(parts: Components, cfg: DictConfig) -> bool:
+    """Whether random weights are frozen: neither a file nor the model itself brings pretrained ones."""
+    phases = phases_of(parts)
+    some = len(phases[0].trainable) < len(list(parts.model.parameters()))
+    given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
+    return some and not given
