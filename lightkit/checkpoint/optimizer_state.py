@@ -44,10 +44,10 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
     """
     numbers: dict[str, int] = {}
     groups = []
-    for names, source in zip(group_names(optimizer, model), _sources(saved, optimizer)):
+    for names, source, live in zip(group_names(optimizer, model), _sources(saved, optimizer), optimizer.param_groups):
         first = len(numbers)
         numbers |= {name: first + offset for offset, name in enumerate(names)}
-        groups.append(source | {"params": [numbers[name] for name in names]})
+        groups.append(source | _own(live) | {"params": [numbers[name] for name in names]})
     return {
         "state": {numbers[name]: _copied(values) for name, values in saved["state"].items()},
         "param_groups": groups,
@@ -99,6 +99,11 @@ def group_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list
 def kind(optimizer: torch.optim.Optimizer) -> str:
     """The dotted path of the optimizer's class."""
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def _own(group: dict[str, Any]) -> dict[str, Any]:
+    """What goes by the device, which may be another one than that of the checkpoint."""
+    return {name: group[name] for name in ("foreach", "fused") if name in group}
 
 
 def _sources(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,6 @@ class Limit:
         return "a number " + ", ".join(part for part in (low, high) if part)
 
 
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 _COUNT, _FROM_ZERO, _ABOVE_ZERO = Limit(low=1), Limit(low=0), Limit(low=0, open_low=True)
 _SHARE, _PART = Limit(low=0, high=1), Limit(low=0, high=1, open_high=True)
 _FACTOR = Limit(low=0, high=1, open_low=True)
@@ -78,6 +76,7 @@ LIMITS: dict[str, Limit] = {
     "loss.label_smoothing": _SHARE,
     "model.dropout": _SHARE,
     "device.threads": _COUNT,
+    "device.dp_dim": _FROM_ZERO,
     "trainer.epochs": _COUNT,
     "trainer.steps": _COUNT,
     "trainer.accumulate": _COUNT,
@@ -95,6 +94,7 @@ LIMITS: dict[str, Limit] = {
     "logger.every_steps": _COUNT,
     "logger.console.every_seconds": _ABOVE_ZERO,
     "logger.tensorboard.images": _FROM_ZERO,
+    "logger.system.every_seconds": _ABOVE_ZERO,
     "finetune.head.lr": _RATE,
     "finetune.head.lr_scale": _RATE,
     "finetune.head.weight_decay": _FROM_ZERO,
@@ -144,7 +144,6 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _shares(_node(tree, "data", "split"), report)
     _length(_node(tree, "trainer"), report)
     _monitor(_node(tree, "metrics"), report)
-    _device(_node(tree, "device").get("name"), report)
     name = tree.get("name")
     if isinstance(name, str) and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
         report.add(("name",), "can't be part of a folder's name", expected="text without slashes", received=name)
@@ -182,12 +181,6 @@ def _monitor(metrics: dict[str, Any], report: Report) -> None:
     valid = [f"{part}/{name}" for part in ("train", "val", "test") for name in ("loss", *_names(metrics.get(part)))]
     if not any(monitor == name or monitor.startswith(f"{name}/") for name in valid):
         report.add(("metrics", "monitor"), "no metric of that name is measured", received=monitor, choices=valid)
-
-
-def _device(name: Any, report: Report) -> None:
-    if isinstance(name, str) and not _DEVICE.fullmatch(name):
-        choices = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
-        report.add(("device", "name"), "no such device", received=name, choices=choices)
 
 
 def _names(node: Any) -> list[str]:

@@ -16,10 +16,11 @@ class Parallel:
 
     Args:
         device: The main device; the model is already there.
+        dim: Dimension that batches are split in.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, dim: int = 0) -> None:
+        self.device, self.dim = device, dim
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
@@ -61,14 +62,15 @@ class DataParallel(Parallel):
         return (self.device, *(device for device in others if device != self.device))
 
     def describe(self) -> str:
-        """The number of devices that share a batch."""
-        return f", DataParallel over {len(self.devices)}"
+        """The number of devices that share a batch, the main one, and a dimension other than the first."""
+        several = f", main {self.device}" if len(self.devices) > 1 else ""
+        return f", DataParallel over {len(self.devices)}{several}" + (f" in dimension {self.dim}" if self.dim else "")
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model in `torch.nn.DataParallel`."""
         if self.device.type != "cuda":
             return _Single(model)
-        return _Several(model, device_ids=list(self.devices), output_device=self.device)
+        return _Several(model, device_ids=list(self.devices), output_device=self.device, dim=self.dim)
 
 
 class _Single(nn.DataParallel):
@@ -100,12 +102,12 @@ class _Several(nn.DataParallel):
 _KINDS: dict[str, type[Parallel]] = {"none": Parallel, "dp": DataParallel}
 
 
-def make_parallel(name: str, device: torch.device) -> Parallel:
-    """The way of that name, `none` or `dp`, for a main device.
+def make_parallel(name: str, device: torch.device, *, dim: int = 0) -> Parallel:
+    """The way of that name, `none` or `dp`, for a main device and batches that are split in a dimension.
 
     Raises:
         UserError: There is no such way.
     """
     if name not in _KINDS:
         raise UserError("no such way to use several devices", key="device.parallel", received=name, choices=_KINDS)
-    return _KINDS[name](device)
+    return _KINDS[name](device, dim)

@@ -79,10 +79,15 @@ def use_deterministic(on: bool = True) -> None:
     """
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cudnn.benchmark = False
+        use_benchmark(False)
     torch.backends.cudnn.deterministic = on
     if on or torch.are_deterministic_algorithms_enabled():  # the call imports PyTorch's compiler, to tell it too
         torch.use_deterministic_algorithms(on)
+
+
+def use_benchmark(on: bool) -> None:
+    """Let cuDNN try its algorithms for each new shape and take the fastest, which may be another one each time."""
+    torch.backends.cudnn.benchmark = on
 
 
 def set_threads(count: int | None) -> None:

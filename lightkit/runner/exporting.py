@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from lightkit.build import Components
 from lightkit.build.network import base_state, build_base
-from lightkit.checkpoint.delta import delta, write_delta
+from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
 from lightkit.config import to_yaml
 from lightkit.finetune.injected import injected_modules
@@ -33,9 +34,10 @@ def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
     if kind == "adapter":
         base = build_base(cfg, parts.data.info, parts.engine)
         source = "" if base.report is None else base.report.source
-        names = plain_names(parts.model)
+        names, origin = plain_names(parts.model), fingerprint(base_state(base))
+        parts.engine.place_model(base.model)  # into the format that the trained weights are compared in
         found = delta(parts.model.state_dict(), base_state(base), names, source=source, config=to_yaml(cfg))
-        write_delta(folder / FILES[kind], found)
+        write_delta(folder / FILES[kind], replace(found, fingerprint=origin))
         return
     mergeable = all(part.mergeable for _, part in injected_modules(parts.model))
     model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model

@@ -11,7 +11,9 @@ from torch.optim import Optimizer
 from lightkit.build import Components
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
+from lightkit.loggers import Logger
 from lightkit.optim.wrapped import Torch as TorchSchedule
+from lightkit.runner.folder import RunFolder
 from lightkit.runner.settle import FREE, Change, named
 from lightkit.trainer import Ema, State
 from lightkit.trainer.guard import KEPT
@@ -72,6 +74,19 @@ def stateful(parts: Components, state: State, *, kept: bool = True) -> dict[str,
         "state": state,
         "ema": parts.average if isinstance(parts.average, Ema) else None,
     }
+
+
+def start_logging(logger: Logger, place: RunFolder, state: State) -> None:
+    """Make the loggers forget what was logged after the step of the counters; count what there is before it.
+
+    Args:
+        logger: The loggers.
+        place: The run's folder.
+        state: The counters, of a checkpoint or of a state that the run has gone back to.
+    """
+    rows = place.rows_before(state.step, state.rows)
+    logger.start(state.step, rows)
+    state.rows = len(rows)  # fewer where a power cut took some
 
 
 def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
 from lightkit.runner.machine import Machine
 from lightkit.runner.models import holding
-from lightkit.runner.restore import taken_over
+from lightkit.runner.restore import start_logging, taken_over
 from lightkit.runner.settle import Change, settle
 from lightkit.runner.training import make_saver, make_trainer
 from lightkit.runner.tuned import Tuned
@@ -81,7 +81,7 @@ class Runner:
                 self._begin(stack, fresh=True)
             else:
                 parts, notes = taken_over(saved, parts, state, changes)
-            notes += self._record(parts)
+            notes += [*self._record(parts), *self._place.lost_rows(state.step, state.rows)]
             stack.enter_context(self._outcome(state, began))
             signals = stack.enter_context(Signals().caught())
             logger = stack.enter_context(self._logger(state))
@@ -165,7 +165,7 @@ class Runner:
         """Lock the folder, read its newest checkpoint, and settle on the configuration to go on with."""
         self._begin(stack)
         store = build_store(self.cfg, self.folder)
-        found = store.load_newest() if store else None
+        found = store.load_newest(recover=True) if store else None
         if found is None:
             fix = "start a new run: lightkit train --from RUN"
             raise UserError("there is no checkpoint to go on from", key=str(self.folder), fix=fix)
@@ -175,8 +175,8 @@ class Runner:
     def _record(self, parts: Components) -> list[str]:
         """Write down what is about to run; returns what of it differs from the part of the run before."""
         before = self._place.facts()
-        device, data = parts.engine.describe(), parts.data.info.fingerprint
-        self._place.record(self.cfg, self.overrides, device=device, data=data)
+        device, data = parts.engine.describe(parts.optimizer), parts.data.info.fingerprint
+        self._place.record(self.cfg, self.overrides, device=device, visible=parts.engine.mapping, data=data)
         if parts.store:
             parts.store.prepare()
         return differences(before, self._place.facts()) if before else []
@@ -184,7 +184,7 @@ class Runner:
     @contextmanager
     def _logger(self, state: State) -> Iterator[Logger]:
         logger = build_logger(self.cfg, self.folder)
-        logger.start(state.step, self._place.metrics()[: state.rows])
+        start_logging(logger, self._place, state)
         try:
             yield logger
         except BaseException as error:
@@ -224,7 +224,8 @@ class Runner:
         splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
         logger.message(f"run     {self.cfg.name} in {self.folder}")
         logger.message(f"data    {facts['task']}, input {facts['input']}, {splits}")
-        logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe()}")
+        logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
+        parts.engine.notes.hand_to(logger.message)
         for line in [f"resumed at step {state.step}", *notes] if state.step else []:
             logger.message(line)
         tensorboard = self.cfg.logger.tensorboard

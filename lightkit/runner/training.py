@@ -12,10 +12,10 @@ from lightkit.config import to_yaml
 from lightkit.finetune.tuning import NoTuning
 from lightkit.loggers import Logger
 from lightkit.runner.folder import RunFolder
-from lightkit.runner.restore import stateful
+from lightkit.runner.restore import start_logging, stateful
 from lightkit.trainer import State, Trainer
 from lightkit.trainer.clock import Clock
-from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard
+from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.interrupt import Signals
 
 
@@ -77,15 +77,24 @@ def _guard(cfg: DictConfig, place: RunFolder, parts: Components, *, state: State
         return Guard(device)
     if options.action == "skip":
         return SkipGuard(device, limit=options.limit)
+    kept = parts.callbacks.get(KEPT)
     return RollbackGuard(
         device,
         limit=options.limit,
         every=options.every,
         factor=options.factor,
-        gather=lambda: content.gather(**stateful(parts, state)),
-        apply=lambda saved: content.apply(saved, **stateful(parts, state)),
-        purge=lambda: logger.start(state.step, place.metrics()[: state.rows]),
+        gather=lambda: content.gather(**stateful(parts, state, kept=False)),
+        apply=lambda saved: content.apply(saved, **stateful(parts, state, kept=False)),
+        purge=lambda: _purge(place, parts, state, logger),
+        kept=kept if isinstance(kept, Kept) else None,
     )
+
+
+def _purge(place: RunFolder, parts: Components, state: State, logger: Logger) -> None:
+    """After the run has gone back: forget what was logged and saved later."""
+    start_logging(logger, place, state)
+    if parts.store:
+        parts.store.abandon()
 
 
 def make_saver(cfg: DictConfig, parts: Components, state: State, logger: Logger) -> Callable[[float | None], None]:
@@ -94,7 +103,9 @@ def make_saver(cfg: DictConfig, parts: Components, state: State, logger: Logger)
 
     def save(value: float | None) -> None:
         saved = content.gather(**stateful(parts, state), config_text=text)
-        logger.flush()  # what the checkpoint counts as logged must not die with this process
-        store.save(saved, step=state.step, value=value, epoch=state.epoch)  # type: ignore[union-attr]
+        logger.flush()  # what the checkpoint counts as logged must not die with this process, nor in a power cut
+        store.save(  # type: ignore[union-attr]
+            saved, step=state.step, value=value, epoch=state.epoch, first=logger.sync
+        )
 
     return save if store else lambda value: None

@@ -47,14 +47,15 @@ class Ema(NoAverage):
         self._live = {
             name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if tensor.is_floating_point()
         }
-        self._mean = {name: tensor.detach().clone() for name, tensor in self._live.items()}
+        # In fp32 at least: what a step adds is less than bfloat16 can hold beside the average.
+        self._mean = {name: _wide(tensor.detach()).clone() for name, tensor in self._live.items()}
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the weights of the model."""
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        torch._foreach_lerp_(list(self._mean.values()), [t.detach() for t in self._live.values()], 1.0 - decay)
+        torch._foreach_lerp_(list(self._mean.values()), [_wide(t.detach()) for t in self._live.values()], 1.0 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -78,6 +79,10 @@ class Ema(NoAverage):
         """Take over saved averages of the same model."""
         self.steps = state["steps"]
         _copy(state["weights"], self._mean)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 @torch.no_grad()

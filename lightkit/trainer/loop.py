@@ -61,6 +61,7 @@ class Trainer:
         guard: What to do about a loss that is not finite.
         interrupt: Tells when a signal asked the run to end.
         tuning: What trains when; by default everything always does.
+        clock: Measures where the time goes.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Trainer:
         guard: Guard | None = None,
         interrupt: Interrupt | None = None,
         tuning: NoTuning | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.model, self.train, self.val, self.task, self.criterion = model, train, val, task, criterion
         self.optimizer, self.scheduler, self.timetable, self.engine = optimizer, scheduler, timetable, engine
@@ -96,7 +98,7 @@ class Trainer:
         self.guard, self.interrupt = guard or Guard(engine.device), interrupt or Interrupt()
         self.tuning = tuning or NoTuning()
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
-        self._clock, self._saved_step, self._flowing = Clock(), -1, False
+        self._clock, self._saved_step, self._flowing = clock or Clock(), -1, False
         self._loss, self._norm = torch.zeros(()), torch.zeros(())
 
     @property
@@ -121,8 +123,8 @@ class Trainer:
         self._report = Reporter(self.logger, self.state, self.timetable, self._clock)
         for callback in self.callbacks:
             callback.on_fit_start(self)
-        self.guard.on_step(self)
         self._go_on()
+        self.guard.on_step(self)  # after it, as in `_after_step`: what it does is part of the state to go back to
         while not self.finished:
             try:
                 self._epoch()
@@ -148,7 +150,7 @@ class Trainer:
         state = self.state
         self._flowing = False  # the first batch starts processes, in the middle of which nothing must be raised
         self.tuning.train(self.model)
-        with closing(self.train.epoch(state.epoch, state.samples_done)) as batches:
+        with closing(self.engine.prefetch(self.train.epoch(state.epoch, state.samples_done))) as batches:
             while state.samples_done < self.timetable.epoch_samples and not self.finished:
                 try:
                     self._step(batches)
@@ -321,6 +323,7 @@ class Trainer:
             self.guard.refuse(self, None, None)
         self.guard.check_weights(self)
         began, self._saved_step = perf_counter(), self.state.step
+        self.state.scaler_skipped = self.engine.skipped()
         judged = self.state.validated_step == self.state.step or self.monitor.startswith("train/")
         self.save(self.state.last.get(self.monitor) if judged else None)
         self._clock.leave_out(perf_counter() - began)
@@ -335,7 +338,7 @@ class Trainer:
         """Values of this very step: the only place in an epoch where the loop waits for the device."""
         if not self.guard.settled():
             self.guard.refuse(self, None, None)
-        self._report.step(float(self._loss.detach()), float(self._norm), self.optimizer)
+        self._report.step(float(self._loss.detach()), float(self._norm), self.optimizer, self.engine.vitals())
 
     def _during_validation(self, batch: int) -> None:
         self.interrupt.raise_at(self.state.step)

@@ -8,7 +8,8 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip, total_norm
-from lightkit.device.precision import Bf16, Precision, clear_gradients, full, make_precision
+from lightkit.device.casting import full
+from lightkit.device.precision import Bf16, Precision, clear_gradients, make_precision
 
 CPU = torch.device("cpu")
 Output = namedtuple("Output", "logits extra")

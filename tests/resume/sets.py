@@ -147,6 +147,18 @@ class Counts(Callback):
         self.steps = state["steps"]
 
 
+class Spoils(Callback):
+    """Makes a weight NaN after a step: after the first of these, after the second once the run has gone back, ..."""
+
+    def __init__(self, at: list[int]) -> None:
+        self.at = at
+
+    def on_step(self, trainer: Any) -> None:
+        if dict(enumerate(self.at)).get(trainer.state.rollbacks) == trainer.state.step:
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(torch.nan)
+
+
 class ForeignDraws(Callback):
     """Draws from the global generators between steps, another number of times in every process."""
 

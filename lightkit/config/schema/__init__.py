@@ -32,6 +32,7 @@ from lightkit.config.schema.running import (
     LoggerConfig,
     NonfiniteConfig,
     ResumeConfig,
+    SystemConfig,
     TensorBoardConfig,
     TrainerConfig,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "RuleConfig",
     "SchedulerConfig",
     "SplitConfig",
+    "SystemConfig",
     "Target",
     "TensorBoardConfig",
     "TrainerConfig",

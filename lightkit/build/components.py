@@ -1,0 +1,107 @@
+"""All parts of a run, built in the order of their needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+from torch import nn
+from torch.optim import Optimizer
+
+from lightkit.build.learning import build_optimizer, build_scheduler, build_task
+from lightkit.build.network import Network, build_network
+from lightkit.build.parts import (
+    build_callbacks,
+    build_engine,
+    build_loss,
+    build_metrics,
+    build_splits,
+    build_store,
+    build_timetable,
+    check_fit,
+)
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.data import Data
+from lightkit.device import Engine
+from lightkit.metrics import SplitMetrics
+from lightkit.optim.schedulers import Schedule
+from lightkit.trainer.average import Ema, NoAverage
+from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.rehearsal import rehearse
+from lightkit.trainer.tasks import Criterion, Task
+from lightkit.trainer.timetable import Timetable
+
+
+@dataclass(frozen=True)
+class Components:
+    """Everything a run is made of."""
+
+    data: Data
+    """Splits and facts about them."""
+    model: nn.Module
+    """The network without any wrapper: its parameter names are the saved ones."""
+    network: nn.Module
+    """What is called in training: the model, wrapped for several GPUs where asked for."""
+    task: Task
+    """How a batch becomes a loss."""
+    criterion: Criterion
+    """The loss."""
+    optimizer: Optimizer
+    """Steps over named parameter groups."""
+    scheduler: Schedule
+    """Learning rates over time."""
+    timetable: Timetable
+    """Lengths and intervals."""
+    engine: Engine
+    """Device, precision and seeds."""
+    metrics: dict[str, SplitMetrics]
+    """Metrics of each split."""
+    average: NoAverage
+    """Average of the weights to evaluate with."""
+    callbacks: dict[str, Callback]
+    """Hooks by name."""
+    store: CheckpointStore | None
+    """The checkpoints; None when none are written."""
+    made: Network
+    """How the model came to be: pretrained weights, head, what was injected."""
+
+
+def build(cfg: DictConfig, folder: Path, *, pretrained: bool = True, trains: bool = True) -> Components:
+    """Build the parts of a run; nothing is written and nothing trains yet.
+
+    Args:
+        cfg: A composed and checked configuration.
+        folder: The run's folder, for the parts that will write to it.
+        pretrained: Load the pretrained weights of a fine-tuning; False where a checkpoint will be loaded anyway.
+        trains: Whether the parts will train; otherwise a teacher is not needed.
+
+    Raises:
+        UserError: A part cannot be built, or two of them do not fit together.
+    """
+    engine = build_engine(cfg)
+    data = build_splits(cfg, engine)
+    check_fit(cfg, data)
+    timetable = build_timetable(cfg, data)
+    made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)
+    model = engine.place_model(made.model)
+    optimizer = build_optimizer(cfg, made, timetable, engine)
+    scheduler = build_scheduler(cfg, optimizer, timetable)
+    parts = Components(
+        data=data,
+        model=model,
+        network=engine.wrap(model),
+        task=build_task(cfg, data.info, engine, trains=trains),
+        criterion=build_loss(cfg, data.info, engine),
+        optimizer=optimizer,
+        scheduler=scheduler,
+        timetable=timetable,
+        engine=engine,
+        metrics={split: build_metrics(cfg, split, data.info, engine) for split in ("train", "val", "test")},
+        average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
+        callbacks=build_callbacks(cfg),
+        store=build_store(cfg, folder),
+        made=made,
+    )
+    rehearse(data, model, parts.task, parts.criterion, engine)
+    return parts

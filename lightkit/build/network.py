@@ -1,0 +1,198 @@
+"""The network of a run: built, given pretrained weights, and made ready for fine-tuning."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
+from lightkit.checkpoint.fitting import Report
+from lightkit.checkpoint.names import renamed
+from lightkit.checkpoint.weights import Weights, load_weights, read_weights
+from lightkit.common.errors import UserError
+from lightkit.config import instantiate, load_run, to_plain
+from lightkit.config.project import located
+from lightkit.config.schema import FinetuneConfig
+from lightkit.data import DataInfo
+from lightkit.device import Engine
+from lightkit.finetune.head import find_head, outputs_of
+from lightkit.finetune.plain import merged_state, plain_names
+from lightkit.finetune.prepare import Prepared, prepare
+from lightkit.optim.layers import layer_depths
+from lightkit.trainer.timetable import Timetable
+
+_INJECTED = ("lora", "adapter", "prefix")
+_ASKING = ("freeze", "train", "schedule", "rules", "layer_decay", "slices")
+_SIZES = ("num_classes", "num_labels", "vocab_size", "out_features")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network and how it came to be."""
+
+    model: nn.Module
+    """The network, without wrappers."""
+    report: Report | None = None
+    """What was loaded from a file; None where nothing was."""
+    prepared: Prepared | None = None
+    """What fine-tuning made of it; None in plain training."""
+
+    @property
+    def fresh(self) -> tuple[str, ...]:
+        """Names of the tensors that the file had no weights for."""
+        return () if self.report is None else (*self.report.missing, *self.report.left)
+
+
+def build_network(
+    cfg: DictConfig, info: DataInfo, engine: Engine, timetable: Timetable | None = None, *, pretrained: bool = True
+) -> Network:
+    """The network as it is before the first step, on the CPU.
+
+    Args:
+        cfg: The configuration.
+        info: Facts about the data.
+        engine: Gives the building its random numbers.
+        timetable: Lengths of the run, for what happens in mid-run; None where nothing will be trained.
+        pretrained: Load pretrained weights; False where a checkpoint will be loaded anyway.
+
+    Raises:
+        UserError: A part of it cannot be built or loaded, or does not fit.
+    """
+    options = finetune_options(cfg)
+    made = build_base(cfg, info, engine, pretrained=pretrained)
+    if options is None:
+        return made
+    adapter = options["weights"]["adapter"] if pretrained else None
+    base = fingerprint(base_state(made)) if adapter else ""
+    prepared = prepare(
+        made.model,
+        options,
+        outputs=_outputs(cfg, info, options),
+        depths=layer_depths,
+        steps_per_epoch=timetable.steps_per_epoch if timetable else 1,
+        total_steps=timetable.total_steps if timetable else sys.maxsize,
+        fresh=[name for name in made.fresh if name in dict(made.model.named_parameters())],
+    )
+    report = made.report
+    if adapter:
+        source = "" if report is None else report.source
+        apply_delta(made.model, read_delta(located(adapter)), base_fingerprint=base, base_source=source)
+    return Network(made.model, report, prepared)
+
+
+def build_base(cfg: DictConfig, info: DataInfo, engine: Engine, *, pretrained: bool = True) -> Network:
+    """The network with its pretrained weights, before fine-tuning changes anything."""
+    model = build_model(cfg, info, engine)
+    options = finetune_options(cfg)
+    weights = options["weights"] if options else {}
+    if not pretrained or not weights.get("path"):
+        return Network(model)
+    found = _read(weights, info, engine)
+    name = find_head(model, options["head"]["name"] if options else None)
+    report = load_weights(model, found, strict=weights["strict"], head=weights["head"], head_name=name)
+    return Network(model, report)
+
+
+def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine) -> Weights:
+    """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
+    path, mapping = located(weights["path"]), weights["mapping"] or None
+    if not (path / "config.yaml").is_file() or not injects(finetune_options(load_run(path).cfg)):
+        return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping)
+    state = merged_state(trained_network(path, info, engine))
+    if mapping:
+        state = {new: state[old] for old, new in renamed(list(state), mapping).items()}
+    return Weights(state, path, "run of lightkit", "merged")
+
+
+def trained_network(run: Path, info: DataInfo, engine: Engine, *, key: str = "finetune.weights.path") -> nn.Module:
+    """The network of a run with its best weights, for inputs like these and with as many outputs as it has learnt.
+
+    Raises:
+        UserError: It is not the folder of a run, has no weights, or is for inputs of another kind.
+    """
+    if not (run / "config.yaml").is_file():
+        raise UserError("not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them")
+    cfg, weights = load_run(run).cfg, read_weights(run)
+    model = build_network(cfg, info, engine, pretrained=False).model
+    learnt = _with_outputs_of(weights.state, model, info)
+    if learnt != info:
+        model = build_network(cfg, learnt, engine, pretrained=False).model
+    load_weights(model, weights)
+    return model
+
+
+def _with_outputs_of(state: Mapping[str, torch.Tensor], model: nn.Module, info: DataInfo) -> DataInfo:
+    """The facts about the data, but for the number of outputs, which is that of a run's own output layer."""
+    head = find_head(model)
+    live = {plain: own for own, plain in plain_names(model).items()}
+    weight = state.get(live.get(f"{head}.weight", ""))
+    if head is None or weight is None or len(weight) == outputs_of(model, head):
+        return info
+    if info.vocab_size is not None:
+        return replace(info, vocab_size=len(weight))
+    return replace(info, num_classes=len(weight), class_names=())
+
+
+def base_state(made: Network) -> dict[str, torch.Tensor]:
+    """Copies of the tensors of a base: those that came from a file, or all where none was read."""
+    state = made.model.state_dict()
+    names = state if made.report is None else made.report.loaded
+    return {name: state[name].detach().clone() for name in names if isinstance(state[name], torch.Tensor)}
+
+
+def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
+    """The network as its class builds it, with the sizes of the data."""
+    engine.seed_init()
+    model = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("the model has no trainable parameter", key="model", received=cfg.model["_target_"])
+    return model
+
+
+def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
+    """The group `finetune` with all its settings as plain values; None where it asks for nothing."""
+    options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
+    if not _asks(options):
+        return None
+    if options["peft"] is not None:
+        options["peft"] = instantiate(cfg.finetune.peft, key="finetune.peft")
+    return options
+
+
+def injects(options: Mapping[str, Any] | None) -> bool:
+    """Whether the group `finetune` puts LoRA, adapters, prefixes or layers of peft into the network."""
+    if not options:
+        return False
+    return bool(options["peft"] or any(options[part]["match"] for part in _INJECTED))
+
+
+def _asks(options: Mapping[str, Any]) -> bool:
+    """Whether the group `finetune` asks for anything."""
+    weights, head, gradual = options["weights"], options["head"], options["gradual"]
+    asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
+    asked += [gradual[name] for name in ("every_epochs", "every_steps", "share")]
+    changed = head["replace"] == "always" or any(head[name] is not None for name in ("name", "lr", "lr_scale"))
+    return any(asked) or changed or head["weight_decay"] is not None or injects(options)
+
+
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given`, with what it leaves out; what an older lightkit did not know is as it is by default."""
+    merged = dict(defaults)
+    for name, value in given.items():
+        nested = isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping) and defaults[name]
+        merged[name] = _merged(defaults[name], value) if nested else value
+    return merged
+
+
+def _outputs(cfg: DictConfig, info: DataInfo, options: Mapping[str, Any]) -> int | None:
+    """Outputs that the data asks for; None where the model was told its own number and is to keep it."""
+    if options["head"]["replace"] == "auto" and any(name in cfg.model for name in _SIZES):
+        return None
+    return info.vocab_size or info.num_classes or None

@@ -1,0 +1,69 @@
+"""The phases of a run as a plan for people, and as what the loop holds to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lightkit.build.components import Components
+from lightkit.device.stepping import take_step
+from lightkit.finetune.audit import Audit
+from lightkit.finetune.phases import Phase
+from lightkit.finetune.plan import Plan, build_plan, phase_steps, plain_phases
+from lightkit.finetune.tuning import NoTuning, Tuning
+from lightkit.optim.preview import rates
+
+
+def phases_of(parts: Components) -> tuple[Phase, ...]:
+    """What trains when; in plain training there is one phase."""
+    return parts.made.prepared.phases if parts.made.prepared else plain_phases(parts.model)
+
+
+def build_plan_of(parts: Components) -> Plan:
+    """What is going to train, at which rate and when."""
+    phases, timetable = phases_of(parts), parts.timetable
+    steps = phase_steps(phases, steps_per_epoch=timetable.steps_per_epoch, total_steps=timetable.total_steps)
+    wanted = sorted({step for moments in steps for step in moments})
+    found = rates(parts.scheduler, wanted)
+    scale = parts.scheduler.rate_scale  # which the audit counts in again as it stands then
+    known = None if found is None else {step: [r / scale for r in now] for step, now in zip(wanted, found)}
+    return build_plan(parts.model, parts.optimizer, phases, steps=steps, rates=known, take_step=take_step)
+
+
+def build_tuning(
+    parts: Components,
+    plan: Plan,
+    *,
+    audit: str,
+    report: Callable[[str], None],
+    skipped: Callable[[], int],
+    ended: Callable[[], None] = lambda: None,
+) -> NoTuning:
+    """What holds the network to its phases; nothing in plain training.
+
+    Args:
+        parts: The parts of the run.
+        plan: What the audit compares the live objects with.
+        audit: What happens where they differ: `fail`, `warn` or `none`.
+        report: Takes lines for people.
+        skipped: Tells how many optimizer steps were left out so far.
+        ended: Called when the audit has looked at a phase that ended.
+
+    Raises:
+        UserError: A new output layer is never trained.
+    """
+    prepared = parts.made.prepared
+    if prepared is None:
+        return NoTuning()
+    witness = Audit(
+        parts.model,
+        parts.optimizer,
+        action=audit,
+        report=report,
+        plan=plan,
+        phases=prepared.phases,
+        must_train=prepared.fresh,
+        rate_scale=lambda: parts.scheduler.rate_scale,
+        skipped=skipped,
+        ended=ended,
+    )
+    return Tuning(parts.model, prepared.phases, witness=None if audit == "none" else witness)
