@@ -40,7 +40,8 @@ def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any
 def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
     """The other way round: what `optimizer.load_state_dict` wants, in the optimizer's own order.
 
-    The tensors are copies, so that `saved` stays what it is while training goes on. Call `problems` first.
+    The tensors are copies, so that `saved` stays what it is while training goes on. They lie in memory as their
+    parameters do: fused optimizers go through both side by side, and on a CPU do not look. Call `problems` first.
     """
     numbers: dict[str, int] = {}
     groups = []
@@ -48,8 +49,9 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
         first = len(numbers)
         numbers |= {name: first + offset for offset, name in enumerate(names)}
         groups.append(source | _own(live) | {"params": [numbers[name] for name in names]})
+    parameters = dict(model.named_parameters())
     return {
-        "state": {numbers[name]: _copied(values) for name, values in saved["state"].items()},
+        "state": {numbers[name]: _copied(values, parameters[name]) for name, values in saved["state"].items()},
         "param_groups": groups,
     }
 
@@ -118,13 +120,15 @@ def _named(labels: list[Any]) -> bool:
     return None not in labels and len(set(labels)) == len(labels)
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, like: torch.Tensor) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        if value.shape != like.shape or value.stride() == like.stride():
+            return value.clone()
+        return torch.empty_like(like, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copied(item, like) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_copied(item) for item in value)
+        return type(value)(_copied(item, like) for item in value)
     return value
 
 

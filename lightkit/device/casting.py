@@ -85,6 +85,11 @@ def channels_last(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def weights_channels_last(module: nn.Module) -> nn.Module:
+    """Weights of convolutions with their channels next to each other in memory, in place."""
+    return module._apply(lambda tensor: tensor if nn.parameter.is_lazy(tensor) else channels_last(tensor))
+
+
 class FullLoss(nn.Module):
     """A loss outside of autocast, on fp32 values: matrix products in it are not rounded either.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightkit.common.randomness import mix
-from lightkit.device.casting import ChannelsLast
+from lightkit.device.casting import ChannelsLast, weights_channels_last
 from lightkit.device.clip import make_clip
 from lightkit.device.compiling import make_compiler
 from lightkit.device.implementation import arguments, implementation_of
@@ -21,7 +21,14 @@ from lightkit.device.placement import Placement, located
 from lightkit.device.precision import make_precision
 from lightkit.device.prefetch import Batches, PrefetchToDevice
 from lightkit.device.recompute import recompute
-from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_benchmark, use_deterministic
+from lightkit.device.seed import (
+    TOO_LATE,
+    MicroSeed,
+    seed_everything,
+    set_threads,
+    use_benchmark,
+    use_deterministic,
+)
 from lightkit.device.stepping import leave_compiler_out
 from lightkit.device.support import check_support
 from lightkit.device.switches import Switches
@@ -69,16 +76,15 @@ class Engine:
         if self.switches.compile == "none" and not self.switches.cuda_graphs:
             leave_compiler_out()
         set_threads(threads)
-        use_deterministic(deterministic)  # before anything asks for GPUs
+        if not use_deterministic(deterministic):  # here, before anything asks for GPUs
+            self.notes.add(TOO_LATE)
         device, self.mapping = located(name, gpus)
         use_benchmark(self.switches.cudnn_benchmark and not deterministic)
         self.placement = Placement(device)
         self.parallel = make_parallel(parallel, device, dim=dp_dim)
         self.precision = make_precision(precision, device)
         self.precision.set_matmul(self.switches.matmul_level)
-        self.compiler = make_compiler(
-            self.switches, device, deterministic=deterministic, tell=lambda line: self.notes.add(line)
-        )
+        self.compiler = make_compiler(self.switches, device, deterministic=deterministic, tell=self.notes.add)
         self._prefetch = PrefetchToDevice(self.move, device) if device.type == "cuda" else None
         for line in (*self.mapping, *check_support(precision, device), *self.switches.idle(device)):
             self.notes.add(line)
@@ -109,7 +115,7 @@ class Engine:
     def place_model(self, model: nn.Module) -> nn.Module:
         """Move the model to the main device, in the format it is trained in; before its optimizer is built."""
         model = self.precision.place_model(model)
-        return model.to(memory_format=torch.channels_last) if self.switches.channels_last else model
+        return weights_channels_last(model) if self.switches.channels_last else model
 
     def place_loss(self, loss: Any) -> Any:
         """Move a loss to the main device; it is computed in fp32 at least."""

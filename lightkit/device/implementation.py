@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 NAMES = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}
@@ -30,9 +30,21 @@ def arguments(name: str, model: nn.Module, device: torch.device) -> dict[str, bo
 
 
 def _takes_kernel(model: nn.Module) -> bool:
-    dense = not any(getattr(module, "sparse", False) for module in model.modules())
-    lazy = any(nn.parameter.is_lazy(parameter) for parameter in model.parameters())
-    return dense and not lazy and all(parameter.is_floating_point() for parameter in model.parameters())
+    parameters = list(model.parameters())
+    if any(nn.parameter.is_lazy(parameter) or not parameter.is_floating_point() for parameter in parameters):
+        return False
+    sparse = any(getattr(module, "sparse", False) for module in model.modules())
+    return not sparse and all(_fills_its_memory(parameter) for parameter in parameters)
+
+
+def _fills_its_memory(tensor: Tensor) -> bool:
+    """Whether its elements lie side by side, in whatever order; gradients then lie in the same order."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if size > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def implementation_of(optimizer: Optimizer) -> str:

@@ -52,8 +52,8 @@ def summary(totals: Totals, *, trained_seconds: float, waited_seconds: float, lo
         loading: How batches reached the loop.
 
     Returns:
-        Plain values. `bound` is `data`, `compute`, `host`, or None for a run too short to tell; `energy_kwh` is None
-        where it is not known, as without a GPU.
+        Plain values, of a resumed run those of its last part. `bound` is `data`, `compute`, `host`, or None where it
+        was too short to tell; `energy_kwh` is None where it is not known, as without a GPU.
     """
     wait = min(1.0, waited_seconds / trained_seconds) if trained_seconds > 0 else None
     found = bound(totals, wait) if wait is not None and trained_seconds >= SHORTEST else None

@@ -42,7 +42,9 @@ class Machine:
         self._monitor.stop()
 
     def summary(self) -> dict[str, Any]:
-        """What `result.json` says of the machine."""
+        """What `result.json` says of the machine; empty where it was not watched."""
+        if type(self._monitor) is NoMonitor:
+            return {}
         trained, waited = self.clock.totals()
         totals = self._monitor.totals()
         return summary(totals, trained_seconds=trained, waited_seconds=waited, loading=self._loading)

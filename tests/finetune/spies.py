@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -67,7 +68,7 @@ class Watch(Callback):
     def moved(self, name: str) -> list[int]:
         """Steps, counted from 0, that changed a tensor."""
         own = [prints[name] for prints in self.prints]
-        return [step for step, (before, after) in enumerate(zip(own, own[1:])) if before != after]
+        return [step for step, (before, after) in enumerate(pairwise(own)) if before != after]
 
 
 def watching(*, prints: bool = False) -> str:

@@ -57,7 +57,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+LONG = ("head", "lora", "adapter", "norm", "prefix")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in KINDS])
 def test_a_file_holds_exactly_what_differs_and_brings_it_back(
     tmp_path: Path, bases: dict[str, Path], name: str
 ) -> None:
@@ -110,9 +113,7 @@ def test_the_wrong_base_is_refused_and_nothing_is_written(
     assert not Path("x.pt").exists()
 
 
-@pytest.mark.parametrize(
-    ("preset", "more"), [("lora", ["finetune.lora.rank=3"]), ("full", []), ("adapter", []), ("[lora,adapter]", [])]
-)
+@pytest.mark.parametrize(("preset", "more"), [("lora", ["finetune.lora.rank=3"]), ("full", []), ("[lora,adapter]", [])])
 def test_another_model_is_refused(
     cli: Cli, tmp_path: Path, project: Path, bases: dict[str, Path], preset: str, more: list[str]
 ) -> None:
@@ -199,7 +200,9 @@ def test_a_merged_model_is_the_plain_class_and_does_the_same(
         for key, value in row.items():
             assert again[number][key] == (pytest.approx(value, abs=1e-5) if isinstance(value, float) else value)
     assert measured(cli, folder, "best") == pytest.approx(measured(cli, folder, "run.pt"), abs=1e-5)
-    assert any(not torch.equal(state[name], read_weights(bases[model]).state[name]) for name in state if "head" not in name)
+    assert any(
+        not torch.equal(state[name], read_weights(bases[model]).state[name]) for name in state if "head" not in name
+    )
 
 
 def measured(cli: Cli, folder: Path, which: str) -> dict[str, float]:
@@ -221,11 +224,15 @@ def test_exports_of_a_run_with_lora_are_plain(tmp_path: Path, bases: dict[str, P
     assert all(torch.allclose(state[name], merged[name], atol=1e-6) for name in state)
 
 
-@pytest.mark.parametrize(("model", "preset"), [("cnn", "adapter"), ("transformer", "prefix"), ("transformer", "prompt")])
+@pytest.mark.parametrize(
+    ("model", "preset"), [("cnn", "adapter"), ("transformer", "prefix"), ("transformer", "prompt")]
+)
 def test_what_is_no_part_of_the_plain_class_is_not_merged(
     cli: Cli, tmp_path: Path, bases: dict[str, Path], model: str, preset: str
 ) -> None:
-    folder = tuned(tmp_path / "run", model, preset, f"finetune.weights.path={bases[model]}", "checkpoint.export=weights")
+    folder = tuned(
+        tmp_path / "run", model, preset, f"finetune.weights.path={bases[model]}", "checkpoint.export=weights"
+    )
     done = cli("ckpt", "merge", str(folder), "x.pt")
     assert done.code == 2
     assert "cannot be merged" in done.err

@@ -131,6 +131,15 @@ class Explodes(nn.Module):
         return loss * torch.nan if int(target.sum()) % 5 == 0 and torch.is_grad_enabled() else loss
 
 
+class Overflows(nn.Module):
+    """A finite loss whose gradient is none now and then, as a function of the batch."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(output, target)
+        steep = int(target.sum()) % 3 == 0 and torch.is_grad_enabled()
+        return loss + (output.sum() * 0.0).sqrt() if steep else loss
+
+
 class Counts(Callback):
     """Counts steps, with a state."""
 

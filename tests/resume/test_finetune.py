@@ -73,6 +73,16 @@ CASES: dict[str, tuple[list[str], list[int]]] = {
         ],
         [5],
     ),
+    "gradual, with a teacher": (
+        [
+            "finetune=gradual",
+            "finetune.gradual={every_steps: 5, first: 3, share: null}",
+            *HEAD,
+            "finetune.distill={teacher: {base}, weight: 0.7}",
+            "model.dropout=0.2",
+        ],
+        [3, 8],
+    ),
     "adapters, plateau": (
         [
             "finetune=adapter",
@@ -88,6 +98,8 @@ CASES: dict[str, tuple[list[str], list[int]]] = {
     ),
 }
 KINDS = ("before", "at", "after")
+WHOLE = ("gradual, steps, adamw", "lora, adamw, average")
+"""The cases that are killed in all of these ways in the short form too."""
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +119,10 @@ class Cases(dict[str, Case]):
         forked(lambda: Runner(base, place / "base").run(), place / "base.log")
 
     def __missing__(self, name: str) -> Case:
-        path = f"finetune.weights.path={self.place / 'base'}"
-        self[name] = Case(configured(path, *CASES[name][0], base=SMALL), self.place / name.replace(", ", "-"))
+        base = str(self.place / "base")
+        overrides = [text.replace("{base}", base) for text in CASES[name][0]]
+        cfg = configured(f"finetune.weights.path={base}", *overrides, base=SMALL)
+        self[name] = Case(cfg, self.place / name.replace(", ", "-"))
         return self[name]
 
 
@@ -116,9 +130,9 @@ def kills() -> list[Any]:
     """Around every boundary: with the last checkpoint before it, at it, and after it."""
     found = []
     for name, (_, boundaries) in CASES.items():
-        for place, boundary in enumerate(boundaries):
-            for number, kind in enumerate(KINDS):
-                marks = () if kind == "at" or (place + number) % 3 == 0 else pytest.mark.slow
+        for boundary in boundaries:
+            for kind in KINDS:
+                marks = () if kind == "at" or name in WHOLE else pytest.mark.slow
                 found.append(pytest.param(name, boundary, kind, marks=marks, id=f"{name}-{kind}-{boundary}"))
     return found
 
@@ -151,7 +165,9 @@ def test_boundaries_are_where_they_are_said_to_be(cases: Cases, name: str) -> No
     assert [table["steps"][0] for table in plan["phases"]] == [0, *CASES[name][1]]
 
 
-@pytest.mark.parametrize(("phase", "sign"), [("micro", signal.SIGKILL), ("save", signal.SIGKILL), ("step", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("phase", "sign"), [("micro", signal.SIGKILL), ("save", signal.SIGKILL), ("step", signal.SIGTERM)]
+)
 def test_other_moments_of_a_boundary(cases: Cases, phase: str, sign: int) -> None:
     """In the first batch of a phase, in the save before it, and by a signal that lets the run save first."""
     name = "gradual, epochs, momentum"
