@@ -24,7 +24,8 @@ from lightkit.build.parts import (
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.data import Data
 from lightkit.device import Engine
-from lightkit.metrics import SplitMetrics
+from lightkit.device.ranks import Ranks
+from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import Ema, NoAverage
 from lightkit.trainer.callbacks import Callback
@@ -55,7 +56,7 @@ class Components:
     """Lengths and intervals."""
     engine: Engine
     """Device, precision and seeds."""
-    metrics: dict[str, SplitMetrics]
+    metrics: dict[str, SplitMetrics | SharedMetrics]
     """Metrics of each split."""
     average: NoAverage
     """Average of the weights to evaluate with."""
@@ -67,7 +68,9 @@ class Components:
     """How the model came to be: pretrained weights, head, what was injected."""
 
 
-def build(cfg: DictConfig, folder: Path, *, pretrained: bool = True, trains: bool = True) -> Components:
+def build(
+    cfg: DictConfig, folder: Path, *, pretrained: bool = True, trains: bool = True, ranks: Ranks | None = None
+) -> Components:
     """Build the parts of a run; nothing is written and nothing trains yet.
 
     Args:
@@ -75,11 +78,12 @@ def build(cfg: DictConfig, folder: Path, *, pretrained: bool = True, trains: boo
         folder: The run's folder, for the parts that will write to it.
         pretrained: Load the pretrained weights of a fine-tuning; False where a checkpoint will be loaded anyway.
         trains: Whether the parts will train; otherwise a teacher is not needed.
+        ranks: The processes that train together; None where this one is alone.
 
     Raises:
         UserError: A part cannot be built, or two of them do not fit together.
     """
-    engine = build_engine(cfg)
+    engine = build_engine(cfg, ranks)
     data = build_splits(cfg, engine)
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)

@@ -15,9 +15,10 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import instantiate, to_plain
 from lightkit.data import Data, DataInfo, build_data
 from lightkit.device import Engine
+from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
 from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, TensorBoardLogger
-from lightkit.metrics import SplitMetrics
+from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.fit import check_hooks, check_monitor, check_targets
 from lightkit.trainer.guard import KEPT, Kept
@@ -25,13 +26,17 @@ from lightkit.trainer.tasks import Criterion, Supervised
 from lightkit.trainer.timetable import Timetable
 
 
-def build_engine(cfg: DictConfig) -> Engine:
+def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     """Choose the device and make everything random a function of the seed from here on."""
     options = to_plain(cfg.device)
     switches = {field.name: options.pop(field.name) for field in fields(Switches)}
+    parallel = {key: value for key, value in options.pop("ddp").items() if key != "timeout_seconds"}
+    del options["nproc"]
     return Engine(
         **options,
         switches=Switches(**switches),
+        parallel_options=parallel,
+        ranks=ranks,
         seed=cfg.seed,
         clip_norm=cfg.trainer.clip_norm,
         clip_value=cfg.trainer.clip_value,
@@ -47,6 +52,7 @@ def build_splits(cfg: DictConfig, engine: Engine) -> Data:
     options["augment"] = [
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
     ]
+    options |= {"rank": engine.ranks.rank, "ranks": engine.ranks.size}
     return build_data(dataset=dataset, seed=cfg.seed, pin_default=engine.pins_memory, **options)
 
 
@@ -73,10 +79,11 @@ def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
     return loss
 
 
-def build_metrics(cfg: DictConfig, split: str, info: DataInfo, engine: Engine) -> SplitMetrics:
+def build_metrics(cfg: DictConfig, split: str, info: DataInfo, engine: Engine) -> SplitMetrics | SharedMetrics:
     """Metrics of a split; torchmetrics is imported when the first results come in."""
     make = partial(_make_metrics, cfg.metrics[split], f"metrics.{split}", info.sizes())
-    return SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
+    metrics = SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
+    return metrics if engine.ranks.size == 1 else SharedMetrics(metrics, engine.ranks)
 
 
 def _make_metrics(nodes: DictConfig, key: str, sizes: dict[str, Any]) -> dict[str, Any]:

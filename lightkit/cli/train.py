@@ -23,6 +23,7 @@ from lightkit.cli.folders import (
     status,
     unfinished_run,
 )
+from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError
 
@@ -44,6 +45,7 @@ overrides (all of Hydra's syntax):
   key=a,b,c             with -m: one run per value            seed=0,1,2
   ~key                  remove                                ~metrics.val.f1
   hydra.run.dir=FOLDER  write somewhere else
+  device=ddp device.nproc=4   in four processes, one a GPU; torchrun -m lightkit train device.parallel=ddp works too
 
 options:
   -m, --multirun        one run per combination of the values separated by commas
@@ -84,6 +86,8 @@ INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 def train(args: list[str]) -> int:
     """Train, sweep, or print what would be trained."""
     options = _train_parser().read(args)
+    if options.rank:
+        return work()
     if options.shell_completion:
         from lightkit.cli.completion import completion
 
@@ -110,11 +114,7 @@ def resume(args: list[str]) -> int:
     composed = read_run(folder, options.overrides)
     if status(folder) == "finished" and (not options.overrides or composed.cfg == read_run(folder).cfg):
         return _finished(folder)
-    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    from lightkit.runner import Runner
-
-    Runner(composed.cfg, folder, overrides=options.overrides).run(resume=True)
-    return 0
+    return start(composed.cfg, folder, overrides=options.overrides, resume=True)
 
 
 def _finished(folder: Path) -> int:
@@ -125,18 +125,16 @@ def _finished(folder: Path) -> int:
 def _start(composed: Composed, options: argparse.Namespace) -> int:
     from lightkit.config import to_yaml
 
-    root, overrides = project(), options.overrides
+    root = project()
     earlier = _earlier_run(root, composed, options) if composed.cfg.resume.mode == "auto" else None
     if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(composed.cfg)):
         return _finished(earlier)
-    folder = earlier or _run_folder(root, composed, options)
+    # Of several processes that torchrun started, rank 0 has a folder for all.
+    folder = earlier or (root if follows() else _run_folder(root, composed, options))
     try:
-        from lightkit.runner import Runner
-
-        Runner(composed.cfg, folder, overrides=overrides).run(resume=earlier is not None)
+        return start(composed.cfg, folder, overrides=options.overrides, resume=earlier is not None)
     finally:
         discard_if_empty(folder, root)
-    return 0
 
 
 def _train_parser() -> Parser:
@@ -146,6 +144,8 @@ def _train_parser() -> Parser:
     parser.add_argument("--from", dest="source", metavar="RUN")
     # For the jobs of a sweep: a folder name may hold what Hydra's grammar would split.
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    # For one of several processes, which is told by standard input what to do.
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-p", "--package")

@@ -77,6 +77,9 @@ LIMITS: dict[str, Limit] = {
     "model.dropout": _SHARE,
     "device.threads": _COUNT,
     "device.dp_dim": _FROM_ZERO,
+    "device.nproc": _COUNT,
+    "device.ddp.bucket_mib": _ABOVE_ZERO,
+    "device.ddp.timeout_seconds": _ABOVE_ZERO,
     "trainer.epochs": _COUNT,
     "trainer.steps": _COUNT,
     "trainer.accumulate": _COUNT,
@@ -144,6 +147,8 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _shares(_node(tree, "data", "split"), report)
     _length(_node(tree, "trainer"), report)
     _monitor(_node(tree, "metrics"), report)
+    _processes(_node(tree, "device"), _node(tree, "data"), report)
+    _static(_node(tree, "device", "ddp"), _node(tree, "trainer"), report)
     name = tree.get("name")
     if isinstance(name, str) and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
         report.add(("name",), "can't be part of a folder's name", expected="text without slashes", received=name)
@@ -181,6 +186,31 @@ def _monitor(metrics: dict[str, Any], report: Report) -> None:
     valid = [f"{part}/{name}" for part in ("train", "val", "test") for name in ("loss", *_names(metrics.get(part)))]
     if not any(monitor == name or monitor.startswith(f"{name}/") for name in valid):
         report.add(("metrics", "monitor"), "no metric of that name is measured", received=monitor, choices=valid)
+
+
+def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> None:
+    """Several processes: what they are for, their GPUs, and a sample for each in every batch."""
+    count, parallel, name = device.get("nproc", 1), device.get("parallel", "none"), device.get("name")
+    if not isinstance(count, int) or count <= 1:
+        return
+    if parallel in ("none", "dp"):
+        what = "several processes share a run only with device.parallel=ddp"
+        report.add(("device", "nproc"), what, received=count, fix="device.parallel=ddp, or device.nproc=1")
+    if name == "mps" or (isinstance(name, str) and name.startswith("cuda:")):
+        what = "one device cannot be that of several processes; each takes the GPU of its own number"
+        report.add(("device", "name"), what, received=name, choices=("auto", "cuda", "cpu"))
+    for key in ("batch_size", "eval_batch_size"):
+        size = data.get(key)
+        if isinstance(size, int) and 1 <= size < count:
+            what = f"{count} processes (device.nproc) share each batch, and some would never have a sample"
+            report.add(("data", key), what, expected=f"at least {count}", received=size)
+
+
+def _static(ddp: dict[str, Any], trainer: dict[str, Any], report: Report) -> None:
+    count = trainer.get("accumulate", 1)
+    if ddp.get("static_graph") and isinstance(count, int) and count > 1:
+        what = "PyTorch cannot add up gradients over batches in a static graph"
+        report.add(("device", "ddp", "static_graph"), what, received=True, fix="trainer.accumulate=1")
 
 
 def _names(node: Any) -> list[str]:

@@ -92,6 +92,8 @@ def build_data(
     prefetch_factor: int = 2,
     seed: int = 0,
     pin_default: bool = False,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> Data:
     """Split a data set, fit the scaling on its training rows and make the loaders.
 
@@ -110,6 +112,8 @@ def build_data(
         prefetch_factor: Batches each process prepares ahead.
         seed: Seed of order, augmentation and mixup.
         pin_default: Whether batches go to a GPU.
+        rank: Number of this process among those that train together; each reads its part of every batch.
+        ranks: Number of those processes.
 
     Raises:
         UserError: A setting is out of range or does not suit the data.
@@ -129,6 +133,8 @@ def build_data(
         prefetch_factor=prefetch_factor,
         pin_memory=_pins(pin_default if pin_memory is None else pin_memory),
         persistent_workers=persistent_workers,
+        rank=rank,
+        ranks=ranks,
     )
     if eval_batch_size is not None and eval_batch_size < 1:
         raise UserError("too small", key="data.eval_batch_size", expected="1 or more", received=eval_batch_size)

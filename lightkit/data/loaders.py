@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.common.sharing import own_part
 from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.tensors import Taker
 from lightkit.data.workers import SampleReader
@@ -24,7 +25,7 @@ class LoaderOptions:
     """How batches are made.
 
     Args:
-        batch_size: Samples per batch.
+        batch_size: Samples per batch, over all processes that train together.
         shuffle: Draw a new order each epoch; otherwise rows come as they are.
         drop_last: Leave out a last smaller batch.
         seed: Seed of the order.
@@ -32,6 +33,8 @@ class LoaderOptions:
         num_workers: Processes that read samples, for data sets without `take`.
         persistent_workers: Keep them alive between epochs.
         prefetch_factor: Batches each of them prepares ahead.
+        rank: Number of this process among those that train together.
+        ranks: Number of those processes.
 
     Raises:
         UserError: A value is out of range.
@@ -45,6 +48,8 @@ class LoaderOptions:
     num_workers: int = 0
     persistent_workers: bool = True
     prefetch_factor: int = 2
+    rank: int = 0
+    ranks: int = 1
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1)):
@@ -58,6 +63,10 @@ class Loader:
 
     The order of an epoch depends on the seed and the number of the epoch alone, so an epoch can start at any sample:
     nothing before it is read. Batch size and number of workers may differ from those of the run that stopped there.
+
+    Of several processes that train together each gets its part of every batch, by position; so their number may differ
+    too. Where a batch has fewer samples than there are processes, those without one get the whole batch, to compute
+    something that counts for nothing.
 
     Args:
         source: Data set, with `take` (whole batches) or sample by sample.
@@ -124,23 +133,56 @@ class Loader:
             raise ValueError(f"start is {start}, not within 0 to {self.num_samples}")
         rows = self.order(epoch)[start : self.epoch_samples]
         if self._reader is not None:
-            batches = self._reader.batches(rows, epoch=epoch, start=start)
+            batches = self._reader.batches(self._parts(rows, start), epoch=epoch)
         elif self.source.exact and not self.prepare.augment:
             batches = self._blocks(rows, epoch)
         else:
             batches = self._one_by_one(rows, epoch, start)
-        return batches if self.mixup is None else self.mixup.mixed(batches, epoch=epoch, start=start)
+        if self.mixup is None:
+            return batches
+        return self._cut(self.mixup.mixed(batches, epoch=epoch, start=start))
+
+    @property
+    def _whole(self) -> bool:
+        """Whether batches are read whole: also the samples of other processes are mixed with one's own."""
+        return self.options.ranks == 1 or self.mixup is not None
+
+    def _parts(self, rows: Tensor, start: int) -> Iterator[tuple[int, Tensor]]:
+        """Position in the epoch and rows of this process's part of every batch."""
+        for batch in rows.split(self.batch_size) if len(rows) else ():
+            first, count = (0, len(batch)) if self._whole else self._own(len(batch))
+            yield start + first, batch[first : first + count]
+            start += len(batch)
+
+    def _own(self, size: int) -> tuple[int, int]:
+        """First sample and number of samples of this process in a batch; all of them where it has none."""
+        first, count = own_part(size, self.options.rank, self.options.ranks)
+        return (first, count) if count else (0, size)
+
+    def _cut(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """This process's part of batches that were read whole."""
+        for x, y in batches:
+            first, count = self._own(len(x))
+            yield x[first : first + count], y[first : first + count]
 
     def _blocks(self, rows: Tensor, epoch: int) -> Iterator[Any]:
         """Several batches gathered at once and cut apart: a fraction of the cost of gathering each."""
         if not len(rows):
             return
         for block in rows.split(self._block_rows(rows)):
-            x, y = self._pinned(self.prepare(self.source.take(block), epoch=epoch, first=0))
+            own, sizes = self._own_rows(block)
+            x, y = self._pinned(self.prepare(self.source.take(own), epoch=epoch, first=0))
             if len(block) <= self.batch_size:
                 yield x, y
             else:
-                yield from zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
+                yield from zip(x.split(sizes), y.split(sizes), strict=True)
+
+    def _own_rows(self, block: Tensor) -> tuple[Tensor, int | list[int]]:
+        """This process's rows of a block of batches, and where to cut them."""
+        if self._whole:
+            return block, self.batch_size
+        parts = [rows for _, rows in self._parts(block, 0)]
+        return torch.cat(parts), [len(part) for part in parts]
 
     def _block_rows(self, rows: Tensor) -> int:
         x, y = self.source.take(rows[:1])
@@ -148,13 +190,10 @@ class Loader:
         return self.batch_size * max(1, min(_BLOCK_BATCHES, fitting))
 
     def _one_by_one(self, rows: Tensor, epoch: int, start: int) -> Iterator[Any]:
-        if not len(rows):
-            return
         # Not in blocks: after a resume they would begin elsewhere, and the last bit of a sine depends on where in the
         # tensor an element stands.
-        for piece in rows.split(self.batch_size):
-            yield self._pinned(self.prepare(self.source.take(piece), epoch=epoch, first=start))
-            start += len(piece)
+        for first, piece in self._parts(rows, start):
+            yield self._pinned(self.prepare(self.source.take(piece), epoch=epoch, first=first))
 
     def _pinned(self, batch: Any) -> Any:
         return tuple(part.pin_memory() for part in batch) if self.options.pin_memory else batch

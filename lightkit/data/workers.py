@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,14 +68,13 @@ class SampleReader:
         self._loader: DataLoader[Any] | None = None
         self._running: Iterator[Any] | None = None
 
-    def batches(self, rows: Tensor, *, epoch: int, start: int) -> Iterator[Any]:
-        """Batches of `rows`, the first of which has position `start` in the epoch.
+    def batches(self, parts: Iterable[tuple[int, Tensor]], *, epoch: int) -> Iterator[Any]:
+        """A batch for each of `parts`: the position of its first sample in the epoch, and its rows.
 
         Raises:
             UserError: A worker process died, or the data set found fault with a sample.
         """
-        size = self._options.batch_size
-        jobs = [Job(epoch, start + i, rows[i : i + size].tolist()) for i in range(0, len(rows), size)]
+        jobs = [Job(epoch, first, rows.tolist()) for first, rows in parts]
         made = self._from_workers(jobs) if self._options.num_workers else self._from_here(jobs)
         for batch in made:
             if isinstance(batch, _Failure):

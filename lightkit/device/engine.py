@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,6 +20,7 @@ from lightkit.device.parallel import make_parallel
 from lightkit.device.placement import Placement, located
 from lightkit.device.precision import make_precision
 from lightkit.device.prefetch import Batches, PrefetchToDevice
+from lightkit.device.ranks import Ranks
 from lightkit.device.recompute import recompute
 from lightkit.device.seed import (
     TOO_LATE,
@@ -44,7 +45,9 @@ class Engine:
         name: Device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
         gpus: GPUs to see, by their physical numbers, or `auto:N`; None sees all. The CPU and Apple's GPU ignore it.
         precision: `fp32`, `tf32`, `bf16`, `fp16`, `bf16-true` or `fp64`.
-        parallel: `none` or `dp`.
+        parallel: `none`, `dp` or `ddp`.
+        parallel_options: Settings of `ddp`.
+        ranks: The processes that train together; None where this one is alone.
         dp_dim: Dimension of inputs and outputs that `dp` splits and joins.
         switches: What makes the run faster or smaller.
         deterministic: Only algorithms that give the same bits every time.
@@ -64,6 +67,8 @@ class Engine:
         gpus: Sequence[int] | str | None = None,
         precision: str = "fp32",
         parallel: str = "none",
+        parallel_options: Mapping[str, Any] | None = None,
+        ranks: Ranks | None = None,
         dp_dim: int = 0,
         switches: Switches | None = None,
         deterministic: bool = False,
@@ -78,10 +83,12 @@ class Engine:
         set_threads(threads)
         if not use_deterministic(deterministic):  # here, before anything asks for GPUs
             self.notes.add(TOO_LATE)
-        device, self.mapping = located(name, gpus)
+        self.ranks = ranks or Ranks()
+        device, self.mapping = located(self.ranks.device_name(name), gpus)
         use_benchmark(self.switches.cudnn_benchmark and not deterministic)
         self.placement = Placement(device)
-        self.parallel = make_parallel(parallel, device, dim=dp_dim)
+        options = {"dim": dp_dim} if parallel == "dp" else parallel_options
+        self.parallel = make_parallel(parallel, device, self.ranks, options)
         self.precision = make_precision(precision, device)
         self.precision.set_matmul(self.switches.matmul_level)
         self.compiler = make_compiler(self.switches, device, deterministic=deterministic, tell=self.notes.add)
@@ -135,6 +142,10 @@ class Engine:
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The bare model, with the names that are saved."""
         return self.parallel.unwrap(model)
+
+    def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
+        """Context of forward and backward of one batch; `more` of them come before the optimizer step."""
+        return self.parallel.accumulating(model, more)
 
     def seed_init(self) -> None:
         """Give the building of the model its own random numbers, whatever was drawn before."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.device.ranks import Ranks
+from lightkit.device.replica import Replica, synchronized
 
 
 class Parallel:
@@ -16,11 +19,16 @@ class Parallel:
 
     Args:
         device: The main device; the model is already there.
-        dim: Dimension that batches are split in.
+        ranks: The processes that train together.
+        options: Settings of a way: `dim` of `dp`; for `ddp` see `lightkit.device.replica.Replica`.
     """
 
-    def __init__(self, device: torch.device, dim: int = 0) -> None:
-        self.device, self.dim = device, dim
+    def __init__(
+        self, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.device, self.ranks, self.options = device, ranks or Ranks(), dict(options or {})
+        self.dim: int = self.options.get("dim", 0)
+        self._idle = nullcontext()
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
@@ -34,13 +42,18 @@ class Parallel:
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The bare model, whatever it was wrapped in."""
         while True:
-            if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel, Replica)):
                 inner = model.module
             else:
                 inner = getattr(model, "_orig_mod", None)  # torch.compile
             if not isinstance(inner, nn.Module):
                 return model
             model = inner
+
+    def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
+        """Context of forward and backward of one batch; `more` of them come before the optimizer step."""
+        del model, more
+        return self._idle
 
     def describe(self) -> str:
         """What to add to the description of the device; empty in the plain case."""
@@ -99,15 +112,47 @@ class _Several(nn.DataParallel):
         return super().parallel_apply([within(replica) for replica in replicas], inputs, kwargs)
 
 
-_KINDS: dict[str, type[Parallel]] = {"none": Parallel, "dp": DataParallel}
+class Distributed(Parallel):
+    """A copy of the model in each of several processes, which share every batch and average their gradients.
+
+    With one process it is the plain case.
+    """
+
+    def describe(self) -> str:
+        """The number of processes that share a batch."""
+        return f", DistributedDataParallel over {self.ranks.size}"
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model as a replica; weights and buffers become those of rank 0."""
+        if self.ranks.size == 1:
+            return model
+        options = dict(self.options)
+        if options.pop("sync_batchnorm", False):
+            model = synchronized(model, self.device)
+        return Replica(model, self.device, **options)
+
+    def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
+        """Gradients are only averaged with the last batch before the optimizer step."""
+        return model.quiet() if more and isinstance(model, Replica) else self._idle
 
 
-def make_parallel(name: str, device: torch.device, *, dim: int = 0) -> Parallel:
-    """The way of that name, `none` or `dp`, for a main device and batches that are split in a dimension.
+_KINDS: dict[str, type[Parallel]] = {"none": Parallel, "dp": DataParallel, "ddp": Distributed}
+
+
+def make_parallel(
+    name: str, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
+) -> Parallel:
+    """The way of that name, `none`, `dp` or `ddp`.
+
+    Args:
+        name: The name.
+        device: The main device.
+        ranks: The processes that train together.
+        options: Settings of that way.
 
     Raises:
         UserError: There is no such way.
     """
     if name not in _KINDS:
         raise UserError("no such way to use several devices", key="device.parallel", received=name, choices=_KINDS)
-    return _KINDS[name](device, dim)
+    return _KINDS[name](device, ranks, options)

@@ -5,6 +5,7 @@ that derive from it live in `lightkit.metrics.language` and `lightkit.metrics.re
 """
 
 from lightkit.metrics.figures import Figures
+from lightkit.metrics.shared import Gathered, SharedMetrics
 from lightkit.metrics.split import SplitMetrics
 
-__all__ = ["Figures", "SplitMetrics"]
+__all__ = ["Figures", "Gathered", "SharedMetrics", "SplitMetrics"]

@@ -45,6 +45,8 @@ class Collection:
     def __init__(self, metrics: Mapping[str, Any], *, key: str, device: torch.device) -> None:
         self.key, self.names = key, list(metrics)
         self.groups = _grouped(metrics, key)
+        for metric in metrics.values():
+            alone(metric)
         for group in self.groups:
             for metric in group.metrics:
                 if group.kind == "regression" and device.type != "mps":
@@ -130,6 +132,14 @@ class Collection:
             )
         for group in self.groups:
             _load(group.metrics[0], state[group.names[0]], device)
+
+
+def alone(metric: Any) -> Any:
+    """The metric, from now on without any exchange of its own with other processes: it gets the results of all."""
+    for part in metric.modules():
+        if hasattr(part, "metric_state"):
+            part.sync_on_compute = part._to_sync = False
+    return metric
 
 
 def flatten(name: str, result: Any, class_names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

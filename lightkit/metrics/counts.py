@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lightkit.metrics.collection import alone
 from lightkit.metrics.inputs import convert
 
 EXACT_ELEMENTS = 20_000_000
@@ -113,7 +114,7 @@ class Counts:
         sizes = {"multiclass": {"num_classes": self.num_classes}, "multilabel": {"num_labels": self.num_classes}}
         options: dict[str, Any] = dict(sizes.get(self.task, {}))
         options |= {} if thresholds is False else {"thresholds": thresholds}
-        return getattr(classification, f"{self.task.capitalize()}{kind}")(**options)
+        return alone(getattr(classification, f"{self.task.capitalize()}{kind}")(**options))
 
 
 def _thresholds() -> Tensor:

@@ -11,8 +11,11 @@ from pathlib import Path
 from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
 from lightkit.data.workers import dead_worker, is_dead_worker
+from lightkit.device.ranks import is_lost
 
 OUT_OF_MEMORY = 4
+LOST_RANK = 7
+"""Exit status of a process that ended because another one of its run did."""
 CANNOT_WRITE = 1
 _ROOM = "make room, then `lightkit resume RUN`: the last checkpoint is whole"
 _DISK = {
@@ -36,7 +39,8 @@ def told(folder: Path | None = None) -> Iterator[None]:
         folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
 
     Raises:
-        UserError: Memory ran out (exit code 4), a disk is full or broken, or a loader process died (exit code 1).
+        UserError: Memory ran out (exit code 4), a disk is full or broken, a loader process died (exit code 1), or
+            another process of the run is gone (exit code 7).
     """
     try:
         yield
@@ -55,6 +59,8 @@ def explained(error: BaseException, folder: Path | None = None) -> UserError | N
         return _memory(error)
     if is_dead_worker(error):
         return dead_worker(error)
+    if is_lost(error):
+        return _lost(error)
     if not isinstance(error, OSError):
         return None
     if error.errno in _DISK:
@@ -82,6 +88,16 @@ def _memory(error: BaseException) -> UserError:
         fix="a smaller data.batch_size with trainer.accumulate to make up for it, device.precision=bf16, or a smaller "
         "model; then `lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
         exit_code=OUT_OF_MEMORY,
+    )
+
+
+def _lost(error: BaseException) -> UserError:
+    reason = str(error).strip().splitlines()[0]
+    return UserError(
+        f"another process of this run has ended or does not answer: {reason}",
+        key="device.parallel",
+        fix="see what it said; `lightkit resume RUN` goes on from the last checkpoint",
+        exit_code=LOST_RANK,
     )
 
 

@@ -8,7 +8,7 @@ import os
 import socket
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -20,12 +20,14 @@ from lightkit.config import save
 from lightkit.config.project import project_root
 from lightkit.loggers.environment import environment
 from lightkit.loggers.files import read_jsonl, replace_file, write_json
+from lightkit.loggers.runlog import run_log
 
 LOCK = ".lock"
 SAVED = ("checkpoints/manifest.json", "checkpoints/step-*.pt")
 """What tells that a run has saved something."""
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
+LOG = "run.log"
 ENVIRONMENT = "environment.json"
 
 
@@ -84,6 +86,10 @@ class RunFolder:
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         except OSError as error:  # a full disk
             raise unwritable(self.path, error) from error
+
+    def log(self) -> AbstractContextManager[Any]:
+        """While inside, `run.log` is written."""
+        return run_log(self.path / LOG)
 
     def record(self, cfg: DictConfig, overrides: Sequence[str], **facts: Any) -> None:
         """Write down what is about to run, and with what.

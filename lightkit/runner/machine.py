@@ -59,7 +59,7 @@ def make_monitor(cfg: DictConfig, folder: Path, engine: Engine) -> NoMonitor:
         engine: Its devices are watched, if they are GPUs.
     """
     options = cfg.logger.get("system")  # not in the file of a run that began before there was such a thing
-    if options is None or not options.enabled:
+    if options is None or not options.enabled or not engine.ranks.main:
         return NoMonitor()
     uuids = cuda_uuids(engine.parallel.devices)
     gpus = [device.index for device in engine.parallel.devices if device.type == "cuda"]

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from lightkit.build import Components, build, build_logger, build_store
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import public
-from lightkit.loggers import Logger
-from lightkit.loggers.runlog import run_log
-from lightkit.metrics import Figures
+from lightkit.device.ranks import Ranks
+from lightkit.loggers import Logger, Loggers
+from lightkit.metrics import Figures, Gathered
 from lightkit.runner.evaluation import evaluate_split, load_weights
 from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import explained, told
@@ -28,10 +29,11 @@ from lightkit.runner.machine import Machine
 from lightkit.runner.models import holding
 from lightkit.runner.restore import start_logging, taken_over
 from lightkit.runner.settle import Change, settle
+from lightkit.runner.together import newest, together
 from lightkit.runner.training import make_saver, make_trainer
 from lightkit.runner.tuned import Tuned
 from lightkit.trainer import State
-from lightkit.trainer.interrupt import Interrupted, Signals
+from lightkit.trainer.interrupt import Interrupted, SharedSignals, Signals
 from lightkit.trainer.predictions import Predictions
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +57,7 @@ class Runner:
 
     def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
-        self._place, self._system = RunFolder(self.folder), dict[str, Any]()
+        self._place, self._system, self._ranks = RunFolder(self.folder), dict[str, Any](), Ranks()
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -74,6 +76,8 @@ class Runner:
         began, state = time.monotonic(), State()
         with ExitStack() as stack:
             stack.enter_context(told(self.folder))
+            self._ranks, self.cfg, self._place = stack.enter_context(together(self.cfg, self.folder))
+            self.folder, resume = self._place.path, self._ranks.shared(lambda: resume)
             saved, changes = self._reopened(stack) if resume else (None, [])
             parts, notes = self._build(pretrained=saved is None), list[str]()
             stack.callback(parts.data.close)
@@ -83,7 +87,7 @@ class Runner:
                 parts, notes = taken_over(saved, parts, state, changes)
             notes += [*self._record(parts), *self._place.lost_rows(state.step, state.rows)]
             stack.enter_context(self._outcome(state, began))
-            signals = stack.enter_context(Signals().caught())
+            signals = stack.enter_context(self._signals().caught())
             logger = stack.enter_context(self._logger(state))
             stack.enter_context(_kept(parts.store))
             self._introduce(parts, state, logger, notes)
@@ -139,7 +143,7 @@ class Runner:
     def _begin(self, stack: ExitStack, *, fresh: bool = False) -> None:
         """Lock the folder and open its log."""
         stack.enter_context(self._place.begun(fresh=fresh))
-        stack.enter_context(run_log(self.folder / "run.log"))
+        stack.enter_context(self._place.log())
 
     def _fit(self, parts: Components, state: State, logger: Logger, signals: Signals) -> None:
         tuned = Tuned(self.cfg, self.folder, parts, state=state, logger=logger)
@@ -159,18 +163,21 @@ class Runner:
         return make_saver(self.cfg, parts, state, logger)
 
     def _build(self, *, pretrained: bool) -> Components:
-        return build(self.cfg, self.folder, pretrained=pretrained)
+        parts = build(self.cfg, self.folder, pretrained=pretrained, ranks=self._ranks)
+        return parts if self._ranks.main else replace(parts, store=None)
+
+    def _signals(self) -> Signals:
+        return Signals() if self._ranks.size == 1 else SharedSignals(self._ranks.vote)
 
     def _reopened(self, stack: ExitStack) -> tuple[dict[str, Any], list[Change]]:
         """Lock the folder, read its newest checkpoint, and settle on the configuration to go on with."""
         self._begin(stack)
-        store = build_store(self.cfg, self.folder)
-        found = store.load_newest(recover=True) if store else None
+        found = newest(build_store(self.cfg, self.folder), self._ranks)
         if found is None:
             fix = "start a new run: lightkit train --from RUN"
             raise UserError("there is no checkpoint to go on from", key=str(self.folder), fix=fix)
-        self.cfg, changes = settle(self.cfg, found[1]["config"], self.cfg.resume.override)
-        return found[1], changes
+        self.cfg, changes = settle(self.cfg, found["config"], self.cfg.resume.override)
+        return found, changes
 
     def _record(self, parts: Components) -> list[str]:
         """Write down what is about to run; returns what of it differs from the part of the run before."""
@@ -183,7 +190,7 @@ class Runner:
 
     @contextmanager
     def _logger(self, state: State) -> Iterator[Logger]:
-        logger = build_logger(self.cfg, self.folder)
+        logger = build_logger(self.cfg, self.folder) if self._ranks.main else Loggers([])
         start_logging(logger, self._place, state)
         try:
             yield logger
@@ -236,17 +243,21 @@ class Runner:
         """The final test, with figures; of the best weights where there are any on disk."""
         if self.cfg.trainer.test == "none" or parts.data.test is None:
             return
-        best = parts.store.best() if parts.store and self.cfg.trainer.test == "best" else None
+        wants_best = self.cfg.trainer.test == "best"
+        best = self._ranks.shared(lambda: parts.store.best() if parts.store and wants_best else None)
         if best is not None:
             load_weights(parts, str(best), self.folder)
         else:
             parts.average.keep()
         info = parts.data.info
         figures = Figures(info.task, self.cfg.metrics.figures, info.class_names, info.num_classes)
-        values = evaluate_split(parts, "test", [figures], each=lambda _batch: signals.raise_at(state.step))
+        taken = Gathered(figures, self._ranks)
+        values = evaluate_split(parts, "test", [taken], each=lambda _batch: signals.raise_at(state.step))
+        taken.exchange()
         state.last.update(values)
         logger.scalars(values, step=state.step, epoch=state.epoch)
-        figures.write(logger, self.folder / "figures", step=state.step)
+        if self._ranks.main:
+            figures.write(logger, self.folder / "figures", step=state.step)
 
     def _finish(self, parts: Components, state: State, logger: Logger, seconds: float) -> dict[str, Any]:
         """Result file, hyperparameters and the closing table."""

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.build import Components, build_engine, build_splits, build_timetable
+from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.loggers import Logger
 from lightkit.runner.run import Runner
@@ -132,6 +133,11 @@ def settings_of(job: Job) -> tuple[str, ...]:
     The lengths depend on the number of samples, so the data is loaded to find them.
     """
     cfg = compose(job.overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
+    if cfg.device.nproc > 1:
+        fix = "device.nproc=1: the order of samples and what is saved do not depend on it"
+        raise UserError(
+            "runs of one process only can be verified", key="device.nproc", received=cfg.device.nproc, fix=fix
+        )
     data = build_splits(cfg, build_engine(cfg))
     try:
         table = build_timetable(cfg, data)

@@ -72,14 +72,16 @@ def make_trainer(
 
 def _guard(cfg: DictConfig, place: RunFolder, parts: Components, *, state: State, logger: Logger) -> Guard:
     """What to do about a loss that is not finite."""
-    options, device = cfg.trainer.nonfinite, parts.engine.device
+    options, device, ranks = cfg.trainer.nonfinite, parts.engine.device, parts.engine.ranks
+    agree = ranks.agree if ranks.size > 1 else None
     if options.action == "stop":
-        return Guard(device)
+        return Guard(device, agree=agree)
     if options.action == "skip":
-        return SkipGuard(device, limit=options.limit)
+        return SkipGuard(device, limit=options.limit, agree=agree)
     kept = parts.callbacks.get(KEPT)
     return RollbackGuard(
         device,
+        agree=agree,
         limit=options.limit,
         every=options.every,
         factor=options.factor,
@@ -102,10 +104,10 @@ def make_saver(cfg: DictConfig, parts: Components, state: State, logger: Logger)
     store, text = parts.store, to_yaml(cfg) if parts.store else ""  # which takes longer than a small save
 
     def save(value: float | None) -> None:
-        saved = content.gather(**stateful(parts, state), config_text=text)
+        saved = content.gather(**stateful(parts, state), config_text=text)  # in every process: metrics are everywhere
+        if store is None:
+            return
         logger.flush()  # what the checkpoint counts as logged must not die with this process, nor in a power cut
-        store.save(  # type: ignore[union-attr]
-            saved, step=state.step, value=value, epoch=state.epoch, first=logger.sync
-        )
+        store.save(saved, step=state.step, value=value, epoch=state.epoch, first=logger.sync)
 
-    return save if store else lambda value: None
+    return save if cfg.checkpoint.enabled else lambda value: None

@@ -43,7 +43,8 @@ class Tuned:
         self.tuning = build_tuning(
             parts,
             self._plan,
-            audit=cfg.finetune.get("audit", "fail"),
+            # One process looks for all: what it looks at is the same in each, but for its part of the batches.
+            audit=cfg.finetune.get("audit", "fail") if parts.engine.ranks.main else "none",
             report=logger.message,
             skipped=lambda: state.skipped,
             ended=self._keep,
@@ -68,7 +69,7 @@ class Tuned:
 
     def write(self) -> None:
         """Write the plan, and what the audit found so far, into the run's folder."""
-        if self._parts.made.prepared is not None:
+        if self._parts.made.prepared is not None and self._parts.engine.ranks.main:
             write_json(self._path, {"plan": self._plan.to_json(), "audit": self.found()})
 
     def found(self) -> list[dict[str, Any]]:

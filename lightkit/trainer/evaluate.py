@@ -19,7 +19,10 @@ class Meter(Protocol):
 
 
 class EvalContext(Protocol):
-    """What evaluation needs of the device room: moving, precision and its own seed."""
+    """What evaluation needs of the device room: moving, precision, and the processes that share the batches."""
+
+    ranks: Any
+    """See `lightkit.device.ranks.Ranks`."""
 
     def move(self, batch: Any) -> Any:
         """The batch on the device."""
@@ -64,7 +67,7 @@ def evaluate(
                 left -= size
                 step = _forward(model, batch, task, criterion, context)
                 for meter in meters:
-                    meter.update(step.preds, step.target, step.loss, size)
+                    meter.update(step.preds, step.target, step.loss, context.ranks.own(size)[1])
                 if each is not None:
                     each(index + 1)
     finally:

@@ -35,15 +35,21 @@ class Guard:
     Args:
         device: Where losses are computed.
         eager: Look at every loss on a GPU too.
+        agree: Tells, of several processes that train together, whether all of them find it fine. To ask means to wait
+            for them, so without `eager` losses are looked at as on a GPU.
     """
 
-    def __init__(self, device: torch.device, *, eager: bool = False) -> None:
-        self._sum = None if eager or device.type == "cpu" else torch.zeros((), device=device)
+    def __init__(
+        self, device: torch.device, *, eager: bool = False, agree: Callable[[bool], bool] | None = None
+    ) -> None:
+        waits = device.type != "cpu" or agree is not None
+        self._sum = torch.zeros((), device=device) if waits and not eager else None
+        self._agree = agree or bool
 
     def passes(self, loss: Tensor) -> bool:
         """Whether training may go on with this loss, as far as can be said without waiting."""
         if self._sum is None:
-            return math.isfinite(loss.item())
+            return self._agree(math.isfinite(loss.item()))
         self._sum += loss.detach()
         return True
 
@@ -51,7 +57,7 @@ class Guard:
         """Whether all losses since the last call were finite; waits for the device."""
         if self._sum is None:
             return True
-        fine = math.isfinite(self._sum.item())
+        fine = self._agree(math.isfinite(self._sum.item()))
         self._sum.zero_()
         return fine
 
@@ -125,10 +131,11 @@ class SkipGuard(Guard):
     Args:
         device: Where losses are computed.
         limit: Steps that may be left out in a run.
+        agree: See `Guard`.
     """
 
-    def __init__(self, device: torch.device, *, limit: int) -> None:
-        super().__init__(device, eager=True)
+    def __init__(self, device: torch.device, *, limit: int, agree: Callable[[bool], bool] | None = None) -> None:
+        super().__init__(device, eager=True, agree=agree)
         self.limit = limit
         self._buffers: list[tuple[Tensor, Tensor]] = []
 
@@ -174,6 +181,7 @@ class RollbackGuard(Guard):
         apply: Puts a state back.
         purge: Makes files and loggers forget what came after the state.
         kept: Holds the states.
+        agree: See `Guard`.
     """
 
     def __init__(
@@ -187,8 +195,9 @@ class RollbackGuard(Guard):
         apply: Callable[[dict[str, Any]], None],
         purge: Callable[[], None],
         kept: Kept | None = None,
+        agree: Callable[[bool], bool] | None = None,
     ) -> None:
-        super().__init__(device)
+        super().__init__(device, agree=agree)
         self.limit, self.every, self.factor = limit, every, factor
         self._gather, self._apply, self._purge = gather, apply, purge
         self._kept = kept or Kept()

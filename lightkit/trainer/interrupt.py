@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -44,13 +44,17 @@ class Interrupt:
     waiting = False
     """Whether the loop only waits for data: then a signal need not wait for the next step."""
 
+    def asked(self) -> bool:
+        """Whether the run is to end here; for places that every process comes by in the same order."""
+        return self.number != 0
+
     def raise_at(self, step: int) -> None:
         """End the run if it was asked to.
 
         Raises:
             Interrupted: It was.
         """
-        if self.number:
+        if self.asked():
             raise Interrupted(self.number, step)
 
 
@@ -82,6 +86,28 @@ class Signals(Interrupt):
         if self.waiting:
             self.waiting = False
             raise AskedToEnd
+
+
+class SharedSignals(Signals):
+    """Signals to any of several processes that train together, which all end at the same step.
+
+    Args:
+        vote: Exchanges the largest number over the processes; see `lightkit.device.ranks.Ranks.vote`.
+    """
+
+    def __init__(self, vote: Callable[[int], int]) -> None:
+        self._vote, self._noted = vote, 0
+
+    def asked(self) -> bool:
+        """Whether the run is to end here, because of a signal to any of the processes."""
+        if not self.number:
+            self.number = self._vote(self._noted)
+        return self.number != 0
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._noted and signal.Signals(number).name != "SIGHUP":
+            _end_at_once(number)
+        self._noted = self._noted or number
 
 
 def _end_at_once(number: int) -> None:

@@ -99,7 +99,7 @@ class Trainer:
         self.tuning = tuning or NoTuning()
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
         self._clock, self._saved_step, self._flowing = clock or Clock(), -1, False
-        self._loss, self._norm = torch.zeros(()), torch.zeros(())
+        self._loss, self._own, self._norm = torch.zeros(()), 1, torch.zeros(())
 
     @property
     def finished(self) -> bool:
@@ -167,7 +167,8 @@ class Trainer:
         window, done, fine = timetable.window(state.samples_done), 0, True
         while done < window:
             size = min(timetable.batch_size, window - done)
-            fine = self._micro_step(batches, state.samples_done + done, size=size, share=size / window) and fine
+            with self.engine.accumulating(self.model, done + size < window):
+                fine = self._micro_step(batches, state.samples_done + done, size=size, window=window) and fine
             done += size
         if fine:
             self._norm = self.engine.step(self.optimizer, want_norm=(state.step + 1) % timetable.log_steps == 0)
@@ -179,23 +180,27 @@ class Trainer:
         state.samples_done += window
         self.scheduler.step()
 
-    def _micro_step(self, batches: Iterator[Any], position: int, *, size: int, share: float) -> bool:
+    def _micro_step(self, batches: Iterator[Any], position: int, *, size: int, window: int) -> bool:
         """Forward and backward of one batch; its randomness is a function of where in the run it stands.
+
+        Of several processes each has its part of the batch, and their gradients are averaged.
 
         Returns:
             Whether its gradients may be used.
         """
         batch = self._next(batches, fresh=self._flowing and position == self.state.samples_done)
-        self.engine.seed(self.state.epoch, position)
+        first, own = self.engine.ranks.own(size)
+        share = own * self.engine.ranks.size / window
+        self.engine.seed(self.state.epoch, position + first)
         batch = self.engine.move(batch)
         with self.engine.autocast():
             step = self.task.step(self.model, batch, self.criterion)
-        self._loss = step.loss
+        self._loss, self._own = step.loss, own
         if not self.guard.passes(step.loss):
             self.guard.refuse(self, batch, position)
             return False
         self.engine.backward(step.loss if share == 1.0 else step.loss * share)
-        self.train_metrics.update(step.preds, step.target, step.loss, size)
+        self.train_metrics.update(step.preds, step.target, step.loss, own)
         return True
 
     def _next(self, batches: Iterator[Any], *, fresh: bool) -> Any:
@@ -330,7 +335,7 @@ class Trainer:
 
     def _poll(self) -> None:
         """End here, with a checkpoint of this very step, when a signal asked for it."""
-        if self.interrupt.number:
+        if self.interrupt.asked():
             self._save()
             self.interrupt.raise_at(self.state.step)
 
@@ -338,7 +343,8 @@ class Trainer:
         """Values of this very step: the only place in an epoch where the loop waits for the device."""
         if not self.guard.settled():
             self.guard.refuse(self, None, None)
-        self._report.step(float(self._loss.detach()), float(self._norm), self.optimizer, self.engine.vitals())
+        loss = self.engine.ranks.mean(self._loss.detach(), self._own)
+        self._report.step(loss, float(self._norm), self.optimizer, self.engine.vitals())
 
     def _during_validation(self, batch: int) -> None:
         self.interrupt.raise_at(self.state.step)

@@ -26,6 +26,7 @@ from lightkit.config.schema.learning import (
 from lightkit.config.schema.running import (
     CheckpointConfig,
     ConsoleConfig,
+    DdpConfig,
     DeviceConfig,
     EarlyStoppingConfig,
     EmaConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "Config",
     "ConsoleConfig",
     "DataConfig",
+    "DdpConfig",
     "DeviceConfig",
     "EarlyStoppingConfig",
     "EmaConfig",

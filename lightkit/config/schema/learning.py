@@ -50,7 +50,7 @@ class DataConfig:
     split: SplitConfig
     """How the rows become train, val and test."""
     batch_size: int = 64
-    """Samples per training batch."""
+    """Samples per training batch, over all processes of `device.parallel: ddp`, each of which computes its part."""
     eval_batch_size: Optional[int] = None
     """Samples per batch in validation and test; null takes `batch_size`. No result depends on it."""
     normalize: Literal["none", "standard", "minmax", "image"] = "none"

@@ -9,6 +9,23 @@ from lightkit.config.schema.base import Target
 
 
 @dataclass
+class DdpConfig:
+    """Several processes with a copy of the model each (`device.parallel=ddp`)."""
+
+    sync_batchnorm: bool = False
+    """Batch norms take mean and variance over the whole batch instead of each process's part of it; GPUs only."""
+    bucket_mib: float = 25.0
+    """Gradients are exchanged in pieces of this many MiB while others are still being computed."""
+    find_unused: bool = False
+    """Look in every step for parameters that take no part in the loss, which else is an error; costs time."""
+    static_graph: bool = False
+    """Every step uses the same parameters in the same way: lets some activation checkpointing work, and saves time. Not
+    with `trainer.accumulate`."""
+    timeout_seconds: float = 600.0
+    """A process that keeps the others waiting for so long counts as lost, and the run ends."""
+
+
+@dataclass
 class DeviceConfig:
     """Where and how the numbers are computed."""
 
@@ -22,8 +39,13 @@ class DeviceConfig:
     `bf16` and `fp16` use autocast and keep weights and losses in fp32, `fp16` with a loss scale; `bf16-true` has
     weights and the optimizer's state in bfloat16 too, for half the memory and less exact steps; `fp64` computes
     everything in double precision. Losses and metrics are never below fp32."""
-    parallel: Literal["none", "dp"] = "none"
-    """`dp` splits each batch over the visible GPUs with `torch.nn.DataParallel`."""
+    parallel: Literal["none", "dp", "ddp"] = "none"
+    """`dp` splits each batch over the visible GPUs with `torch.nn.DataParallel`; `ddp` over processes, one a GPU, with
+    `DistributedDataParallel`."""
+    nproc: int = 1
+    """Processes to start for `ddp`; under `torchrun`, which starts them itself, leave it at 1."""
+    ddp: DdpConfig = field(default_factory=DdpConfig)
+    """Settings of `parallel: ddp`."""
     dp_dim: int = 0
     """Dimension that `dp` splits inputs in, and joins outputs in."""
     channels_last: bool = False

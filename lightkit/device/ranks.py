@@ -1,0 +1,269 @@
+"""The processes that train one model together, and what they tell each other."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.common.sharing import own_part
+
+T = TypeVar("T")
+Head = list[tuple[torch.dtype, tuple[int, ...]]]
+
+_ALIGNED = 16  # bytes: an element must not begin in the middle of another
+_LOST = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "socket", "tcpstore")
+"""Words in the messages of PyTorch's backends when another process is gone or does not answer."""
+
+
+class Ranks:
+    """The plain case: this process alone."""
+
+    rank, size, local = 0, 1, 0
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def own(self, size: int) -> tuple[int, int]:
+        """First sample and number of samples that this process computes of a batch."""
+        return 0, size
+
+    def shared(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes, in every process; an error of it is raised in every process."""
+        return make()
+
+    def agree(self, fine: bool) -> bool:
+        """Whether all processes find it fine; waits for them."""
+        return fine
+
+    def vote(self, number: int) -> int:
+        """The largest number that any process gave at its vote before this one; waits for nobody."""
+        return number
+
+    def mean(self, value: Tensor, weight: int) -> float:
+        """Mean over the processes by weight, which is a number of samples."""
+        del weight
+        return float(value)
+
+    def least(self, number: int) -> int:
+        """The smallest number that any process gives; waits for them."""
+        return number
+
+    def gather(self, tensors: Sequence[Tensor], note: Any = None) -> list[tuple[Any, list[Tensor]]]:
+        """Tensors and a note of every process in the order of the ranks, on rank 0; nothing elsewhere."""
+        return [(note, list(tensors))]
+
+    def device_name(self, name: str) -> str:
+        """The device of this process, where a configuration names one for all."""
+        return name
+
+
+class Several(Ranks):
+    """Processes that `torch.distributed` connects: this one has a number, its rank.
+
+    What is told on the way is small and goes over CPU memory (gloo); only gradients, and outputs for metrics, go from
+    GPU to GPU. Every process has to call these methods in the same order.
+
+    Args:
+        device: Where this process computes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        import torch.distributed as dist
+
+        self._dist, self._device = dist, device
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.local = local_rank()
+        self._pending: tuple[Any, Tensor] | None = None
+
+    def own(self, size: int) -> tuple[int, int]:
+        """First sample and number of samples that this process computes of a batch."""
+        return own_part(size, self.rank, self.size)
+
+    def shared(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes, in every process; an error of it is raised in every process."""
+        found: list[Any] = [None, None]
+        if self.main:
+            try:
+                found[0] = make()
+            except Exception as error:
+                known = isinstance(error, UserError)
+                found[1] = str(error) if known else f"{type(error).__name__}: {error}", getattr(error, "exit_code", 1)
+                self._dist.broadcast_object_list(found, src=0)
+                raise
+        self._dist.broadcast_object_list(found, src=0)
+        if found[1] is not None:
+            raise UserError(found[1][0], exit_code=found[1][1])
+        made: T = found[0]
+        return made
+
+    def agree(self, fine: bool) -> bool:
+        """Whether all processes find it fine; waits for them."""
+        return bool(self.least(int(fine)))
+
+    def least(self, number: int) -> int:
+        """The smallest number that any process gives; waits for them."""
+        found = torch.tensor([number])
+        self._dist.all_reduce(found, op=self._dist.ReduceOp.MIN)
+        return int(found.item())
+
+    def vote(self, number: int) -> int:
+        """The largest number that any process gave at its vote before this one; waits for nobody.
+
+        The votes are exchanged while the processes compute, which is why the outcome comes one call later, in all of
+        them at the same call.
+        """
+        before = self._outcome()
+        ballot = torch.tensor([number])
+        self._pending = self._dist.all_reduce(ballot, op=self._dist.ReduceOp.MAX, async_op=True), ballot
+        return before
+
+    def _outcome(self) -> int:
+        if self._pending is None:
+            return 0
+        (work, ballot), self._pending = self._pending, None
+        work.wait()
+        return int(ballot.item())
+
+    def mean(self, value: Tensor, weight: int) -> float:
+        """Mean over the processes by weight, which is a number of samples."""
+        sums = torch.tensor([float(value) * weight if weight else 0.0, float(weight)], dtype=torch.float64)
+        self._dist.all_reduce(sums)
+        return float(sums[0] / sums[1]) if sums[1] else math.nan
+
+    def gather(self, tensors: Sequence[Tensor], note: Any = None) -> list[tuple[Any, list[Tensor]]]:
+        """Tensors and a note of every process in the order of the ranks, on rank 0; nothing elsewhere.
+
+        Numbers, shapes and types of the tensors may differ between the processes. A note is a plain value.
+        """
+        told: list[Any] = [None] * self.size
+        self._dist.all_gather_object(told, (note, [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]))
+        longest = max(sum(_room(dtype, shape) for dtype, shape in head) for _, head in told)
+        mine = _packed(tensors, longest, self._device)
+        found = [torch.empty_like(mine) for _ in told] if self.main else None
+        if longest:
+            self._dist.gather(mine, found, dst=0)
+        return [(known, _unpacked(flat, head)) for flat, (known, head) in zip(found or [], told)]
+
+    def device_name(self, name: str) -> str:
+        """The GPU whose number is this process's on its machine; each process has one of its own."""
+        return f"cuda:{self.local}" if self._device.type == "cuda" else name
+
+    def close(self) -> None:
+        """Leave in good order; not to be called when something went wrong, as others may be gone."""
+        self._outcome()
+        self._dist.destroy_process_group()
+
+
+def _room(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+    return -(-math.prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
+
+
+def _packed(tensors: Sequence[Tensor], length: int, device: torch.device) -> Tensor:
+    """The bytes of all tensors one after the other."""
+    flat, at = torch.zeros(length, dtype=torch.uint8, device=device), 0
+    for tensor in tensors:
+        data = tensor.detach().to(device).contiguous().reshape(-1).view(torch.uint8)
+        flat[at : at + len(data)] = data
+        at += _room(tensor.dtype, tuple(tensor.shape))
+    return flat
+
+
+def _unpacked(flat: Tensor, head: Head) -> list[Tensor]:
+    tensors, at = [], 0
+    for dtype, shape in head:
+        end = at + math.prod(shape) * dtype.itemsize
+        tensors.append(flat[at:end].view(dtype).reshape(shape))
+        at += _room(dtype, shape)
+    return tensors
+
+
+def world_size() -> int:
+    """How many processes a launcher started to train together, 1 where none did."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_rank() -> int:
+    """Number of this process among those of its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+@contextmanager
+def joined(parallel: str, name: str, *, batch_size: int, nproc: int = 1, timeout: float = 600.0) -> Iterator[Ranks]:
+    """While inside, this process is one of those that a launcher (ours or `torchrun`) started.
+
+    Args:
+        parallel: Way to use several devices; those without ranks stay alone.
+        name: The device, as the configuration has it.
+        batch_size: Samples per training batch, which all of them share.
+        nproc: Processes a machine that the configuration asks for.
+        timeout: Seconds after which a process that does not answer counts as lost.
+
+    Raises:
+        UserError: The launcher started another number of processes than the configuration asks for, processes that
+            have nothing to share, or more than there are GPUs.
+    """
+    count = world_size()
+    _check_launched(parallel, count, batch_size=batch_size, nproc=nproc)
+    if count == 1:
+        yield Ranks()
+        return
+    import torch.distributed as dist
+
+    device = _device(name)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    ranks = Several(device)
+    yield ranks
+    ranks.close()
+
+
+def _check_launched(parallel: str, count: int, *, batch_size: int, nproc: int) -> None:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
+    if count > 1 and parallel not in RANKED:
+        what = f"a launcher started {count} processes for a run that is for one"
+        raise UserError(what, key="device.parallel", received=parallel, choices=RANKED, fix="device.parallel=ddp")
+    if nproc > 1 and nproc != here:
+        what = "these processes are started by the command line" if count == 1 else f"torchrun started {here} here"
+        fix = "`lightkit train`, or torchrun with device.nproc=1"
+        raise UserError(what, key="device.nproc", received=nproc, fix=fix)
+    if count > batch_size:
+        what = f"{count} processes share each batch, and some would never have a sample"
+        raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
+
+
+RANKED = ("ddp",)
+"""Ways of `device.parallel` with several processes."""
+
+
+def _device(name: str) -> torch.device:
+    """Where this process computes; before anything else is done with a GPU."""
+    kind = name.partition(":")[0]
+    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    found, local = torch.cuda.device_count(), local_rank()
+    if kind == "mps" or local >= found:
+        what = f"{local + 1} processes or more are here for {found} GPU{'' if found == 1 else 's'}"
+        fix = "as many processes as GPUs, or device.name=cpu"
+        raise UserError(what, key="device.nproc", received=local + 1, fix=fix)
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that another process is gone or does not answer."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not isinstance(error, RuntimeError):
+        return False
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or (dist.is_initialized() and any(word in text for word in _LOST))

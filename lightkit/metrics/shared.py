@@ -1,0 +1,131 @@
+"""Metrics of a split whose batches several processes compute together: rank 0 counts what all of them found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+BLOCK = 32
+"""Batches whose results are exchanged at once."""
+BLOCK_BYTES = 1 << 26
+"""Fewer of them where the results of one process take more than this."""
+
+
+class Group(Protocol):
+    """The processes: see `lightkit.device.ranks.Ranks`."""
+
+    @property
+    def main(self) -> bool:
+        """Whether this is rank 0."""
+
+    def shared(self, make: Callable[[], Any]) -> Any:
+        """What rank 0 makes, in every process."""
+
+    def least(self, number: int) -> int:
+        """The smallest number that any process gives."""
+
+    def gather(self, tensors: Sequence[Tensor], note: Any) -> list[tuple[Any, list[Tensor]]]:
+        """Tensors and note of every process, on rank 0."""
+
+
+class Gathered:
+    """Collects the results of all processes on rank 0, in the order of the samples.
+
+    There the meter gets them as if one process had computed all of it: no sample is counted twice, any metric will do,
+    and its state is that of a run with one process. Results are exchanged a block of batches at a time; all processes
+    do so after the same batch.
+
+    Args:
+        meter: Metrics, or anything else with their `update`; used on rank 0 only.
+        ranks: The processes.
+        block: Most batches in a block.
+    """
+
+    def __init__(self, meter: Any, ranks: Group, *, block: int = BLOCK) -> None:
+        self.meter, self._ranks, self._most = meter, ranks, block
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tensors: list[list[Tensor]] = []
+        self._sizes: list[int] = []
+        self._block = 1
+
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int) -> None:
+        """Queue the results of this process's part of a batch.
+
+        Args:
+            preds: Output of the model, samples in dimension 0; None leaves the metrics alone.
+            target: What it was compared with.
+            loss: Mean loss over the samples of the part.
+            size: Samples in the part; 0 where the process had to compute something that counts for nothing.
+        """
+        found = [loss] if preds is None or target is None else [loss, preds, target]
+        self._tensors.append([tensor.detach() for tensor in found] if size else [])
+        self._sizes.append(size)
+        if len(self._sizes) >= self._block:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Hand what is queued to the meter; every process calls it after the same batch."""
+        tensors, sizes, self._tensors, self._sizes = self._tensors, self._sizes, [], []
+        if not sizes:
+            return
+        flat = [tensor for some in tensors for tensor in some]
+        each = max(1, sum(tensor.nbytes for tensor in flat) // len(sizes))
+        self._block = self._ranks.least(max(1, min(self._most, BLOCK_BYTES // each)))
+        note = [(size, len(some)) for size, some in zip(sizes, tensors)]
+        # A batch after the other, and of each the parts in the order of the ranks: that of the samples.
+        for parts in zip(*(_cut(*found) for found in self._ranks.gather(flat, note))):
+            for size, part in parts:
+                if size:
+                    loss, preds, target = part if len(part) > 1 else (*part, None, None)
+                    self.meter.update(preds, target, loss, size)
+
+
+class SharedMetrics(Gathered):
+    """`SplitMetrics` over several processes; the values are those of rank 0 in all of them."""
+
+    @property
+    def prefix(self) -> str:
+        """Name of the split."""
+        name: str = self.meter.prefix
+        return name
+
+    @property
+    def figures_data(self) -> dict[str, Any]:
+        """Results that are no numbers; on rank 0."""
+        found: dict[str, Any] = self.meter.figures_data
+        return found
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._forget()
+        self.meter.reset()
+
+    def compute(self) -> dict[str, float]:
+        """The values since `reset`, by name."""
+        self.exchange()
+        values: dict[str, float] = self._ranks.shared(self.meter.compute)
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything counted, as one process would have it, on rank 0; nothing counted elsewhere."""
+        self.exchange()
+        state: dict[str, Any] = self.meter.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, on rank 0; the others begin with nothing."""
+        self._forget()
+        if self._ranks.main:
+            self.meter.load_state_dict(state)
+        else:
+            self.meter.reset()
+
+
+def _cut(note: list[tuple[int, int]], flat: list[Tensor]) -> list[tuple[int, list[Tensor]]]:
+    """The tensors of each batch again."""
+    rest = iter(flat)
+    return [(size, [next(rest) for _ in range(count)]) for size, count in note]

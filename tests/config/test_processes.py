@@ -1,0 +1,37 @@
+"""Several processes in a configuration: refused before torch is imported where they cannot share a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.config import compose
+
+
+def test_two_processes_compose() -> None:
+    cfg = compose(["device=ddp"]).cfg
+    assert (cfg.device.parallel, cfg.device.nproc, cfg.device.ddp.bucket_mib) == ("ddp", 2, 25.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["device.nproc=2"], r"device\.nproc: several processes share a run only with device\.parallel=ddp"),
+        (["device.nproc=2", "device.parallel=dp"], r"device\.nproc: several processes share"),
+        (["device=ddp", "device.name=cuda:1"], r"device\.name: one device cannot be that of several processes"),
+        (["device=ddp", "device.name=mps"], r"device\.name: one device cannot be"),
+        (["device=ddp", "device.nproc=9", "data.batch_size=8"], r"data\.batch_size: 9 processes (.|\n)*at least 9"),
+        (["device=ddp", "data.eval_batch_size=1"], r"data\.eval_batch_size: 2 processes \(device\.nproc\) share each"),
+        (["device=ddp", "device.nproc=0"], r"device\.nproc: out of range"),
+        (["device.ddp.bucket_mib=0"], r"device\.ddp\.bucket_mib: out of range"),
+        (["device.ddp.timeout_seconds=-1"], r"device\.ddp\.timeout_seconds: out of range"),
+        (
+            ["device.ddp.static_graph=true", "trainer.accumulate=2"],
+            r"static_graph: PyTorch cannot add up gradients over",
+        ),
+        (["device.ddp.bucket=3"], r"device\.ddp\.bucket"),
+    ],
+)
+def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        compose(overrides)

@@ -1,0 +1,237 @@
+"""Runs in two processes on the CPU against the same run in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
+from lightkit.runner import Runner
+from lightkit.runner.traced import Job, settings_of
+from lightkit.trainer import Callback
+from tests.runner.processes import configured, far, go_on, series, together, train
+
+LOST = 7
+
+
+def content(place: Path) -> dict[str, Any]:
+    found = CheckpointStore(place / "checkpoints").load_newest()
+    assert found is not None
+    return found[1]
+
+
+def same_bits(one: Path, other: Path) -> None:
+    assert series(one) == series(other)
+    first, second = content(one), content(other)
+    assert first["state"] | {"last": 0, "best": 0} == second["state"] | {"last": 0, "best": 0}
+    assert first["model"].keys() == second["model"].keys()
+    for name, tensor in first["model"].items():
+        assert torch.equal(tensor, second["model"][name]), name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("data.batch_size=9", "trainer.accumulate=2", "data.eval_batch_size=5"),
+        ("trainer.ema.decay=0.9", "trainer.clip_norm=0.5", "trainer.validate_unit=step", "trainer.validate_every=3"),
+        ("data.mixup.alpha=0.4", "data.batch_size=17"),
+        ("data=diabetes", "data.batch_size=101"),
+    ],
+    ids=["plain", "accumulation", "average", "mixup", "regression"],
+)
+def test_two_processes_learn_what_one_does(changes: tuple[str, ...], tmp_path: Path) -> None:
+    cfg = configured(*changes, *(() if "data=diabetes" in changes else ("model.dropout=0.0",)))
+    Runner(cfg, tmp_path / "one").run()
+    train(tmp_path / "two", cfg, 2)
+    assert far(tmp_path / "one", tmp_path / "two") == []
+    result = json.loads((tmp_path / "two" / "result.json").read_text())
+    assert result["status"] == "finished"
+
+
+def test_augmented_images(tmp_path: Path) -> None:
+    images = ("data=shapes", "data.batch_size=20")
+    sizes = [f"data.dataset.{name}={size}" for name, size in (("size", 16), ("train", 90), ("val", 24), ("test", 24))]
+    turned = "data.augment=[{_target_: lightkit.data.transforms.RandomAffine}]"
+    cfg = configured(*images, *sizes, turned, "trainer.epochs=1")
+    Runner(cfg, tmp_path / "one").run()
+    train(tmp_path / "two", cfg, 2)
+    assert far(tmp_path / "one", tmp_path / "two") == []
+
+
+def test_samples_read_one_by_one_in_loader_processes(tmp_path: Path) -> None:
+    drawing = ("data=custom", "data.dataset._target_=tests.resume.sets.Drawing", "data.num_workers=1")
+    cfg = configured(*drawing, "trust=[tests]", "trainer.epochs=1")
+    Runner(cfg, tmp_path / "one").run()
+    train(tmp_path / "two", cfg, 2)
+    assert far(tmp_path / "one", tmp_path / "two") == []
+
+
+def test_a_batch_smaller_than_the_number_of_processes(tmp_path: Path) -> None:
+    # 124 rows in batches of 41: the last has one sample, and evaluation ends on one with two.
+    cfg = configured("data.batch_size=41", "data.eval_batch_size=4", "model.dropout=0.0")
+    Runner(cfg, tmp_path / "one").run()
+    train(tmp_path / "three", cfg, 3)
+    assert far(tmp_path / "one", tmp_path / "three") == []
+
+
+def test_dropout_differs_between_processes_and_repeats_bit_by_bit(tmp_path: Path) -> None:
+    cfg = configured("model.dropout=0.5")
+    same_bits(train(tmp_path / "first", cfg, 2), train(tmp_path / "second", cfg, 2))
+
+
+class EndAt(Callback):
+    """Ends a process in mid-run; `how` is told its rank."""
+
+    def __init__(self, step: int, how: Any) -> None:
+        self.at, self.how = step, how
+
+    def on_step(self, trainer: Any) -> None:
+        if trainer.state.step == self.at:
+            self.how(trainer.engine.ranks.rank)
+
+
+class Ending(Runner):
+    """A run with such a callback."""
+
+    def __init__(self, cfg: Any, place: Path, end: EndAt) -> None:
+        super().__init__(cfg, place)
+        self._end = end
+
+    def _build(self, *, pretrained: bool) -> Any:
+        parts = super()._build(pretrained=pretrained)
+        parts.callbacks["end"] = self._end
+        return parts
+
+
+def ended(place: Path, cfg: Any, at: int, how: Any, *, count: int = 2) -> list[int]:
+    return together(lambda: Ending(cfg, place, EndAt(at, how)).run(), count, place.with_name(f"{place.name}.log"))
+
+
+def terminate(rank: int) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def kill(rank: int) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_signal_to_one_ends_all_at_the_same_step_and_resume_has_the_same_bits(tmp_path: Path) -> None:
+    cfg = configured("model.dropout=0.5", "trainer.ema.decay=0.9")
+    whole = train(tmp_path / "whole", cfg, 2)
+    assert ended(tmp_path / "cut", cfg, 3, terminate) == [128 + signal.SIGTERM] * 2
+    assert 0 < content(tmp_path / "cut")["state"]["step"] <= 5
+    same_bits(whole, go_on(tmp_path / "cut", 2))
+
+
+def test_averages_of_batch_norms_come_back(tmp_path: Path) -> None:
+    cfg = configured("model.norm=batch", "trainer.ema.decay=0.9", "data.drop_last=true")
+    whole = train(tmp_path / "whole", cfg, 2)
+    assert ended(tmp_path / "cut", cfg, 3, terminate) == [143, 143]
+    same_bits(whole, go_on(tmp_path / "cut", 2))
+
+
+def test_another_number_of_processes_goes_on(tmp_path: Path) -> None:
+    cfg = configured("model.dropout=0.0", "data.batch_size=10")
+    Runner(cfg, tmp_path / "one").run()
+    place = tmp_path / "changing"
+    assert ended(place, cfg, 3, terminate) == [143, 143]
+    assert ended_again(place, 8) == [143]
+    go_on(place, 2)
+    assert far(tmp_path / "one", place) == []
+
+
+def ended_again(place: Path, at: int) -> list[int]:
+    from lightkit.config import load_run
+
+    cfg = load_run(place).cfg
+    end = EndAt(at, lambda rank: os.kill(os.getpid(), signal.SIGTERM))
+    return together(lambda: Ending(cfg, place, end).run(resume=True), 1, place.with_name("again.log"))
+
+
+def test_a_killed_process_ends_the_run_and_it_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
+    cfg = configured("model.dropout=0.5", "checkpoint.every_steps=2")
+    whole = train(tmp_path / "whole", cfg, 2)
+    assert ended(tmp_path / "cut", cfg, 5, kill) == [LOST, -signal.SIGKILL]
+    result = json.loads((tmp_path / "cut" / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert "another process of this run has ended" in result["reason"]
+    assert content(tmp_path / "cut")["state"]["step"] == 4
+    same_bits(whole, go_on(tmp_path / "cut", 2))
+
+
+def test_one_that_fails_takes_the_others_along(tmp_path: Path) -> None:
+    def fail(rank: int) -> None:
+        if rank == 1:
+            raise RuntimeError("only here")
+
+    assert ended(tmp_path / "run", configured(), 2, fail) == [LOST, 1]
+    assert "only here" in (tmp_path / "run.log-1").read_text()
+
+
+def test_a_process_that_hangs_is_noticed(tmp_path: Path) -> None:
+    def hang(rank: int) -> None:
+        if rank == 1:
+            time.sleep(6)
+
+    codes = ended(tmp_path / "run", configured("device.ddp.timeout_seconds=2"), 2, hang)
+    assert codes == [LOST, LOST]  # the second when it wakes up and finds nobody there
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+
+
+def test_they_are_not_verified() -> None:
+    job = Job(folder="", trace="", overrides=("device=ddp", "data=wine"))
+    with pytest.raises(UserError, match=r"device\.nproc: runs of one process only can be verified(.|\n)*nproc=1"):
+        settings_of(job)
+
+
+def test_from_python_they_are_not_started(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"device\.nproc: these processes are started by the command line"):
+        Runner(configured("device.nproc=2"), tmp_path / "run").run()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("action", ["stop", "skip", "rollback"])
+def test_a_bad_loss_in_one_process_concerns_all(action: str, tmp_path: Path) -> None:
+    class Spoilt(Runner):
+        def _build(self, *, pretrained: bool) -> Any:
+            parts = super()._build(pretrained=pretrained)
+            inner, counted = parts.criterion, [0]
+
+            def criterion(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+                counted[0] += output.requires_grad
+                bad = parts.engine.ranks.rank == 1 and counted[0] == 4 and output.requires_grad
+                return inner(output, target) * (torch.nan if bad else 1.0)
+
+            object.__setattr__(parts, "criterion", criterion)
+            return parts
+
+    cfg = configured(f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2", "logger.every_steps=1")
+    codes = together(lambda: Spoilt(cfg, tmp_path / "run").run(), 2, tmp_path / "log")
+    told = "".join(path.read_text() for path in tmp_path.glob("log-*"))
+    assert codes == ([3, 3] if action == "stop" else [0, 0]), told
+    if action != "stop":
+        state = content(tmp_path / "run")["state"]
+        assert state["skipped" if action == "skip" else "rollbacks"] == 1
+
+
+def test_fine_tuning_in_phases(tmp_path: Path) -> None:
+    gradual = ("finetune.freeze=['@body']", "finetune.gradual.every_steps=4", "model.hidden=[8,8]", "model.dropout=0.0")
+    cfg = configured(*gradual, "trainer.epochs=3")
+    Runner(cfg, tmp_path / "one").run()
+    train(tmp_path / "two", cfg, 2)
+    assert far(tmp_path / "one", tmp_path / "two") == []
+    phases = json.loads((tmp_path / "two" / "finetune.json").read_text())["audit"]
+    assert len({row["phase"] for row in phases}) == 3
+    assert ended(tmp_path / "cut", cfg, 6, terminate) == [143, 143]
+    same_bits(tmp_path / "two", go_on(tmp_path / "cut", 2))
