@@ -39,7 +39,8 @@ ONLY_IN = {
     "timm": ("lightkit/models/",),
     "peft": ("lightkit/finetune/peft_bridge.py",),
     "matplotlib": ("lightkit/metrics/", "lightkit/loggers/"),
-    "pynvml": ("lightkit/device/",),
+    "pynvml": ("lightkit/device/nvml.py",),
+    "psutil": ("lightkit/device/",),
 }
 NEVER_IN = {
     "torch": ("lightkit/cli/", "lightkit/config/"),

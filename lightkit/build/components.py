@@ -88,11 +88,11 @@ def build(
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)
-    model, task = engine.place(made.model), build_task(cfg, data.info, engine, trains=trains)
+    model, task = engine.place_model(made.model), build_task(cfg, data.info, engine, trains=trains)
     criterion = build_loss(cfg, data.info, engine)
     rehearse(data, model, task, criterion, engine)
     network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
-    optimizer = build_optimizer(cfg, made, timetable)
+    optimizer = build_optimizer(cfg, made, timetable, engine)
     scheduler = build_scheduler(cfg, optimizer, timetable)
     return Components(
         data=data,

@@ -12,6 +12,7 @@ from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
 from lightkit.data import DataInfo
 from lightkit.device import Engine
+from lightkit.device.implementation import FLAGS
 from lightkit.optim.groups import parameter_groups
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.distill import Distillation
@@ -19,8 +20,11 @@ from lightkit.trainer.tasks import Task
 from lightkit.trainer.timetable import Timetable
 
 
-def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable) -> Optimizer:
-    """The optimizer over named groups that hold every parameter that ever trains once."""
+def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine: Engine) -> Optimizer:
+    """The optimizer over named groups that hold every parameter that ever trains once.
+
+    How it steps goes by the device, unless the configuration of the optimizer says so itself.
+    """
     settings: dict[str, Any] = {
         "lr": cfg.optim.get("lr"),
         "weight_decay": cfg.optim.get("weight_decay"),
@@ -29,7 +33,9 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable) -> Opt
         "layer_decay": cfg.optim.get("layer_decay"),
     }
     groups = parameter_groups(made.model, **settings | _of_finetuning(cfg, made, timetable))
-    return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups)
+    own = any(cfg.optim.get(flag) is not None for flag in FLAGS)
+    steps = {} if own else engine.implementation(made.model)
+    return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups, **steps)
 
 
 def _of_finetuning(cfg: DictConfig, made: Network, timetable: Timetable) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from lightkit.config.project import located
 from lightkit.config.schema import FinetuneConfig
 from lightkit.data import DataInfo
 from lightkit.device import Engine
-from lightkit.finetune.head import find_head
-from lightkit.finetune.plain import merged_state
+from lightkit.finetune.head import find_head, outputs_of
+from lightkit.finetune.plain import merged_state, plain_names
 from lightkit.finetune.prepare import Prepared, prepare
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.timetable import Timetable
@@ -112,16 +112,32 @@ def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine) -> Weights
 
 
 def trained_network(run: Path, info: DataInfo, engine: Engine, *, key: str = "finetune.weights.path") -> nn.Module:
-    """The network of a run with its best weights, for data like its own.
+    """The network of a run with its best weights, for inputs like these and with as many outputs as it has learnt.
 
     Raises:
-        UserError: It is not the folder of a run, or has no weights.
+        UserError: It is not the folder of a run, has no weights, or is for inputs of another kind.
     """
     if not (run / "config.yaml").is_file():
         raise UserError("not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them")
-    model = build_network(load_run(run).cfg, info, engine, pretrained=False).model
-    load_weights(model, read_weights(run))
+    cfg, weights = load_run(run).cfg, read_weights(run)
+    model = build_network(cfg, info, engine, pretrained=False).model
+    learnt = _with_outputs_of(weights.state, model, info)
+    if learnt != info:
+        model = build_network(cfg, learnt, engine, pretrained=False).model
+    load_weights(model, weights)
     return model
+
+
+def _with_outputs_of(state: Mapping[str, torch.Tensor], model: nn.Module, info: DataInfo) -> DataInfo:
+    """The facts about the data, but for the number of outputs, which is that of a run's own output layer."""
+    head = find_head(model)
+    live = {plain: own for own, plain in plain_names(model).items()}
+    weight = state.get(live.get(f"{head}.weight", ""))
+    if head is None or weight is None or len(weight) == outputs_of(model, head):
+        return info
+    if info.vocab_size is not None:
+        return replace(info, vocab_size=len(weight))
+    return replace(info, num_classes=len(weight), class_names=())
 
 
 def base_state(made: Network) -> dict[str, torch.Tensor]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from torch import nn
 
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
@@ -16,26 +16,28 @@ from lightkit.config import instantiate, to_plain
 from lightkit.data import Data, DataInfo, build_data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
+from lightkit.device.switches import Switches
 from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, TensorBoardLogger
 from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.fit import check_hooks, check_monitor, check_targets
+from lightkit.trainer.guard import KEPT, Kept
 from lightkit.trainer.tasks import Criterion, Supervised
 from lightkit.trainer.timetable import Timetable
 
 
 def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     """Choose the device and make everything random a function of the seed from here on."""
-    options = to_plain(cfg.device.get(cfg.device.parallel) or {})
-    options.pop("timeout_seconds", None)
+    options = to_plain(cfg.device)
+    switches = {field.name: options.pop(field.name) for field in fields(Switches)}
+    settings = {name: options.pop(name) for name in ("ddp", "fsdp")}
+    parallel = {key: value for key, value in settings.get(options["parallel"], {}).items() if key != "timeout_seconds"}
+    del options["nproc"]
     return Engine(
-        cfg.device.name,
-        precision=cfg.device.precision,
-        parallel=cfg.device.parallel,
-        parallel_options=options,
+        **options,
+        switches=Switches(**switches),
+        parallel_options=parallel,
         ranks=ranks,
-        deterministic=cfg.device.deterministic,
-        threads=cfg.device.threads,
         seed=cfg.seed,
         clip_norm=cfg.trainer.clip_norm,
         clip_value=cfg.trainer.clip_value,
@@ -74,8 +76,8 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
 
 def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
     """The loss; one with tensors of its own (class weights) goes to the device."""
-    loss = instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes())
-    return engine.place(loss) if isinstance(loss, nn.Module) else loss
+    loss: Criterion = engine.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
+    return loss
 
 
 def build_metrics(cfg: DictConfig, split: str, info: DataInfo, engine: Engine) -> SplitMetrics | SharedMetrics:
@@ -91,7 +93,7 @@ def _make_metrics(nodes: DictConfig, key: str, sizes: dict[str, Any]) -> dict[st
 
 
 def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
-    """Early stopping where asked for, then the user's own callbacks in their order."""
+    """Early stopping where asked for, then the user's own callbacks in their order, and the states to roll back to."""
     stopping, callbacks = cfg.trainer.early_stopping, dict[str, Callback]()
     if stopping.patience is not None:
         callbacks["early_stopping"] = EarlyStopping(
@@ -100,6 +102,8 @@ def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
     for name, node in cfg.trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
         check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")
+    if cfg.trainer.nonfinite.action == "rollback":
+        callbacks[KEPT] = Kept()
     return callbacks
 
 

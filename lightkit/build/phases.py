@@ -30,7 +30,13 @@ def build_plan_of(parts: Components) -> Plan:
 
 
 def build_tuning(
-    parts: Components, plan: Plan, *, audit: str, report: Callable[[str], None], skipped: Callable[[], int]
+    parts: Components,
+    plan: Plan,
+    *,
+    audit: str,
+    report: Callable[[str], None],
+    skipped: Callable[[], int],
+    ended: Callable[[], None] = lambda: None,
 ) -> NoTuning:
     """What holds the network to its phases; nothing in plain training.
 
@@ -40,6 +46,7 @@ def build_tuning(
         audit: What happens where they differ: `fail`, `warn` or `none`.
         report: Takes lines for people.
         skipped: Tells how many optimizer steps were left out so far.
+        ended: Called when the audit has looked at a phase that ended.
 
     Raises:
         UserError: A new output layer is never trained.
@@ -57,5 +64,6 @@ def build_tuning(
         must_train=prepared.fresh,
         rate_scale=lambda: parts.scheduler.rate_scale,
         skipped=skipped,
+        ended=ended,
     )
     return Tuning(parts.model, prepared.phases, witness=None if audit == "none" else witness)

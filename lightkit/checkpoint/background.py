@@ -36,15 +36,19 @@ class BackgroundStore(CheckpointStore):
         # An error that nobody came for is told when the store is thrown away, or by the interpreter's exit.
         weakref.finalize(self, _tell, self._under_way)
 
-    def save(self, content: dict[str, Any], *, step: int, value: float | None = None, epoch: int | None = None) -> Path:
+    def save(self, content: dict[str, Any], **options: Any) -> Path:
         """Copy the content and have it written; first wait for the save before.
+
+        Args:
+            content: Tensors and plain types.
+            **options: Those of `CheckpointStore.save`.
 
         Raises:
             TypeError: `content` holds another type; the message names its key path.
             UserError: The save before could not be written.
         """
         self.flush()
-        return super().save(content, step=step, value=value, epoch=epoch)
+        return super().save(content, **options)
 
     def flush(self) -> None:
         """Wait until the save under way is on the disk.

@@ -95,6 +95,7 @@ def write_model(model: nn.Module, path: Path) -> None:
         UserError: The model cannot be pickled, or the file cannot be written; one of that name is as it was.
     """
     at_host = copy.deepcopy(model).cpu()
+    _drop_transient(at_host)
     try:
         _write(path, lambda file: torch.save(at_host, _as_file(file)))
     except (AttributeError, TypeError) as error:  # what pickle raises for functions defined in place
@@ -113,6 +114,14 @@ def write_checkpoint(content: dict[str, Any], path: Path) -> None:
         raise UserError("only a lightkit checkpoint holds the state of a run", key=str(path), fix=fix)
     plain = to_plain(upgrade(content))
     _write(path, lambda file: torch.save(plain, _as_file(file)))
+
+
+def _drop_transient(model: nn.Module) -> None:
+    """Take off the hooks that belong to the run: the device room's, which mark themselves."""
+    for module in model.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for number in [number for number, hook in hooks.items() if getattr(hook, "transient", False)]:
+                del hooks[number]
 
 
 def _at_host(value: Any) -> Any:

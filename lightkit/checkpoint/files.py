@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
+
+from lightkit.common.disk import sync_folder
 
 _BLOCK_BYTES = 1 << 20
 
@@ -56,8 +57,41 @@ class HashingFile:
         return self._hash.hexdigest()
 
 
-def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) -> tuple[str, int]:
-    """Write a file under another name, force it to the disk, then give it its name.
+class Draft:
+    """A file that is whole and on the disk, and only has to get its name.
+
+    Args:
+        path: The name it will get.
+        unfinished: The name it has.
+        sha256: Its checksum, in hex.
+        count_bytes: Its size.
+    """
+
+    def __init__(self, path: Path, unfinished: Path, sha256: str, count_bytes: int) -> None:
+        self.path, self.sha256, self.count_bytes = path, sha256, count_bytes
+        self._unfinished = unfinished
+
+    def publish(self) -> None:
+        """Give it its name, for good.
+
+        Raises:
+            OSError: It cannot be renamed; it is gone then, and `path` is as it was.
+        """
+        try:
+            self._unfinished.replace(self.path)
+        except BaseException:
+            self.discard()
+            raise
+        sync_folder(self.path.parent)
+
+    def discard(self) -> None:
+        """Delete it if it has not got its name."""
+        with contextlib.suppress(OSError):
+            self._unfinished.unlink()
+
+
+def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) -> Draft:
+    """Write a file under another name and force it to the disk.
 
     Args:
         path: The file to make or replace.
@@ -65,11 +99,8 @@ def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scrat
         scratch: Name of the unfinished file in the same folder. A left-over of that name is overwritten, so that
             crashes don't pile up files.
 
-    Returns:
-        SHA-256 in hex and size in bytes.
-
     Raises:
-        OSError: The disk is full, or the folder cannot be written; `path` is as it was.
+        OSError: The disk is full, or the folder cannot be written.
     """
     unfinished = path.with_name(scratch)
     try:
@@ -77,27 +108,25 @@ def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scrat
             target = HashingFile(raw)
             fill(target)
             digest = target.finish()
-        unfinished.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise
-    sync_folder(path.parent)
-    return digest, target.count_bytes
+    return Draft(path, unfinished, digest, target.count_bytes)
 
 
-def sync_folder(folder: Path) -> None:
-    """Force the folder's list of names to the disk; a rename is lost in a power cut otherwise."""
-    if os.name == "nt":
-        return  # Windows cannot open a folder, and needs no such call
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems have no such call
-            raise
-    finally:
-        os.close(handle)
+def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) -> tuple[str, int]:
+    """Write a file under another name, force it to the disk, then give it its name; the arguments are `draft`'s.
+
+    Returns:
+        SHA-256 in hex and size in bytes.
+
+    Raises:
+        OSError: The disk is full, or the folder cannot be written; `path` is as it was.
+    """
+    made = draft(path, fill, scratch=scratch)
+    made.publish()
+    return made.sha256, made.count_bytes
 
 
 def sha256(path: Path) -> str:

@@ -8,6 +8,9 @@ import torch
 
 from lightkit.checkpoint.plain import to_plain
 
+_Buffer = tuple[tuple[Any, ...], torch.Tensor]
+"""What a tensor is like, and the memory for it."""
+
 
 class HostBuffers:
     """Copies nested tensors into host memory, which is used again for the next copy of the same shapes.
@@ -17,7 +20,7 @@ class HostBuffers:
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[str, torch.Tensor] = {}
+        self._buffers: dict[str, _Buffer] = {}
         self._events: list[torch.cuda.Event] = []
 
     def copy(self, content: Any) -> Any:
@@ -46,8 +49,8 @@ class HostBuffers:
 class _Copy:
     """One pass over the tensors: the buffers of the pass before by key path, and those of this one."""
 
-    def __init__(self, old: dict[str, torch.Tensor]) -> None:
-        self.old, self.fresh = old, dict[str, torch.Tensor]()
+    def __init__(self, old: dict[str, _Buffer]) -> None:
+        self.old, self.fresh = old, dict[str, _Buffer]()
         self._same: dict[tuple[Any, ...], torch.Tensor] = {}
         self._jobs: dict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
 
@@ -55,16 +58,21 @@ class _Copy:
         """The place the tensor will be copied to."""
         if tensor.layout is not torch.strided:
             return tensor.to("cpu", copy=True)
-        facts = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
-        if facts in self._same and tensor.numel():
-            return self._same[facts].detach()  # another tensor of the same memory, as in the state
-        buffer = self.old.get(where)
-        if buffer is None or not _fits(buffer, tensor):
-            buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-        targets, sources = self._jobs.setdefault(tensor.device, ([], []))
+        device = tensor.device
+        kind = (tensor.shape, tensor.dtype, tensor.stride(), device)
+        place = (tensor.data_ptr(), *kind)
+        if place in self._same and tensor.numel():
+            return self._same[place].detach()  # another tensor of the same memory, as in the state
+        held = self.old.get(where)
+        if held is None or held[0] != kind:
+            held = (kind, torch.empty_like(tensor, device="cpu", pin_memory=device.type == "cuda"))
+        self.fresh[where], buffer = held, held[1]
+        self._same[place] = buffer
+        if device not in self._jobs:
+            self._jobs[device] = ([], [])
+        targets, sources = self._jobs[device]
         targets.append(buffer)
         sources.append(tensor)
-        self.fresh[where] = self._same[facts] = buffer
         return buffer
 
     def run(self) -> list[torch.cuda.Event]:
@@ -73,8 +81,3 @@ class _Copy:
             torch._foreach_copy_(targets, sources, non_blocking=device.type == "cuda")
         queued = [device for device in self._jobs if device.type == "cuda"]
         return [torch.cuda.current_stream(device).record_event() for device in queued]
-
-
-def _fits(buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
-    same = buffer.shape == tensor.shape and buffer.dtype == tensor.dtype and buffer.stride() == tensor.stride()
-    return same and (not tensor.is_cuda or buffer.is_pinned())

@@ -10,9 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lightkit.checkpoint.files import write_atomically
+from lightkit.checkpoint.files import Draft, draft
+from lightkit.common.errors import UserError
 
 NAME = "manifest.json"
+UNFINISHED = f"{NAME}.unfinished"
+"""A manifest that has not got its name yet."""
 VERSION = 1
 _FILE = re.compile(r"step-\d+(-\d+)?\.pt")
 
@@ -44,24 +47,28 @@ def is_checkpoint_name(name: str) -> bool:
     return _FILE.fullmatch(name) is not None
 
 
-def read(folder: Path) -> list[Entry]:
+def read(folder: Path, name: str = NAME) -> list[Entry]:
     """The entries of a folder's manifest, oldest first.
+
+    Args:
+        folder: The folder of checkpoints.
+        name: The file to read.
 
     Raises:
         FileNotFoundError: There is none.
         ManifestError: It is damaged, or of a later version.
     """
-    raw = (folder / NAME).read_bytes()
+    raw = (folder / name).read_bytes()
     try:
         content = json.loads(raw)
         version, rows = content["version"], content["entries"]
         if version > VERSION:
-            raise ManifestError(f"{NAME} has version {version}; this lightkit reads up to {VERSION}")
+            raise ManifestError(f"{name} has version {version}; this lightkit reads up to {VERSION}")
         return [_entry(row) for row in rows]
     except ManifestError:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"{NAME} is damaged ({type(error).__name__}: {error})") from error
+        raise ManifestError(f"{name} is damaged ({type(error).__name__}: {error})") from error
 
 
 def _entry(row: dict[str, Any]) -> Entry:
@@ -83,11 +90,61 @@ def read_mode(folder: Path) -> str | None:
     return mode if mode in ("max", "min") else None
 
 
-def write(folder: Path, entries: Iterable[Entry], *, mode: str | None) -> None:
-    """Replace the manifest atomically."""
-    content = {"version": VERSION, "mode": mode, "entries": [asdict(entry) for entry in entries]}
+def write(folder: Path, entries: Iterable[Entry], *, mode: str | None, leaving: Iterable[Entry] = ()) -> None:
+    """Replace the manifest atomically; the arguments are `drafted`'s."""
+    drafted(folder, entries, mode=mode, leaving=leaving).publish()
+
+
+def drafted(folder: Path, entries: Iterable[Entry], *, mode: str | None, leaving: Iterable[Entry] = ()) -> Draft:
+    """A new manifest that has not replaced the old one yet.
+
+    Args:
+        folder: The folder of checkpoints.
+        entries: What it holds from now on.
+        mode: `max` or `min`: which values are better.
+        leaving: Whose files are deleted next: should that be cut off, `lightkit.checkpoint.recovery` goes on with it.
+    """
+    marks = {entry.file: mark for entry in leaving if (mark := identity(folder / entry.file))}
+    content = {"version": VERSION, "mode": mode, "leaving": marks, "entries": [asdict(entry) for entry in entries]}
     text = json.dumps(content, indent=1) + "\n"
-    write_atomically(folder / NAME, lambda file: file.write(text.encode()), scratch=f"{NAME}.unfinished")
+    return draft(folder / NAME, lambda file: file.write(text.encode()), scratch=UNFINISHED)
+
+
+def read_leaving(folder: Path) -> dict[str, list[int]]:
+    """The files that were about to be deleted when the manifest was written, with their `identity`."""
+    try:
+        leaving = json.loads((folder / NAME).read_bytes())["leaving"]
+        return {file: mark for file, mark in leaving.items() if is_checkpoint_name(file)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def identity(path: Path) -> list[int] | None:
+    """What tells a file from another one that got its name later, even a copy; None where there is none."""
+    try:
+        facts = path.lstat()
+    except OSError:
+        return None
+    return [facts.st_ino, facts.st_mtime_ns, facts.st_size]
+
+
+def check_rules(*, keep_last: int, keep_best: int, keep_every: int | None, mode: str) -> None:
+    """Refuse rules of keeping that make no sense.
+
+    Raises:
+        UserError: One is out of range.
+    """
+    if keep_last < 1:
+        what = "at least the newest is kept"
+        raise UserError(what, key="checkpoint.keep_last", expected="1 or more", received=keep_last)
+    if keep_best < 0:
+        what = "not a number of files"
+        raise UserError(what, key="checkpoint.keep_best", expected="0 or more", received=keep_best)
+    if keep_every is not None and keep_every < 1:
+        what = "not a number of steps"
+        raise UserError(what, key="checkpoint.keep_every", expected="1 or more", received=keep_every)
+    if mode not in ("min", "max"):
+        raise UserError("not a direction", key="metrics.mode", received=mode, choices=("min", "max"))
 
 
 def ranked(entries: Iterable[Entry], mode: str) -> list[Entry]:

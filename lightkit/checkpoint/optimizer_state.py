@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import is_shard, like
+from lightkit.common.shards import is_shard
+from lightkit.common.shards import like as shard_like
 
 
 def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -41,17 +42,18 @@ def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any
 def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
     """The other way round: what `optimizer.load_state_dict` wants, in the optimizer's own order.
 
-    The tensors are copies, so that `saved` stays what it is while training goes on. Call `problems` first.
+    The tensors are copies, so that `saved` stays what it is while training goes on. They lie in memory as their
+    parameters do: fused optimizers go through both side by side, and on a CPU do not look. Call `problems` first.
     """
     numbers: dict[str, int] = {}
-    live = dict(model.named_parameters())
     groups = []
-    for names, source in zip(group_names(optimizer, model), _sources(saved, optimizer)):
+    for names, source, live in zip(group_names(optimizer, model), _sources(saved, optimizer), optimizer.param_groups):
         first = len(numbers)
         numbers |= {name: first + offset for offset, name in enumerate(names)}
-        groups.append(source | {"params": [numbers[name] for name in names]})
+        groups.append(source | _own(live) | {"params": [numbers[name] for name in names]})
+    parameters = dict(model.named_parameters())
     return {
-        "state": {numbers[name]: _copied(values, live[name]) for name, values in saved["state"].items()},
+        "state": {numbers[name]: _copied(values, parameters[name]) for name, values in saved["state"].items()},
         "param_groups": groups,
     }
 
@@ -103,6 +105,11 @@ def kind(optimizer: torch.optim.Optimizer) -> str:
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
+def _own(group: dict[str, Any]) -> dict[str, Any]:
+    """What goes by the device, which may be another one than that of the checkpoint."""
+    return {name: group[name] for name in ("foreach", "fused") if name in group}
+
+
 def _sources(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """The saved settings for each of the optimizer's groups: by group name, else by position."""
     named = {group.get("name"): group for group in saved["groups"]}
@@ -115,13 +122,17 @@ def _named(labels: list[Any]) -> bool:
     return None not in labels and len(set(labels)) == len(labels)
 
 
-def _copied(value: Any, live: torch.Tensor) -> Any:
+def _copied(value: Any, like: torch.Tensor) -> Any:
     if isinstance(value, torch.Tensor):
-        return like(value, live) if is_shard(live) else value.clone()
+        if is_shard(like):
+            return shard_like(value, like)
+        if value.shape != like.shape or value.stride() == like.stride():
+            return value.clone()
+        return torch.empty_like(like, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
     if isinstance(value, dict):
-        return {key: _copied(item, live) for key, item in value.items()}
+        return {key: _copied(item, like) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_copied(item, live) for item in value)
+        return type(value)(_copied(item, like) for item in value)
     return value
 
 

@@ -42,19 +42,26 @@ def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> 
         return value
     if isinstance(value, torch.Tensor):
         return take(_bare(value, where), where)
+    # Most items are numbers and text: asked for here, as a call and a key path for each would be most of the work.
     if isinstance(value, dict) and kind.__name__ in ("dict", "OrderedDict"):
-        return {_key(key, where): to_plain(item, where=f"{where}.{key}", take=take) for key, item in value.items()}
+        return {
+            key if type(key) in _KEYS else _refuse_key(key, where): item
+            if type(item) in _SCALARS
+            else to_plain(item, where=f"{where}.{key}", take=take)
+            for key, item in value.items()
+        }
     if kind in (list, tuple):
-        return kind(to_plain(item, where=f"{where}[{index}]", take=take) for index, item in enumerate(value))
+        return kind(
+            item if type(item) in _SCALARS else to_plain(item, where=f"{where}[{index}]", take=take)
+            for index, item in enumerate(value)
+        )
     raise TypeError(
         f"{where} is a {kind.__module__}.{kind.__qualname__}; a checkpoint holds tensors, numbers, text, lists, tuples "
         "and dicts only: convert it in `state_dict()`"
     )
 
 
-def _key(key: Any, where: str) -> Any:
-    if type(key) in _KEYS:
-        return key
+def _refuse_key(key: Any, where: str) -> Any:
     raise TypeError(f"{where} has the key {key!r} of type {type(key).__qualname__}; keys are text or whole numbers")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import lightkit.checkpoint.manifest as manifest
+from lightkit.checkpoint.listing import recover
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.reading import UNREADABLE, DamagedError, check_bytes, reason
 from lightkit.common.errors import UserError
@@ -37,6 +38,8 @@ def prune(
     Raises:
         UserError: Nothing would stay, there is no manifest to go by, or a file that is to stay is damaged (5).
     """
+    if not dry_run:
+        recover(folder)
     before = _listed(folder)
     mode = mode or manifest.read_mode(folder)
     if mode is None and keep_best:
@@ -49,7 +52,7 @@ def prune(
     if leaving:
         _check_whole(folder, staying)
     if leaving and not dry_run:
-        manifest.write(folder, staying, mode=mode)  # first: it must never name a file that is gone
+        manifest.write(folder, staying, mode=mode, leaving=leaving)  # first: it must never name a file that is gone
         for entry in leaving:
             (folder / entry.file).unlink(missing_ok=True)
     return staying, leaving

@@ -111,6 +111,21 @@ def rebuild(folder: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.step)
 
 
+def has_files(folder: Path) -> bool:
+    """Whether a folder holds files with names of checkpoints, listed or not."""
+    return any(manifest.is_checkpoint_name(path.name) for path in folder.glob("step-*.pt"))
+
+
+def all_damaged(folder: Path, problems: list[str]) -> UserError:
+    """The error of a folder without a single checkpoint that can be read."""
+    return UserError(
+        "no checkpoint can be read" + (": " + "; ".join(problems) if problems else ""),
+        key=str(folder),
+        fix="restore a file from a backup, or start a new run",
+        exit_code=UNREADABLE,
+    )
+
+
 def reason(error: Exception) -> str:
     """The first line of what an error says, without its number."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -3,8 +3,9 @@
     checkpoints/step-00000120.pt    one file per saved step
     checkpoints/manifest.json       step, metric, checksum and size of each
 
-A save writes a file under a scratch name, forces it to the disk, renames it, then does the same with the manifest, and
-only then deletes what is no longer kept. Whatever the moment of a crash, the manifest names whole files.
+A save writes the file and the manifest that lists it under scratch names, forces both to the disk, renames the file,
+then the manifest, and only then deletes what is no longer kept. Whatever the moment of a crash, the manifest names
+whole files, and `recover` can tell what was left undone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,18 +24,11 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import torch
 
 import lightkit.checkpoint.manifest as manifest
-from lightkit.checkpoint.files import HashingFile, write_atomically
+from lightkit.checkpoint.files import HashingFile, draft, write_atomically
+from lightkit.checkpoint.listing import publish, recover
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.plain import to_plain
-from lightkit.checkpoint.reading import (
-    LABEL,
-    UNREADABLE,
-    DamagedError,
-    open_checked,
-    read,
-    reason,
-    rebuild,
-)
+from lightkit.checkpoint.reading import LABEL, DamagedError, all_damaged, has_files, open_checked, read, reason, rebuild
 from lightkit.common.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,22 +63,10 @@ class CheckpointStore:
         keep_every: int | None = None,
         mode: str = "max",
     ) -> None:
-        if keep_last < 1:
-            raise UserError(
-                "at least the newest is kept", key="checkpoint.keep_last", expected="1 or more", received=keep_last
-            )
-        if keep_best < 0:
-            raise UserError(
-                "not a number of files", key="checkpoint.keep_best", expected="0 or more", received=keep_best
-            )
-        if keep_every is not None and keep_every < 1:
-            raise UserError(
-                "not a number of steps", key="checkpoint.keep_every", expected="1 or more", received=keep_every
-            )
-        if mode not in ("min", "max"):
-            raise UserError("not a direction", key="metrics.mode", received=mode, choices=("min", "max"))
+        manifest.check_rules(keep_last=keep_last, keep_best=keep_best, keep_every=keep_every, mode=mode)
         self.folder, self.keep_last, self.keep_best, self.mode = Path(folder), keep_last, keep_best, mode
         self.keep_every = keep_every
+        self._abandons = False
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +82,7 @@ class CheckpointStore:
             _LOG.error("%s", failure)  # the error under way is the one to tell
 
     def prepare(self) -> None:
-        """Make the folder and prove that it can be written, before any work is done.
+        """Make the folder, prove that it can be written, before any work is done, and `recover`.
 
         Raises:
             UserError: It cannot.
@@ -108,6 +91,7 @@ class CheckpointStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / ".probe", lambda file: file.write(b"probe"), scratch=_SCRATCH)
             (self.folder / ".probe").unlink()
+            self.recover()
         except OSError as error:
             raise UserError(
                 f"checkpoints cannot be written here: {reason(error)}",
@@ -115,10 +99,27 @@ class CheckpointStore:
                 fix="choose another output folder, or checkpoint=none to train without checkpoints",
             ) from error
 
-    def save(self, content: dict[str, Any], *, step: int, value: float | None = None, epoch: int | None = None) -> Path:
+    def recover(self) -> None:
+        """Finish what a process that was killed had begun; for the one who writes, before it reads.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        self.flush()
+        recover(self.folder)
+
+    def save(
+        self,
+        content: dict[str, Any],
+        *,
+        step: int,
+        value: float | None = None,
+        epoch: int | None = None,
+        first: Callable[[], object] = lambda: None,
+    ) -> Path:
         """Write a checkpoint and drop those that are no longer kept.
 
-        Entries of later steps than `step` (left from before a roll-back) leave the list; their files stay on the disk.
+        Entries of later steps than `step` leave the list. Their files stay on the disk, unless `abandon` was called.
         The file lies at the path that is returned once the save is done: see `flush`.
 
         Args:
@@ -126,6 +127,8 @@ class CheckpointStore:
             step: Optimizer steps done.
             value: The monitored metric; None or NaN is never best.
             epoch: Epochs done.
+            first: Called before anything is written, where `BackgroundStore` writes: forces to the disk what the
+                checkpoint counts on.
 
         Raises:
             TypeError: `content` holds another type; the message names its key path.
@@ -137,8 +140,17 @@ class CheckpointStore:
             path = self._free_name(step)
         except OSError as error:
             raise self._save_error(step, error) from error
-        self._run(partial(self._write, plain, path, step=step, value=value, epoch=epoch))
+        abandons, self._abandons = self._abandons, False
+        entry = Entry(path.name, step, epoch, value, sha256="", bytes=0)
+        self._run(partial(self._write, plain, entry, first=first, abandons=abandons))
         return path
+
+    def abandon(self) -> None:
+        """The run has gone back to an earlier step: the next save deletes what the list has of later ones.
+
+        Not before, so that there is a checkpoint to go on from at any moment.
+        """
+        self._abandons = True
 
     def flush(self) -> None:
         """Wait until every save is on the disk.
@@ -164,18 +176,22 @@ class CheckpointStore:
     def _run(self, job: Callable[[], None]) -> None:
         job()
 
-    def _write(self, plain: dict[str, Any], path: Path, *, step: int, value: float | None, epoch: int | None) -> None:
+    def _write(self, plain: dict[str, Any], entry: Entry, *, first: Callable[[], object], abandons: bool) -> None:
         """Bring a checkpoint to the disk; the manifest knows it only when all of it is there."""
         try:
+            first()
             self.folder.mkdir(parents=True, exist_ok=True)
-            before = self._up_to(step)
-            if value is None:  # a second save of a step must not forget what the first one measured
-                value = next((entry.value for entry in before if entry.step == step), None)
-            plain[LABEL] = {"step": step, "value": value, "epoch": epoch}
-            digest, size = write_atomically(path, lambda file: _serialise(plain, file), scratch=_SCRATCH)
-            self._list(before, Entry(path.name, step, epoch, value, digest, size))
+            before, later = self._parted(entry.step, abandons=abandons)
+            if entry.value is None:  # a second save of a step must not forget what the first one measured
+                entry = replace(entry, value=next((old.value for old in before if old.step == entry.step), None))
+            plain[LABEL] = {"step": entry.step, "value": entry.value, "epoch": entry.epoch}
+            made = draft(self.folder / entry.file, lambda file: _serialise(plain, file), scratch=_SCRATCH)
+            new = replace(entry, sha256=made.sha256, bytes=made.count_bytes)
+            kept = self._kept([old for old in before if old.step != new.step] + [new])
+            leaving = [old for old in (*before, *later) if old not in kept]
+            publish(made, kept, mode=self.mode, leaving=leaving)
         except OSError as error:
-            raise self._save_error(step, error) from error
+            raise self._save_error(entry.step, error) from error
 
     def _listed(self) -> list[Entry]:
         try:
@@ -208,8 +224,11 @@ class CheckpointStore:
         self.flush()
         return read(path)
 
-    def load_newest(self) -> tuple[Path, dict[str, Any]] | None:
+    def load_newest(self, *, recover: bool = False) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint that is whole; a damaged one is named in a warning and the one before is taken.
+
+        Args:
+            recover: Call `recover` before, as a run does that goes on.
 
         Returns:
             Its path and content, or None where there is no checkpoint at all.
@@ -217,6 +236,8 @@ class CheckpointStore:
         Raises:
             UserError: There are checkpoints but none can be read (exit code 5).
         """
+        if recover:
+            self.recover()
         problems = []
         for entry in reversed(self.entries()):
             path = self.folder / entry.file
@@ -227,17 +248,20 @@ class CheckpointStore:
                 _LOG.warning("%s is damaged (%s); trying the one before", path, error)
             else:
                 return path, content
-        if problems or _has_files(self.folder):
-            raise _all_damaged(self.folder, problems)
+        if problems or has_files(self.folder):
+            raise all_damaged(self.folder, problems)
         return None
 
-    def _up_to(self, step: int) -> list[Entry]:
-        """The entries of this course of the run: later ones were written before it went back."""
+    def _parted(self, step: int, *, abandons: bool) -> tuple[list[Entry], list[Entry]]:
+        """The entries of this course of the run, and the later ones to delete, of which it has gone back."""
         entries = self._listed()
-        later = [entry.file for entry in entries if entry.step > step]
-        if later:
-            _LOG.warning("%s: no longer listed, but still there: %s", self.folder, ", ".join(later))
-        return [entry for entry in entries if entry.step <= step]
+        before, later = [old for old in entries if old.step <= step], [old for old in entries if old.step > step]
+        # One without a checksum was found in the folder when the list was lost: it may be anybody's.
+        gone = [entry for entry in later if abandons and entry.sha256]
+        left = [entry.file for entry in later if entry not in gone]
+        if left:
+            _LOG.warning("%s: no longer listed, but still there: %s", self.folder, ", ".join(left))
+        return before, gone
 
     def _free_name(self, step: int) -> Path:
         """A name nobody uses: replacing a listed file would leave a moment in which the manifest doesn't fit it."""
@@ -247,20 +271,10 @@ class CheckpointStore:
             name = f"step-{step:08d}-{copy}.pt"
         return self.folder / name
 
-    def _list(self, before: list[Entry], new: Entry) -> None:
-        """Put the new entry into the manifest, then delete the files that this takes off the list."""
-        kept = self._kept([entry for entry in before if entry.step != new.step] + [new])
-        manifest.write(self.folder, kept, mode=self.mode)
-        self._delete(entry for entry in before if entry not in kept)
-
     def _kept(self, entries: list[Entry]) -> list[Entry]:
         return manifest.kept(
             entries, keep_last=self.keep_last, keep_best=self.keep_best, keep_every=self.keep_every, mode=self.mode
         )
-
-    def _delete(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            (self.folder / entry.file).unlink(missing_ok=True)
 
     def _save_error(self, step: int, error: OSError) -> UserError:
         newest = None
@@ -272,19 +286,6 @@ class CheckpointStore:
             fix=f"make room, then resume: {newest.file} is whole" if newest else "make room, then start again",
             exit_code=1,
         )
-
-
-def _has_files(folder: Path) -> bool:
-    return any(manifest.is_checkpoint_name(path.name) for path in folder.glob("step-*.pt"))
-
-
-def _all_damaged(folder: Path, problems: list[str]) -> UserError:
-    return UserError(
-        "no checkpoint can be read" + (": " + "; ".join(problems) if problems else ""),
-        key=str(folder),
-        fix="restore a file from a backup, or start a new run",
-        exit_code=UNREADABLE,
-    )
 
 
 def _serialise(plain: dict[str, Any], file: HashingFile) -> None:

@@ -23,6 +23,8 @@ COMMANDS = {
     "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
     "runs": ("lightkit.cli.runs", "runs", "list the runs in outputs/"),
     "ckpt": ("lightkit.cli.ckpt", "ckpt", "look into checkpoints and weights, convert, compare and prune them"),
+    "gpus": ("lightkit.cli.gpus", "gpus", "the GPUs of this machine, who uses them, and what they are called here"),
+    "env": ("lightkit.cli.env", "env", "versions, devices and machine, for a bug report"),
     "board": ("lightkit.cli.board", "board", "TensorBoard over outputs/, with the line that forwards it to a laptop"),
 }
 """Command: module, function in it, one line of help. The module's `HELP` holds the command's own help."""

@@ -64,8 +64,9 @@ examples:
   lightkit train -m data=wine,breast_cancer seed=0,1,2
 
 `lightkit config` prints the configuration, `lightkit config GROUP` the choices of a group.
-Exit status: 0 done, 2 wrong configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoint,
-130 interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
+Exit status: 0 done, 1 something else failed (a full disk, a loader process that died, an error in code), 2 wrong
+configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoint, 6 a fine-tuning that does not train
+what it says, 130 interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
     "resume": """\
 usage: lightkit resume RUN [OVERRIDES]
 

@@ -123,7 +123,7 @@ def _parser() -> Parser:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--worker", type=Path)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default="config")
     return parser

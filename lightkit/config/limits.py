@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,6 @@ class Limit:
         return "a number " + ", ".join(part for part in (low, high) if part)
 
 
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 _COUNT, _FROM_ZERO, _ABOVE_ZERO = Limit(low=1), Limit(low=0), Limit(low=0, open_low=True)
 _SHARE, _PART = Limit(low=0, high=1), Limit(low=0, high=1, open_high=True)
 _FACTOR = Limit(low=0, high=1, open_low=True)
@@ -78,6 +76,7 @@ LIMITS: dict[str, Limit] = {
     "loss.label_smoothing": _SHARE,
     "model.dropout": _SHARE,
     "device.threads": _COUNT,
+    "device.dp_dim": _FROM_ZERO,
     "device.nproc": _COUNT,
     "device.fsdp.min_parameters": _COUNT,
     "device.ddp.bucket_mib": _ABOVE_ZERO,
@@ -99,6 +98,7 @@ LIMITS: dict[str, Limit] = {
     "logger.every_steps": _COUNT,
     "logger.console.every_seconds": _ABOVE_ZERO,
     "logger.tensorboard.images": _FROM_ZERO,
+    "logger.system.every_seconds": _ABOVE_ZERO,
     "finetune.head.lr": _RATE,
     "finetune.head.lr_scale": _RATE,
     "finetune.head.weight_decay": _FROM_ZERO,
@@ -148,7 +148,6 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _shares(_node(tree, "data", "split"), report)
     _length(_node(tree, "trainer"), report)
     _monitor(_node(tree, "metrics"), report)
-    _device(_node(tree, "device").get("name"), report)
     _processes(_node(tree, "device"), _node(tree, "data"), report)
     _sharded(_node(tree, "device"), _node(tree, "finetune"), report)
     _static(_node(tree, "device", "ddp"), _node(tree, "trainer"), report)
@@ -191,12 +190,6 @@ def _monitor(metrics: dict[str, Any], report: Report) -> None:
         report.add(("metrics", "monitor"), "no metric of that name is measured", received=monitor, choices=valid)
 
 
-def _device(name: Any, report: Report) -> None:
-    if isinstance(name, str) and not _DEVICE.fullmatch(name):
-        choices = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
-        report.add(("device", "name"), "no such device", received=name, choices=choices)
-
-
 def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> None:
     """Several processes: what they are for, their GPUs, and a sample for each in every batch."""
     count, parallel, name = device.get("nproc", 1), device.get("parallel", "none"), device.get("name")
@@ -221,6 +214,11 @@ def _sharded(device: dict[str, Any], finetune: dict[str, Any], report: Report) -
         return
     if device.get("precision") == "fp16":
         report.add(("device", "precision"), "fsdp has no loss scale", received="fp16", fix="device.precision=bf16")
+    for name in ("cuda_graphs", "activation_checkpointing", "channels_last"):
+        if device.get(name):
+            report.add(("device", name), "not with fsdp", received=device[name], fix="device.parallel=ddp")
+    if device.get("compile", "none") != "none":
+        report.add(("device", "compile"), "not with fsdp", received=device["compile"], choices=("none",))
     if any(finetune.get(name) for name in ("freeze", "train", "schedule", "peft")) or _injects(finetune):
         what = "fine-tuning changes parameters one by one, of which a process of fsdp holds parts"
         report.add(("device", "parallel"), what, received="fsdp", fix="device.parallel=ddp")

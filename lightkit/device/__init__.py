@@ -1,11 +1,21 @@
-"""Where and how the numbers are computed: placement, parallelism, precision, seeds."""
+"""Where and how the numbers are computed: placement, parallelism, precision, seeds, and how the machine is used.
 
-from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip
-from lightkit.device.engine import Engine
-from lightkit.device.parallel import DataParallel, Parallel, make_parallel
-from lightkit.device.placement import Placement, choose
-from lightkit.device.precision import Bf16, Precision, make_precision
-from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_deterministic
+The public names are imported when they are first used: what only asks for GPUs must not wait for PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip
+    from lightkit.device.engine import Engine
+    from lightkit.device.monitor import Monitor, NoMonitor, Watch
+    from lightkit.device.parallel import DataParallel, Parallel, make_parallel
+    from lightkit.device.placement import Placement, choose
+    from lightkit.device.precision import Bf16, Precision, make_precision
+    from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_deterministic
 
 __all__ = [
     "Bf16",
@@ -15,9 +25,12 @@ __all__ = [
     "DataParallel",
     "Engine",
     "MicroSeed",
+    "Monitor",
+    "NoMonitor",
     "Parallel",
     "Placement",
     "Precision",
+    "Watch",
     "choose",
     "make_clip",
     "make_parallel",
@@ -26,3 +39,23 @@ __all__ = [
     "set_threads",
     "use_deterministic",
 ]
+
+_HOME = {
+    "clip": ("Clip", "ClipNorm", "ClipValue", "make_clip"),
+    "engine": ("Engine",),
+    "monitor": ("Monitor", "NoMonitor", "Watch"),
+    "parallel": ("DataParallel", "Parallel", "make_parallel"),
+    "placement": ("Placement", "choose"),
+    "precision": ("Bf16", "Precision", "make_precision"),
+    "seed": ("MicroSeed", "seed_everything", "set_threads", "use_deterministic"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    home = next((module for module, names in _HOME.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'lightkit.device' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"lightkit.device.{home}"), name)
+    globals()[name] = value
+    return value

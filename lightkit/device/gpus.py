@@ -163,9 +163,9 @@ def _named(entry: str, gpus: Sequence[GpuFacts], whole: Sequence[GpuFacts]) -> G
 
 
 def _computing(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> GpuFacts | None:
-    """The GPU itself, or its first instance where it is split."""
+    """The GPU itself, or its first instance where it is split; None for one that does not answer."""
     if not gpu.split:
-        return gpu
+        return gpu if gpu.uuid else None
     return next((other for other in gpus if other.mig is not None and other.index == gpu.index), None)
 
 
@@ -175,7 +175,7 @@ def is_order_known(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None =
     Unless `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`, CUDA counts the fastest GPU first; which that is shows in no fact.
     """
     environment = os.environ if environ is None else environ
-    models = {gpu.name for gpu in gpus if gpu.mig is None}
+    models = {gpu.name for gpu in gpus if gpu.mig is None and gpu.uuid}
     by_uuid = environment.get("CUDA_VISIBLE_DEVICES", "").startswith(("GPU-", "MIG-"))
     return len(models) < 2 or by_uuid or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,16 +21,14 @@ class Host:
     Args:
         folder: A folder on the disk that matters.
         clock: Seconds, for rates.
-        system: psutil, or what stands in for it.
+        system: What stands in for psutil.
         pid: The process whose family is looked at; None takes this one.
     """
 
     def __init__(
         self, folder: Path, *, clock: Callable[[], float] = time.monotonic, system: Any = None, pid: int | None = None
     ) -> None:
-        if system is None:
-            import psutil as system
-        self._system, self._folder, self._clock = system, folder, clock
+        self._system, self._folder, self._clock = system or importlib.import_module("psutil"), folder, clock
         self._pid = os.getpid() if pid is None else pid
         self.cpus = usable_cpus()
         self._before: tuple[float, dict[str, float], dict[int, float]] | None = None
@@ -86,7 +85,7 @@ class Host:
 
     def _counters(self) -> dict[str, float]:
         """What only grows: busy and all CPU seconds, bytes read and written."""
-        counters = {}
+        counters: dict[str, float] = {}
         with suppress(self._system.Error, OSError, RuntimeError):
             times = self._system.cpu_times()
             idle = times.idle + getattr(times, "iowait", 0.0)
@@ -112,8 +111,24 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def machine_memory() -> tuple[int | None, int | None]:
+    """Bytes of memory, and those of them that can be had; None where the machine does not tell."""
+    import psutil
+
+    try:
+        memory = psutil.virtual_memory()
+    except (psutil.Error, OSError, RuntimeError):
+        return None, None
+    return memory.total, memory.available
+
+
 def children(pid: int, proc: Path = Path("/proc")) -> list[int] | None:
-    """Numbers of the processes that a process has started and that still run; None where the kernel has no such list."""
+    """The processes that a process has started and that still run, by number; None where the kernel has no such list.
+
+    Args:
+        pid: The process.
+        proc: Where the kernel shows its processes.
+    """
     found: list[int] = []
     known = False
     with suppress(OSError):

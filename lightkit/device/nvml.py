@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from lightkit.device.gpus import GpuFacts, GpuSample, Source, Unavailable, throttle_names
 
 _MIB = 2**20
+
+
+def preload() -> None:
+    """Import what `Nvml` needs, where it is installed.
+
+    For a process that asks from a thread: a child forked in the middle of an import could never finish that import.
+    """
+    with suppress(ImportError):
+        import pynvml  # noqa: F401
 
 
 class Nvml(Source):

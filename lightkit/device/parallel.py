@@ -21,13 +21,14 @@ class Parallel:
     Args:
         device: The main device; the model is already there.
         ranks: The processes that train together.
-        options: Settings of a way; see `lightkit.device.replica.Replica`.
+        options: Settings of a way: `dim` of `dp`; for `ddp` see `lightkit.device.replica.Replica`.
     """
 
     def __init__(
         self, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
     ) -> None:
         self.device, self.ranks, self.options = device, ranks or Ranks(), dict(options or {})
+        self.dim: int = self.options.get("dim", 0)
         self._idle = nullcontext()
 
     @property
@@ -75,14 +76,15 @@ class DataParallel(Parallel):
         return (self.device, *(device for device in others if device != self.device))
 
     def describe(self) -> str:
-        """The number of devices that share a batch."""
-        return f", DataParallel over {len(self.devices)}"
+        """The number of devices that share a batch, the main one, and a dimension other than the first."""
+        several = f", main {self.device}" if len(self.devices) > 1 else ""
+        return f", DataParallel over {len(self.devices)}{several}" + (f" in dimension {self.dim}" if self.dim else "")
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model in `torch.nn.DataParallel`."""
         if self.device.type != "cuda":
             return _Single(model)
-        return _Several(model, device_ids=list(self.devices), output_device=self.device)
+        return _Several(model, device_ids=list(self.devices), output_device=self.device, dim=self.dim)
 
 
 class _Single(nn.DataParallel):
@@ -168,7 +170,7 @@ def make_parallel(
         name: The name.
         device: The main device.
         ranks: The processes that train together.
-        options: Settings of `ddp` or `fsdp`.
+        options: Settings of that way.
 
     Raises:
         UserError: There is no such way.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import platform
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import torch
 
 from lightkit.common.errors import UserError
+from lightkit.device.about import cuda_uuids
+from lightkit.device.visible import check_shown, mapping, show_only
 
 _KEY = "device.name"
 
@@ -97,6 +100,32 @@ def _updated(original: Any, parts: dict[Any, Any]) -> Any:
     clone = copy.copy(original)  # a defaultdict, an OrderedDict, a mapping of the user's own
     clone.update(parts)
     return clone
+
+
+def located(name: str, gpus: Sequence[int] | str | None) -> tuple[torch.device, list[str]]:
+    """The device of a name, among chosen GPUs where some are.
+
+    Args:
+        name: See `choose`.
+        gpus: Physical numbers of GPUs, or `auto:N`, to be the only ones that this process sees; None sees all.
+
+    Returns:
+        The device, and lines that tell which GPU stands behind each number, where that is not plain.
+
+    Raises:
+        UserError: There is no such device.
+    """
+    if name in ("cpu", "mps"):
+        return choose(name), []
+    chosen = [] if gpus is None else show_only(gpus)
+    device = choose("cuda" if chosen and name == "auto" else name)
+    if device.type != "cuda" or "CUDA_VISIBLE_DEVICES" not in os.environ:
+        return device, []
+    numbers = range(torch.cuda.device_count())
+    uuids = cuda_uuids(torch.device("cuda", number) for number in numbers)
+    if chosen:
+        check_shown(chosen, len(numbers), uuids)
+    return device, mapping(numbers, uuids)
 
 
 def choose(name: str) -> torch.device:

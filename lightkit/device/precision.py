@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
+from lightkit.device.casting import FullLoss, FullOutputs, InputsAs, floats_as, weights_as
 from lightkit.device.clip import Clip
+from lightkit.device.matmul import set_matmul
 from lightkit.device.stepping import take_step
 
 _PLAIN_ZERO_GRAD = Optimizer.zero_grad
@@ -24,14 +26,36 @@ class Precision:
     """
 
     name = "fp32"
+    matmul = "highest"
+    """How exact fp32 matrix products are unless something else is asked for; see `set_matmul`."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._context = nullcontext()
 
+    def set_matmul(self, level: str | None = None) -> None:
+        """Settle for the whole process how exact products of fp32 matrices are."""
+        set_matmul(level or self.matmul, convolutions=self.name == "tf32")
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """Move whatever computes beside the model: a loss, a teacher."""
+        return module.to(self.device)
+
+    def place_model(self, model: nn.Module) -> nn.Module:
+        """Move the model; its weights get the format they are trained in."""
+        return self.place(model)
+
+    def place_loss(self, loss: Any) -> Any:
+        """Move a loss where it has tensors of its own; it is computed in fp32 at least."""
+        return self.place(loss) if isinstance(loss, nn.Module) else loss
+
     def prepare(self, model: nn.Module) -> nn.Module:
-        """Make a model ready for this precision; its parameter names stay."""
+        """Let a model take and give what this precision wants; its parameter names stay."""
         return model
+
+    def batch(self, batch: Any) -> Any:
+        """A batch in the format it is computed in."""
+        return batch
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Context of the forward pass."""
@@ -64,12 +88,34 @@ class Precision:
         """Clear the gradients without a step."""
         clear_gradients(optimizer)
 
+    def skipped(self) -> int:
+        """Steps left out because gradients overflowed; waits for the device where there may be some."""
+        return 0
+
+    def vitals(self) -> dict[str, float]:
+        """What is worth logging beside a loss; waits for the device."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: nothing without a loss scale."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what a checkpoint kept."""
+
+
+class Tf32(Precision):
+    """fp32 throughout, with matrix products and convolutions rounded to 10 bits of mantissa where the GPU can."""
+
+    name = "tf32"
+    matmul = "high"
+
+    def set_matmul(self, level: str | None = None) -> None:
+        """See `Precision.set_matmul`; a CPU keeps its fp32."""
+        if self.device.type == "cuda":
+            super().set_matmul(level)
+        else:
+            set_matmul(level or "highest", convolutions=False)
 
 
 class Bf16(Precision):
@@ -82,9 +128,13 @@ class Bf16(Precision):
         """Context of the forward pass; a new one each time, since a nested use of the same one would not end."""
         return torch.autocast(self.device.type, dtype=self.dtype)
 
+    def place_loss(self, loss: Any) -> Any:
+        """A loss that is not rounded."""
+        return FullLoss(super().place_loss(loss), self.device)
+
     def prepare(self, model: nn.Module) -> nn.Module:
         """Let the model give its outputs in fp32, so that losses and metrics are computed in it."""
-        model.register_forward_hook(_full_outputs)
+        model.register_forward_hook(FullOutputs())
         return model
 
 
@@ -92,7 +142,8 @@ class Fp16(Bf16):
     """Matrix products in float16, with a loss scale that keeps small gradients from vanishing.
 
     A step whose gradients overflow is left out and the scale halved (Micikevicius et al. 2018,
-    https://arxiv.org/abs/1710.03740); the scale is part of a checkpoint.
+    https://arxiv.org/abs/1710.03740); the scale is part of a checkpoint, and so is the number of such steps. They are
+    counted on the device: nothing waits for it.
     """
 
     name = "fp16"
@@ -101,6 +152,7 @@ class Fp16(Bf16):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.scaler = torch.amp.GradScaler(device.type)
+        self._skipped = torch.zeros((), device=device)
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of the scaled loss."""
@@ -111,18 +163,70 @@ class Fp16(Bf16):
         self.scaler.unscale_(optimizer)
 
     def update(self, optimizer: Optimizer) -> None:
-        """Step where all gradients are finite, and adapt the scale."""
+        """Step where all gradients are finite, count where not, and adapt the scale."""
+        found = list(self.scaler._found_inf_per_device(optimizer).values())  # on every device with parameters
+        self._skipped += sum(overflowed.to(self.device, non_blocking=True) for overflowed in found) > 0
         self.scaler.step(optimizer)
         self.scaler.update()
 
+    def skipped(self) -> int:
+        """Steps left out because gradients overflowed; waits for the device."""
+        return int(self._skipped.item())
+
+    def vitals(self) -> dict[str, float]:
+        """The loss scale and the steps left out so far."""
+        return {"amp/scale": self.scaler.get_scale(), "amp/skipped_steps": float(self.skipped())}
+
     def state_dict(self) -> dict[str, Any]:
-        """The scale, and how long it has held."""
-        return self.scaler.state_dict()
+        """The scale, how long it has held, and the steps left out."""
+        return {**self.scaler.state_dict(), "skipped": self.skipped()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with a saved scale."""
         if state:
-            self.scaler.load_state_dict(state)
+            self.scaler.load_state_dict({name: value for name, value in state.items() if name != "skipped"})
+            self._skipped.fill_(state.get("skipped", 0))
+
+
+class Bf16True(Precision):
+    """Weights, gradients and the optimizer's state in bfloat16: half the memory of fp32. Losses are computed in fp32.
+
+    An update below 1/256 of a weight is rounded away, so rates must not be small, and averages of squares with a long
+    memory (`betas` of Adam near 1) hardly move.
+    """
+
+    name = "bf16-true"
+    dtype = torch.bfloat16
+
+    def place_model(self, model: nn.Module) -> nn.Module:
+        """Move the model and turn its weights into bfloat16."""
+        return weights_as(self.dtype, super().place_model(model))
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Let the model take bfloat16 and give fp32."""
+        model.register_forward_pre_hook(InputsAs(self.dtype), with_kwargs=True)
+        model.register_forward_hook(FullOutputs())
+        return model
+
+
+class Fp64(Precision):
+    """Everything in double precision, losses and metrics too: to find out what rounding does."""
+
+    name = "fp64"
+    dtype = torch.float64
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """Move a module and turn its weights into float64."""
+        return weights_as(self.dtype, super().place(module))
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Let the model take any floats."""
+        model.register_forward_pre_hook(InputsAs(self.dtype), with_kwargs=True)
+        return model
+
+    def batch(self, batch: Any) -> Any:
+        """Inputs and targets in float64; whole numbers stay."""
+        return floats_as(self.dtype, batch)
 
 
 def clear_gradients(optimizer: Optimizer) -> None:
@@ -135,34 +239,15 @@ def clear_gradients(optimizer: Optimizer) -> None:
             parameter.grad = None
 
 
-def _full_outputs(_module: nn.Module, _inputs: Any, outputs: Any) -> Any:
-    return full(outputs)
-
-
-def full(value: Any) -> Any:
-    """Half-precision tensors in nested tuples, lists and dicts as fp32; everything else as it is."""
-    if isinstance(value, Tensor):
-        return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make([full(item) for item in value])
-    if type(value) in (tuple, list):
-        return type(value)(full(item) for item in value)
-    if type(value) is dict:
-        return {key: full(item) for key, item in value.items()}
-    return value
-
-
-_KINDS: dict[str, type[Precision]] = {kind.name: kind for kind in (Precision, Bf16, Fp16)}
+_KINDS: dict[str, type[Precision]] = {kind.name: kind for kind in (Precision, Tf32, Bf16, Fp16, Bf16True, Fp64)}
 
 
 def make_precision(name: str, device: torch.device) -> Precision:
-    """The precision of that name: `fp32`, `bf16` or `fp16`.
+    """The precision of that name; see `check_support` for what a device makes of it.
 
     Raises:
-        UserError: There is no such precision, or the device has none.
+        UserError: There is no such precision.
     """
     if name not in _KINDS:
         raise UserError("no such precision", key="device.precision", received=name, choices=_KINDS)
-    if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise UserError("this GPU has no bfloat16", key="device.precision", received=name, fix="device.precision=fp32")
     return _KINDS[name](device)

@@ -15,6 +15,11 @@ _GOLDEN = (
     0x9E3779B97F4A7C15  # odd, so that different positions give different low 32 bits: the CPU generator uses only these
 )
 _MASK = (1 << 63) - 1
+TOO_LATE = (
+    "device.deterministic: this process used a GPU before, so cuBLAS may not hold to it; start it with "
+    "CUBLAS_WORKSPACE_CONFIG=:4096:8"
+)
+"""What to say when `use_deterministic` says that it is too late."""
 
 
 def seed_everything(seed: int) -> None:
@@ -71,18 +76,28 @@ def _generator(device: torch.device) -> torch.Generator:
     return _get_default_mps_generator()
 
 
-def use_deterministic(on: bool = True) -> None:
+def use_deterministic(on: bool = True) -> bool:
     """Use only algorithms that give the same bits every time, or go back to the fastest.
 
     Call it before anything runs on a GPU: cuBLAS reads its setting once. An operation without such an algorithm raises
     an error that names it.
+
+    Returns:
+        Whether that holds for cuBLAS too: False where it has begun in another way.
     """
+    in_time = not on or "CUBLAS_WORKSPACE_CONFIG" in os.environ or not torch.cuda.is_initialized()
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cudnn.benchmark = False
+        use_benchmark(False)
     torch.backends.cudnn.deterministic = on
     if on or torch.are_deterministic_algorithms_enabled():  # the call imports PyTorch's compiler, to tell it too
         torch.use_deterministic_algorithms(on)
+    return in_time
+
+
+def use_benchmark(on: bool) -> None:
+    """Let cuDNN try its algorithms for each new shape and take the fastest, which may be another one each time."""
+    torch.backends.cudnn.benchmark = on
 
 
 def set_threads(count: int | None) -> None:

@@ -133,8 +133,8 @@ def _facts(row: dict[str, str]) -> GpuFacts:
         int(row["index"]),
         row.get("uuid", ""),
         row.get("name", "unknown"),
-        row.get("driver_version"),
-        bus=row.get("pci.bus_id"),
+        _text(row.get("driver_version", "")),
+        bus=_text(row.get("pci.bus_id", "")),
         power_limit_w=number(row.get("enforced.power.limit", "")),
         memory_total_mib=number(row.get("memory.total", "")),
         split=row.get("mig.mode.current") == "Enabled",
@@ -145,6 +145,11 @@ def _sample(gpu: GpuFacts, row: dict[str, str]) -> GpuSample:
     values = {name: number(row.get(field, "")) for name, field in VALUES.items()}
     masks = (_mask(row.get(name, "")) for name in _THROTTLE)
     return GpuSample(gpu, **values, throttle=throttle_names(next((mask for mask in masks if mask is not None), None)))
+
+
+def _text(text: str) -> str | None:
+    """What it says; None for `[N/A]` and the like."""
+    return None if not text or text.startswith("[") or text == "N/A" else text
 
 
 def _mask(text: str) -> int | None:

@@ -37,6 +37,7 @@ class Audit:
         must_train: Names of parameters that some phase has to train: those of a new output layer.
         rate_scale: Tells what all rates are multiplied with besides the schedule.
         skipped: Tells how many optimizer steps were left out so far.
+        ended: Called when a phase has ended and `table` knows it.
         exit_code: Exit status of a run that fails.
 
     Raises:
@@ -55,13 +56,16 @@ class Audit:
         must_train: Collection[str] = (),
         rate_scale: Callable[[], float] = lambda: 1.0,
         skipped: Callable[[], int] = lambda: 0,
+        ended: Callable[[], None] = lambda: None,
         exit_code: int = AUDIT_FAILED,
     ) -> None:
         self.model, self.optimizer, self.action, self.report = model, optimizer, action, report
         self.plan, self.rate_scale, self.skipped, self.exit_code = plan, rate_scale, skipped, exit_code
+        self.ended = ended
         self._rows: list[dict[str, Any]] = []
         self._watch: Watch | None = None
         self._last_begin: int | None = None
+        self._from_start = False
         trained = frozenset[str]().union(*(phase.trainable for phase in phases))
         idle = [name for name in must_train if phases and name not in trained]
         if idle and action != "none":
@@ -85,7 +89,7 @@ class Audit:
         if expected is None and self.plan is not None:
             expected = self.plan.find(phase.name)
         planned = expected.rows if expected else ()
-        found = self._late(phase, epoch, step)
+        found = self._late(phase, expected, epoch=epoch, step=step)
         found += faults(self.model, self.optimizer, phase, zero_rates={r.group for r in planned if r.rate == 0.0})
         if expected is not None:
             live = live_table(self.model, self.optimizer, phase=phase.name, step=step)
@@ -148,6 +152,7 @@ class Audit:
             bad, fine = watch.judged(part, changed, sure=steps >= SURE) if steps > 0 else ([], [])
             found, notes = found + bad, notes + fine
         self._drop()
+        self.ended()
         self._note([f"{watch.phase.name}: {line}" for line in [*notes, *watch.drifting(changed)]], watch.told)
         self._settle(found, f"{watch.phase.name}, until step {step}", watch.told)
 
@@ -155,14 +160,18 @@ class Audit:
         """What was found of every phase that ended, a row for each of its groups, as plain values."""
         return [dict(row) for row in self._rows]
 
-    def _late(self, phase: Phase, epoch: int, step: int) -> list[str]:
+    def _late(self, phase: Phase, expected: PhaseTable | None, *, epoch: int, step: int) -> list[str]:
         """Whether it is the moment. A resumed run, and one that went back, may begin in the middle of a phase."""
+        if self._last_begin is None:
+            self._from_start = step == 0
         going_on = self._last_begin is not None and step > self._last_begin
         self._last_begin = step
         when = f"begins with {phase.name}, but this is epoch {epoch}, step {step}"
         if not phase.reached(epoch, step):
             return [f"the phase {when}: too early"]
         late = epoch > phase.epoch if phase.epoch is not None else step > (phase.step or 0)
+        if expected is not None and self._from_start:  # a resumed run may have epochs of other lengths
+            late = late or step > expected.steps[0]
         return [f"the phase {when}: too late"] if going_on and late else []
 
     def _drop(self) -> None:

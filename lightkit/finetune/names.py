@@ -224,7 +224,7 @@ class Names:
             "nothing that the pattern matches can be used",
             key=key,
             received=f"{pattern} ({path} is a {type(self._modules[path]).__name__})",
-            expected=", ".join(kind.__name__ for kind in kinds),
+            expected=", ".join(kind.__name__ for kind in kinds) or None,
         )
 
     def _usable(self, usable) -> list[str]:  # type: ignore[no-untyped-def]

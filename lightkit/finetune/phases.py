@@ -18,6 +18,8 @@ from lightkit.common.modules import has_statistics, inside, parent_of
 from lightkit.finetune.names import Names
 
 BN = ("frozen", "stats", "train")
+Moment = tuple[dict[str, int], frozenset[str]]
+"""When a phase begins (`{"epoch": 3}`), and the names of what trains in it."""
 
 
 @dataclass(frozen=True)
@@ -149,12 +151,8 @@ def _moments(every: Mapping[str, Any], first: int | None, stages: int, total_ste
 
 
 def make_phases(
-    start: Collection[str],
-    changes: Iterable[Change],
-    *,
-    steps_per_epoch: int,
-    total_steps: int,
-) -> list[tuple[dict[str, int], frozenset[str]]]:
+    start: Collection[str], changes: Iterable[Change], *, steps_per_epoch: int, total_steps: int
+) -> list[Moment]:
     """The moments at which something changes, with what trains from then on.
 
     Args:
@@ -167,7 +165,7 @@ def make_phases(
         UserError: A change comes after the end of the run, or leaves nothing to train.
     """
     ordered = sorted(changes, key=lambda change: _step_of(change, steps_per_epoch))
-    found: list[tuple[dict[str, int], frozenset[str]]] = [({"epoch": 0}, frozenset(start))]
+    found: list[Moment] = [({"epoch": 0}, frozenset(start))]
     for change in ordered:
         first = _step_of(change, steps_per_epoch)
         if first >= total_steps:

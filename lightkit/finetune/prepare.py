@@ -14,7 +14,9 @@ from lightkit.finetune.head import find_head, outputs_of, replace_head
 from lightkit.finetune.inject import inject, targets
 from lightkit.finetune.lora import lora_b_names
 from lightkit.finetune.names import Names
+from lightkit.finetune.patterns import check_patterns
 from lightkit.finetune.phases import (
+    Moment,
     Phase,
     frozen_paths,
     gradual,
@@ -97,29 +99,14 @@ def prepare(
     """
     head, new = _head(model, options["head"], outputs)
     names = Names(model, head=head, groups={"@attention": attentions(model), "@blocks": blocks(model)})
-    layers, paths = depths(model), frozenset(path for path, _ in model.named_modules() if path)
+    check_patterns(names, options)
+    layers, plain = depths(model), frozenset(path for path, _ in model.named_modules() if path)
     frozen = _frozen(model, names, options)
-    where = targets(names, options)
-    injected = inject(model, where, options)
+    injected = inject(model, targets(names, options), options)
     names.tuned = [name for part in injected.values() for name in part]
-    lengths: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
-    pool = [name for name in names.aliases if name in frozen]
-    changes = [
-        *scheduled(options["schedule"], names, total_steps=total_steps),
-        *gradual(options["gradual"], pool, layers, **lengths),
-    ]
-    start = [name for name in (*names.aliases, *names.tuned) if name not in frozen]
-    moments = make_phases(start, changes, **lengths)
-    live = {plain: own for own, plain in plain_names(model).items()}
-    phases = tuple(
-        Phase(
-            trainable=frozenset(live.get(name, name) for name in trained),
-            still=resting_norms(model, trained, names, bn=options["bn"]),
-            quiet=_quiet(model, trained, names, paths) if options["dropout"] == "off" else frozenset(),
-            **moment,
-        )
-        for moment, trained in moments
-    )
+    live = {before: now for now, before in plain_names(model).items()}
+    moments = _moments(names, frozen, layers, options, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
+    phases = tuple(_phase(model, moment, names, options, live=live, plain=plain) for moment in moments)
     freeze(model, phases[0])
     found = Prepared(
         phases=phases,
@@ -155,6 +142,45 @@ def _frozen(model: nn.Module, names: Names, options: Mapping[str, Any]) -> set[s
     frozen = set(names.parameters(options["freeze"], key=keys[0]))
     frozen -= set(names.parameters(options["train"], key=keys[1]))
     return frozen - norm_parameters(model, frozen, names) if options["bn"] == "train" else frozen
+
+
+def _moments(
+    names: Names,
+    frozen: Collection[str],
+    layers: Mapping[str, int],
+    options: Mapping[str, Any],
+    *,
+    steps_per_epoch: int,
+    total_steps: int,
+) -> list[Moment]:
+    """When something changes, and what trains from then on, by the names before anything was injected."""
+    lengths: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
+    pool = [name for name in names.aliases if name in frozen]
+    changes = [
+        *scheduled(options["schedule"], names, total_steps=total_steps),
+        *gradual(options["gradual"], pool, layers, **lengths),
+    ]
+    start = [name for name in (*names.aliases, *names.tuned) if name not in frozen]
+    return make_phases(start, changes, **lengths)
+
+
+def _phase(
+    model: nn.Module,
+    moment: Moment,
+    names: Names,
+    options: Mapping[str, Any],
+    *,
+    live: Mapping[str, str],
+    plain: frozenset[str],
+) -> Phase:
+    begins, trained = moment
+    return Phase(
+        trainable=frozenset(live.get(name, name) for name in trained),
+        epoch=begins.get("epoch"),
+        step=begins.get("step"),
+        still=resting_norms(model, trained, names, bn=options["bn"]),
+        quiet=_quiet(model, trained, names, plain) if options["dropout"] == "off" else frozenset(),
+    )
 
 
 def _quiet(model: nn.Module, trained: Collection[str], names: Names, paths: frozenset[str]) -> frozenset[str]:

@@ -80,6 +80,13 @@ class Logger:
     def flush(self) -> None:
         """Hand everything to the operating system, so that it outlives this process."""
 
+    def sync(self) -> None:
+        """Force what was flushed to the disk, so that it outlives a power cut; may be called in another thread.
+
+        Raises:
+            OSError: The disk is full or broken.
+        """
+
     def close(self) -> None:
         """Write what is left and close files. May be called twice."""
 
@@ -149,6 +156,11 @@ class Loggers(Logger):
         """See `Logger.flush`."""
         for logger in self.loggers:
             logger.flush()
+
+    def sync(self) -> None:
+        """See `Logger.sync`."""
+        for logger in self.loggers:
+            logger.sync()
 
     def close(self) -> None:
         """Close all, even where one fails; the first failure is raised at the end."""

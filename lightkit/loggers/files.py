@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from lightkit.common.disk import sync_file
 from lightkit.loggers.base import Logger
 from lightkit.loggers.environment import environment
 from lightkit.loggers.runlog import run_log
@@ -47,6 +48,10 @@ class JsonlLogger(Logger):
         row |= {name: value if math.isfinite(value) else None for name, value in values.items()}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
+
+    def sync(self) -> None:
+        """Force the file to the disk, and its name."""
+        sync_file(self.path)
 
     def close(self) -> None:
         """Close the file, its contents safely on disk."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightkit.common.disk import sync_file
 from lightkit.loggers.base import Logger
 from lightkit.loggers.hparams import columns, records
 
@@ -104,6 +105,11 @@ class TensorBoardLogger(Logger):
         """Wait for the writer's thread."""
         if self._made is not None:
             self._made.flush()
+
+    def sync(self) -> None:
+        """Force the newest event file to the disk; the others were before it was begun."""
+        for file in sorted(self.folder.glob(_EVENTS))[-1:]:
+            sync_file(file)
 
     def close(self) -> None:
         """Write what is left."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import re
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.models.parts import check_sizes
 
+_LOADING = re.compile(r"pretrained|checkpoint|weights(_|$)|cache_dir$")
+"""Options of the two packages that name files or addresses to load; their names begin so."""
 _MOBILENET_OPTIONS = ("width_mult", "reduced_tail", "dilated")
 """Options that torchvision's MobileNetV3 takes before its class is called."""
 
@@ -40,13 +43,14 @@ def torchvision_model(
         num_classes: Size of the output.
         weights: `DEFAULT` or the name of a set of weights such as `IMAGENET1K_V1`; None starts from random weights.
         in_channels: Channels of the images.
-        options: Further arguments of the model's function.
+        options: Further arguments of the model's function, but for those that load files.
 
     Raises:
-        UserError: torchvision is missing, the name, the weights or an option are unknown, or the weights cannot be
-            fetched.
+        UserError: torchvision is missing, the name, the weights or an option are unknown, an option would load a file,
+            or the weights cannot be fetched.
     """
     check_sizes(num_classes=num_classes, in_channels=in_channels)
+    _refuse_loading(options, own="model.weights")
     models = _package("torchvision.models", "torchvision")
     names = models.list_models(module=models)
     if name not in names:
@@ -78,12 +82,14 @@ def timm_model(
         num_classes: Size of the output.
         pretrained: Load pretrained weights; a head for another number of classes starts new.
         in_channels: Channels of the images.
-        options: Further arguments of the model.
+        options: Further arguments of the model, but for those that load files.
 
     Raises:
-        UserError: timm is missing, the name or an option is unknown, or the weights cannot be fetched.
+        UserError: timm is missing, the name or an option is unknown, an option would load a file, or the weights cannot
+            be fetched.
     """
     check_sizes(num_classes=num_classes, in_channels=in_channels)
+    _refuse_loading(options, own="model.pretrained")
     timm = _package("timm", "timm")
     names = timm.list_models()
     if name.partition(".")[0] not in names:
@@ -92,6 +98,17 @@ def timm_model(
     if not pretrained:
         return _call(timm.create_model, name, options, **sizes)
     return _fetch(lambda: _call(timm.create_model, name, options, **sizes), name)
+
+
+def _refuse_loading(options: Mapping[str, Any] | None, *, own: str) -> None:
+    """Refuse options that load a file from anywhere: neither trust nor a checksum would be asked for."""
+    for option in options or {}:
+        if _LOADING.match(option):
+            raise UserError(
+                "weights are not loaded by way of the options",
+                key=f"model.options.{option}",
+                fix=f"finetune.weights.path=FILE for a file, {own} for the weights that the package offers",
+            )
 
 
 def _check_options(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
+from torch import Tensor
 
 from lightkit.build import Components, build_network
 from lightkit.build.network import base_state, build_base
-from lightkit.checkpoint.delta import delta, write_delta
+from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
 from lightkit.common.shards import is_shard
 from lightkit.config import to_yaml
@@ -32,13 +34,15 @@ def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
     if not parts.store or kind == "none":
         return
     parts = _on_its_own(cfg, parts)
-    load_weights(parts, "best" if cfg.trainer.test == "best" else "last", folder)
+    load_weights(parts, "last" if cfg.trainer.test == "last" else "best", folder)
     if kind == "adapter":
         base = build_base(cfg, parts.data.info, parts.engine)
         source = "" if base.report is None else base.report.source
-        names = plain_names(parts.model)
+        built, names = base_state(base), plain_names(parts.model)
+        parts.engine.place_model(base.model)  # into the format that the trained weights are compared in
         found = delta(parts.model.state_dict(), base_state(base), names, source=source, config=to_yaml(cfg))
-        write_delta(folder / FILES[kind], found)
+        tensors = _as_built(found.tensors, built)
+        write_delta(folder / FILES[kind], replace(found, tensors=tensors, fingerprint=fingerprint(built)))
         return
     mergeable = all(part.mergeable for _, part in injected_modules(parts.model))
     model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
@@ -51,3 +55,12 @@ def _on_its_own(cfg: DictConfig, parts: Components) -> Components:
         return parts
     made = build_network(cfg, parts.data.info, parts.engine, pretrained=False)
     return replace(parts, made=made, model=made.model)
+
+
+def _as_built(tensors: Mapping[str, Tensor], built: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Floats in the format that the network is built with, whatever it was trained in."""
+    formats = {tensor.dtype for tensor in built.values() if tensor.is_floating_point()}
+    if len(formats) != 1:
+        return dict(tensors)
+    (wanted,) = formats
+    return {name: tensor.to(wanted) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}

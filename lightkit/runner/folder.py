@@ -122,6 +122,23 @@ class RunFolder:
         """The rows of values logged so far."""
         return read_jsonl(self.path / METRICS)
 
+    def rows_before(self, step: int, count: int) -> list[dict[str, Any]]:
+        """The rows that a checkpoint counts as logged.
+
+        Args:
+            step: Optimizer steps of the checkpoint. The count alone says how much of that step was logged; when rows
+                before it were lost, the step keeps later ones from taking their place.
+            count: Rows it counts.
+        """
+        return [row for row in self.metrics()[:count] if row["step"] <= step]
+
+    def lost_rows(self, step: int, count: int) -> list[str]:
+        """A line about rows that a checkpoint counts but nobody can read any more; none where all are there."""
+        there = len(self.rows_before(step, count))
+        if there >= count:
+            return []
+        return [f"{METRICS} has {there} of the {count} rows that were logged before step {step}: the others are lost"]
+
     def write_result(self, result: dict[str, Any]) -> None:
         """Replace `result.json`."""
         write_json(self.path / RESULT, result)

@@ -113,7 +113,7 @@ def with_state(parts: Components, state: Mapping[str, torch.Tensor], cfg: DictCo
     """
     chosen = parts
     if not parts.model.state_dict().keys() <= state.keys():
-        model = parts.engine.place(plain_version(cfg, parts.data.info, parts.engine, parts.made))
+        model = parts.engine.place_model(plain_version(cfg, parts.data.info, parts.engine, parts.made))
         chosen = replace(parts, model=model, network=parts.engine.wrap(model))
     fit(chosen.model, state, source=source)
     return chosen

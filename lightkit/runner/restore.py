@@ -11,11 +11,16 @@ from torch.optim import Optimizer
 from lightkit.build import Components
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
+from lightkit.loggers import Logger
 from lightkit.optim.wrapped import Torch as TorchSchedule
-from lightkit.runner.settle import Change
+from lightkit.runner.folder import RunFolder
+from lightkit.runner.settle import FREE, Change, named
 from lightkit.trainer import Ema, State
+from lightkit.trainer.guard import KEPT
 
 _STOPPING = ("trainer.early_stopping", "trainer.callbacks")
+_REMAKING = (*_STOPPING, "data.batch_size")
+"""What may change between two parts of a run, but not between a state to roll back to and the rest of the run."""
 _GROUPING = ("rules", "no_decay", "layer_decay")
 
 
@@ -37,7 +42,8 @@ def taken_over(
         UserError: The checkpoint does not fit the parts.
     """
     settings = settings_of(parts.optimizer)
-    callbacks, notes = fitted(parts.callbacks, saved.get("callbacks", {}))
+    known, given_up = still_kept(parts.callbacks, saved.get("callbacks", {}), changes)
+    callbacks, notes = fitted(parts.callbacks, known)
     content.apply({**saved, "callbacks": callbacks}, **stateful(parts, state))
     own = not isinstance(parts.scheduler, TorchSchedule)
     retake(parts.optimizer, settings, changes, own=own)
@@ -47,21 +53,40 @@ def taken_over(
         parts.scheduler.refresh()
     if goes_on(changes):
         state.stop_reason = None
-    return replace(parts, timetable=timetable), [*map(str, changes), *notes]
+    return replace(parts, timetable=timetable), [*map(str, changes), *notes, *given_up]
 
 
-def stateful(parts: Components, state: State) -> dict[str, Any]:
-    """The stateful parts, as a checkpoint names them."""
+def stateful(parts: Components, state: State, *, kept: bool = True) -> dict[str, Any]:
+    """The stateful parts, as a checkpoint names them.
+
+    Args:
+        parts: The parts.
+        state: The counters.
+        kept: The states that a rollback goes back to are a part too; not of themselves.
+    """
     return {
         "model": parts.model,
         "optimizer": parts.optimizer,
         "scheduler": parts.scheduler,
         "precision": parts.engine.precision,
-        "callbacks": parts.callbacks,
+        "callbacks": {name: part for name, part in parts.callbacks.items() if kept or name != KEPT},
         "metrics": {"train": parts.metrics["train"]},
         "state": state,
         "ema": parts.average if isinstance(parts.average, Ema) else None,
     }
+
+
+def start_logging(logger: Logger, place: RunFolder, state: State) -> None:
+    """Make the loggers forget what was logged after the step of the counters; count what there is before it.
+
+    Args:
+        logger: The loggers.
+        place: The run's folder.
+        state: The counters, of a checkpoint or of a state that the run has gone back to.
+    """
+    rows = place.rows_before(state.step, state.rows)
+    logger.start(state.step, rows)
+    state.rows = len(rows)  # fewer where a power cut took some
 
 
 def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -94,6 +119,27 @@ def retake(
     names = [*keys, "weight_decay"] if set(_GROUPING) & set(keys) else keys
     for group, wanted in zip(optimizer.param_groups, settings):
         group |= {name: wanted[name] for name in names if name in wanted and name != "lr"}
+
+
+def still_kept(
+    callbacks: Mapping[str, Any], saved: Mapping[str, dict[str, Any]], changes: Sequence[Change]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The saved states of the callbacks without those to roll back to where these no longer fit; a line about that.
+
+    Args:
+        callbacks: Callbacks of this run.
+        saved: States in the checkpoint.
+        changes: What differs from the checkpoint's configuration.
+    """
+    remade = [
+        change.key
+        for change in changes
+        if change.taken and (named(change.key, _REMAKING) or not named(change.key, FREE))
+    ]
+    if not saved.get(KEPT) or (KEPT in callbacks and not remade):
+        return dict(saved), []
+    others = {name: state for name, state in saved.items() if name != KEPT}
+    return others, [f"a rollback goes back to here at most, as {remade[0]} has changed"] if KEPT in callbacks else []
 
 
 def fitted(

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+import lightkit.device.usage as usage
 import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
 from lightkit.checkpoint.store import CheckpointStore
@@ -24,8 +25,9 @@ from lightkit.runner.evaluation import evaluate_split, load_weights
 from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
+from lightkit.runner.machine import Machine
 from lightkit.runner.models import holding
-from lightkit.runner.restore import taken_over
+from lightkit.runner.restore import start_logging, taken_over
 from lightkit.runner.settle import Change, settle
 from lightkit.runner.together import newest, together
 from lightkit.runner.training import make_saver, make_trainer
@@ -55,7 +57,7 @@ class Runner:
 
     def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
-        self._place, self._ranks = RunFolder(self.folder), Ranks()
+        self._place, self._system, self._ranks = RunFolder(self.folder), dict[str, Any](), Ranks()
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -83,7 +85,7 @@ class Runner:
                 self._begin(stack, fresh=True)
             else:
                 parts, notes = taken_over(saved, parts, state, changes)
-            notes += self._record(parts)
+            notes += [*self._record(parts), *self._place.lost_rows(state.step, state.rows)]
             stack.enter_context(self._outcome(state, began))
             signals = stack.enter_context(self._signals().caught())
             logger = stack.enter_context(self._logger(state))
@@ -147,9 +149,13 @@ class Runner:
         tuned = Tuned(self.cfg, self.folder, parts, state=state, logger=logger)
         tuned.introduce()
         who: dict[str, Any] = {"state": state, "logger": logger, "save": self._saver(parts, state, logger)}
+        machine = Machine(self.cfg, self.folder, parts)
+        who |= {"tuning": tuned.tuning, "clock": machine.clock}
         try:
-            make_trainer(self.cfg, self._place, parts, tuning=tuned.tuning, signals=signals, **who).fit()
+            with machine:
+                make_trainer(self.cfg, self._place, parts, signals=signals, **who).fit()
         finally:
+            self._system = machine.summary()
             with suppress(OSError):
                 tuned.write()
 
@@ -176,8 +182,8 @@ class Runner:
     def _record(self, parts: Components) -> list[str]:
         """Write down what is about to run; returns what of it differs from the part of the run before."""
         before = self._place.facts()
-        device, data = parts.engine.describe(), parts.data.info.fingerprint
-        self._place.record(self.cfg, self.overrides, device=device, data=data)
+        device, data = parts.engine.describe(parts.optimizer), parts.data.info.fingerprint
+        self._place.record(self.cfg, self.overrides, device=device, visible=parts.engine.mapping, data=data)
         if parts.store:
             parts.store.prepare()
         return differences(before, self._place.facts()) if before else []
@@ -185,7 +191,7 @@ class Runner:
     @contextmanager
     def _logger(self, state: State) -> Iterator[Logger]:
         logger = build_logger(self.cfg, self.folder) if self._ranks.main else Loggers([])
-        logger.start(state.step, self._place.metrics()[: state.rows])
+        start_logging(logger, self._place, state)
         try:
             yield logger
         except BaseException as error:
@@ -225,7 +231,8 @@ class Runner:
         splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
         logger.message(f"run     {self.cfg.name} in {self.folder}")
         logger.message(f"data    {facts['task']}, input {facts['input']}, {splits}")
-        logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe()}")
+        logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
+        parts.engine.notes.hand_to(logger.message)
         for line in [f"resumed at step {state.step}", *notes] if state.step else []:
             logger.message(line)
         tensorboard = self.cfg.logger.tensorboard
@@ -259,7 +266,8 @@ class Runner:
         logger.hparams(public(self.cfg), values, self.overrides)
         columns, rows = summary.final_table(values, state.best if state.best_step != state.step else {})
         logger.table(self._title(state, tested="test" in columns), columns, rows)
-        logger.message(f"folder  {self.folder}")
+        for line in [*usage.lines(self._system), f"folder  {self.folder}"]:
+            logger.message(line)
         return content
 
     def _title(self, state: State, *, tested: bool) -> str:
@@ -277,6 +285,7 @@ class Runner:
             reason=reason,
             name=self.cfg.name,
             seconds=round(seconds, 3),
+            system=self._system,
         )
         self._place.write_result(result)
         return result

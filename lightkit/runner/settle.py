@@ -86,7 +86,7 @@ def settle(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[D
     saved = _plain(saved_text) if saved_text else now
     known = dict.fromkeys([*_keys(saved), *_keys(now)])
     for pattern in override:
-        if not any(_named(key, (pattern,)) for key in known):
+        if not any(named(key, (pattern,)) for key in known):
             raise UserError("no such key", key="resume.override", received=pattern, choices=known)
     changes: list[Change] = []
     settled = OmegaConf.create(_merged(saved, now, tuple(override), "", changes))
@@ -113,7 +113,7 @@ def _merged(
         chosen = after
         # What else the checkpoint lacks belongs to the schema of a later lightkit than the one that wrote it.
         if before != after and (before is not MISSING or _is_choice(now, after)):
-            changes.append(Change(key, before, after, _named(key, (*FREE, *override))))
+            changes.append(Change(key, before, after, named(key, (*FREE, *override))))
             chosen = after if changes[-1].taken else before
         if chosen is not MISSING:
             merged[name] = chosen
@@ -132,7 +132,7 @@ def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _keys(value, f"{prefix}{name}.")
 
 
-def _named(key: str, patterns: Iterable[str]) -> bool:
+def named(key: str, patterns: Iterable[str]) -> bool:
     """Whether a pattern fits the key or something above it."""
     parts = key.split(".")
     above = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]

@@ -89,7 +89,7 @@ def newest(store: CheckpointStore | None, ranks: Ranks) -> dict[str, Any] | None
     read: list[dict[str, Any]] = []
 
     def find() -> Path | None:
-        found = store.load_newest()
+        found = store.load_newest(recover=True)
         if found is None:
             return None
         read.append(found[1])

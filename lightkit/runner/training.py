@@ -12,9 +12,10 @@ from lightkit.config import to_yaml
 from lightkit.finetune.tuning import NoTuning
 from lightkit.loggers import Logger
 from lightkit.runner.folder import RunFolder
-from lightkit.runner.restore import stateful
+from lightkit.runner.restore import start_logging, stateful
 from lightkit.trainer import State, Trainer
-from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard
+from lightkit.trainer.clock import Clock
+from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.interrupt import Signals
 
 
@@ -28,6 +29,7 @@ def make_trainer(
     signals: Signals,
     save: Callable[[float | None], None],
     tuning: NoTuning,
+    clock: Clock,
 ) -> Trainer:
     """The loop over the parts of a run.
 
@@ -40,6 +42,7 @@ def make_trainer(
         signals: Tell when the run is asked to end.
         save: From `make_saver`.
         tuning: What trains when.
+        clock: Measures where the time goes.
     """
     return Trainer(
         parts.network,
@@ -63,6 +66,7 @@ def make_trainer(
         guard=_guard(cfg, place, parts, state=state, logger=logger),
         interrupt=signals,
         tuning=tuning,
+        clock=clock,
     )
 
 
@@ -74,16 +78,25 @@ def _guard(cfg: DictConfig, place: RunFolder, parts: Components, *, state: State
         return Guard(device, agree=agree)
     if options.action == "skip":
         return SkipGuard(device, limit=options.limit, agree=agree)
+    kept = parts.callbacks.get(KEPT)
     return RollbackGuard(
         device,
         agree=agree,
         limit=options.limit,
         every=options.every,
         factor=options.factor,
-        gather=lambda: content.gather(**stateful(parts, state)),
-        apply=lambda saved: content.apply(saved, **stateful(parts, state)),
-        purge=lambda: logger.start(state.step, place.metrics()[: state.rows]),
+        gather=lambda: content.gather(**stateful(parts, state, kept=False)),
+        apply=lambda saved: content.apply(saved, **stateful(parts, state, kept=False)),
+        purge=lambda: _purge(place, parts, state, logger),
+        kept=kept if isinstance(kept, Kept) else None,
     )
+
+
+def _purge(place: RunFolder, parts: Components, state: State, logger: Logger) -> None:
+    """After the run has gone back: forget what was logged and saved later."""
+    start_logging(logger, place, state)
+    if parts.store:
+        parts.store.abandon()
 
 
 def make_saver(cfg: DictConfig, parts: Components, state: State, logger: Logger) -> Callable[[float | None], None]:
@@ -94,7 +107,7 @@ def make_saver(cfg: DictConfig, parts: Components, state: State, logger: Logger)
         saved = content.gather(**stateful(parts, state), config_text=text)  # in every process: metrics are everywhere
         if store is None:
             return
-        logger.flush()  # what the checkpoint counts as logged must not die with this process
-        store.save(saved, step=state.step, value=value, epoch=state.epoch)
+        logger.flush()  # what the checkpoint counts as logged must not die with this process, nor in a power cut
+        store.save(saved, step=state.step, value=value, epoch=state.epoch, first=logger.sync)
 
     return save if cfg.checkpoint.enabled else lambda value: None

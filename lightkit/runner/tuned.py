@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from lightkit.build import Components
-from lightkit.build.phases import build_plan_of, build_tuning
+from lightkit.build.phases import build_plan_of, build_tuning, phases_of
 from lightkit.common.shards import is_shard
 from lightkit.finetune.plan import Plan
 from lightkit.finetune.tuning import NoTuning, Tuning
@@ -33,16 +35,19 @@ class Tuned:
 
     def __init__(self, cfg: DictConfig, folder: Path, parts: Components, *, state: State, logger: Logger) -> None:
         self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / FILE, parts, logger
-        self._plan = Plan(())
+        self._cfg, self._resumed = cfg, state.step > 0
+        self._plan, self._earlier = Plan(()), list[dict[str, Any]]()
         if parts.made.prepared is None:
             return
         self._plan = build_plan_of(parts)
+        self._earlier = _ended_before(self._path, state.step)
         self.tuning = build_tuning(
             parts,
             self._plan,
             audit=cfg.finetune.get("audit", "fail") if _looks(parts) else "none",
             report=logger.message,
             skipped=lambda: state.skipped,
+            ended=self._keep,
         )
 
     def introduce(self) -> None:
@@ -52,6 +57,8 @@ class Tuned:
             self._logger.message(f"weights {report.source}: {report.summary()}")
             for line in report.text().splitlines():
                 self._logger.message(line)
+        if prepared is not None and not self._resumed and _frozen_without_weights(self._parts, self._cfg):
+            self._logger.message("no pretrained weights are given: what is frozen stays as it was drawn")
         if prepared is not None:
             columns, rows = self._plan.table()
             if len(rows) <= _MOST_ROWS:
@@ -66,9 +73,31 @@ class Tuned:
             write_json(self._path, {"plan": self._plan.to_json(), "audit": self.found()})
 
     def found(self) -> list[dict[str, Any]]:
-        """What the audit saw of the phases that have ended."""
+        """What the audit saw of the phases that have ended, also in earlier parts of a resumed run."""
         witness = self.tuning.witness if isinstance(self.tuning, Tuning) else None
-        return witness.table() if witness else []
+        return [*self._earlier, *(witness.table() if witness else [])]
+
+    def _keep(self) -> None:
+        """Write down what was found, for the run may be killed; a disk that is full is told elsewhere."""
+        with suppress(OSError):
+            self.write()
+
+
+def _ended_before(path: Path, step: int) -> list[dict[str, Any]]:
+    """What an earlier part of a run found of phases that ended before the step it is resumed at."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["audit"] if step else []
+        return [row for row in rows if row["to_step"] <= step]
+    except (OSError, ValueError, TypeError, LookupError):  # an older lightkit, or a power cut
+        return []
+
+
+def _frozen_without_weights(parts: Components, cfg: DictConfig) -> bool:
+    """Whether random weights are frozen: neither a file nor the model itself brings pretrained ones."""
+    phases = phases_of(parts)
+    some = len(phases[0].trainable) < len(list(parts.model.parameters()))
+    given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
+    return some and not given
 
 
 def _looks(parts: Components) -> bool:

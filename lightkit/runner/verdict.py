@@ -14,7 +14,8 @@ from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
 
 PARTS = ("model", "optimizer", "scheduler", "precision", "ema", "callbacks", "metrics", "state")
-_CLOCK = ("time", "seconds")
+_CLOCK, _MACHINE = ("time", "seconds", "system"), ("speed/", "system/")
+"""Keys and beginnings of names of what no two runs have in common."""
 
 
 class Compared(NamedTuple):
@@ -78,7 +79,7 @@ def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     """Nested dicts and lists as pairs of a dotted key and what is there, without values that come from the clock."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            if not str(name).startswith("speed/") and name not in _CLOCK:
+            if not str(name).startswith(_MACHINE) and name not in _CLOCK:
                 yield from flat(item, f"{key}.{name}")
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
@@ -105,6 +106,8 @@ def _points(folder: Path) -> dict[str, Any]:
     """Every point of every curve; of speeds only that they are there, once."""
     found = {}
     for name, points in read_scalars(folder).items():
+        if name.startswith("vitals/system/"):  # samples come with the clock, not with the steps
+            continue
         for number, (step, value) in enumerate(points):
             found[f"{name}, point {number + 1}"] = step if "speed/" in name else (step, float(value).hex())
     return found

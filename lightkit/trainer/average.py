@@ -49,7 +49,8 @@ class Ema(NoAverage):
         self._live = {
             name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if tensor.is_floating_point()
         }
-        self._mean = {name: tensor.detach().clone() for name, tensor in self._live.items()}
+        # In fp32 at least: what a step adds is less than bfloat16 can hold beside the average.
+        self._mean = {name: _wide(tensor.detach()).clone() for name, tensor in self._live.items()}
         # Where processes hold parts of the parameters, buffers are whole, and no operation takes both.
         sorts = [[name for name in self._live if is_shard(self._live[name]) == part] for part in (False, True)]
         self._alike = [names for names in sorts if names]
@@ -60,7 +61,7 @@ class Ema(NoAverage):
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         for names in self._alike:
-            means, live = [self._mean[name] for name in names], [self._live[name].detach() for name in names]
+            means, live = [self._mean[name] for name in names], [_wide(self._live[name].detach()) for name in names]
             torch._foreach_lerp_(means, live, 1.0 - decay)
 
     @contextmanager
@@ -85,6 +86,10 @@ class Ema(NoAverage):
         """Take over saved averages of the same model."""
         self.steps = state["steps"]
         _copy(state["weights"], self._mean)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 @torch.no_grad()

@@ -27,6 +27,9 @@ class EvalContext(Protocol):
     def move(self, batch: Any) -> Any:
         """The batch on the device."""
 
+    def prefetch(self, batches: Any) -> Any:
+        """The same batches, perhaps on the device already."""
+
     def autocast(self) -> Any:
         """Context manager of the forward pass."""
 
@@ -59,7 +62,7 @@ def evaluate(
     try:
         with torch.no_grad():
             left = loader.num_samples
-            for index, batch in enumerate(loader.epoch(0)):
+            for index, batch in enumerate(context.prefetch(loader.epoch(0))):
                 size = min(loader.batch_size, left)
                 left -= size
                 step = _forward(model, batch, task, criterion, context)

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.shards import is_shard
+from lightkit.trainer.callbacks import Callback
 
 if TYPE_CHECKING:
     from lightkit.trainer.loop import Trainer
 
+KEPT = "trainer.nonfinite"
+"""Name of the kept states among the callbacks; with its dot it can be nobody else's."""
 NON_FINITE = 3
 """Exit status of a run whose loss is no longer finite."""
 
@@ -152,17 +155,33 @@ class SkipGuard(Guard):
         trainer.logger.message(f"step {trainer.state.step + 1}: the loss is not finite, step skipped")
 
 
+class Kept(Callback):
+    """The states that a run can go back to; being a callback, they are part of its checkpoints."""
+
+    def __init__(self) -> None:
+        self.states: list[dict[str, Any]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states, as `lightkit.checkpoint.content` gathers them."""
+        return {"states": list(self.states)} if self.states else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over those of a checkpoint."""
+        self.states = list(state.get("states", []))
+
+
 class RollbackGuard(Guard):
-    """Goes back to a state in memory, at least `every` steps old where there is one, and on with lower rates.
+    """Goes back to a kept state, at least `every` steps old where there is one, and on with lower rates.
 
     Args:
         device: Where losses are computed.
         limit: Times a run may go back.
         every: Optimizer steps between two states; the last two are kept.
         factor: Factor on all learning rates each time.
-        gather: Collects the state of the run; the tensors may be the live ones.
+        gather: Collects the state of the run but for the kept states; the tensors may be the live ones.
         apply: Puts a state back.
-        purge: Makes the loggers forget what was logged after the state.
+        purge: Makes files and loggers forget what came after the state.
+        kept: Holds the states.
         agree: See `Guard`.
     """
 
@@ -176,39 +195,41 @@ class RollbackGuard(Guard):
         gather: Callable[[], dict[str, Any]],
         apply: Callable[[dict[str, Any]], None],
         purge: Callable[[], None],
+        kept: Kept | None = None,
         agree: Callable[[bool], bool] | None = None,
     ) -> None:
         super().__init__(device, agree=agree)
         self.limit, self.every, self.factor = limit, every, factor
         self._gather, self._apply, self._purge = gather, apply, purge
-        self._states: list[dict[str, Any]] = []
+        self._kept = kept or Kept()
 
     def on_step(self, trainer: Trainer) -> None:
-        """Keep a state now and then."""
-        if self._states and trainer.state.step % self.every != 0:
+        """Keep a state now and then, and where there is none yet; a resumed run may have that of its first step."""
+        states, step = self._kept.states, trainer.state.step
+        if states and (step % self.every != 0 or states[-1]["state"]["step"] == step):
             return
         if not self.settled():
             self.refuse(trainer, None, None)
         self.check_weights(trainer)
-        self._states = [*self._states[-1:], copied(self._gather())]
+        self._kept.states = [*states[-1:], copied(self._gather())]
 
     def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
         """Order the loop back; end the run past the limit."""
-        if trainer.state.rollbacks >= self.limit or not self._states:
+        if trainer.state.rollbacks >= self.limit or not self._kept.states:
             raise self.error(trainer, batch, position, after=f"; went back {trainer.state.rollbacks} times before")
         raise RollBack
 
     def refuse_weights(self, trainer: Trainer, name: str) -> None:
         """Order the loop back; end the run past the limit."""
-        if trainer.state.rollbacks >= self.limit or not self._states:
+        if trainer.state.rollbacks >= self.limit or not self._kept.states:
             raise self.weights_error(trainer, name, after=f"; went back {trainer.state.rollbacks} times before")
         raise RollBack
 
     def roll_back(self, trainer: Trainer) -> None:
         """Put the older state back, with lower rates."""
         step, times = trainer.state.step + 1, trainer.state.rollbacks + 1
-        self._states = self._states[:1]
-        self._apply(copied(self._states[0]))
+        self._kept.states = self._kept.states[:1]
+        self._apply(copied(self._kept.states[0]))
         trainer.state.rollbacks = times
         trainer.scheduler.rescale(self.factor**times)
         self._purge()
@@ -261,11 +282,12 @@ def _first_output(trainer: Trainer, batch: Any, position: int) -> str:
 
         return hook
 
-    hooks = [m.register_forward_hook(look(name or "the model")) for name, m in trainer.model.named_modules()]
+    model = trainer.engine.unwrap(trainer.model)  # compiled code would not call the hooks
+    hooks = [part.register_forward_hook(look(name or "the model")) for name, part in model.named_modules()]
     try:
         trainer.engine.seed(trainer.state.epoch, position)
         with torch.no_grad(), trainer.engine.autocast():
-            trainer.task.step(trainer.model, batch, trainer.criterion)
+            trainer.task.step(model, batch, trainer.criterion)
     finally:
         for handle in hooks:
             handle.remove()

@@ -61,6 +61,7 @@ class Trainer:
         guard: What to do about a loss that is not finite.
         interrupt: Tells when a signal asked the run to end.
         tuning: What trains when; by default everything always does.
+        clock: Measures where the time goes.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Trainer:
         guard: Guard | None = None,
         interrupt: Interrupt | None = None,
         tuning: NoTuning | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.model, self.train, self.val, self.task, self.criterion = model, train, val, task, criterion
         self.optimizer, self.scheduler, self.timetable, self.engine = optimizer, scheduler, timetable, engine
@@ -96,7 +98,7 @@ class Trainer:
         self.guard, self.interrupt = guard or Guard(engine.device), interrupt or Interrupt()
         self.tuning = tuning or NoTuning()
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
-        self._clock, self._saved_step, self._flowing = Clock(), -1, False
+        self._clock, self._saved_step, self._flowing = clock or Clock(), -1, False
         self._loss, self._own, self._norm = torch.zeros(()), 1, torch.zeros(())
 
     @property
@@ -121,8 +123,8 @@ class Trainer:
         self._report = Reporter(self.logger, self.state, self.timetable, self._clock)
         for callback in self.callbacks:
             callback.on_fit_start(self)
-        self.guard.on_step(self)
         self._go_on()
+        self.guard.on_step(self)  # after it, as in `_after_step`: what it does is part of the state to go back to
         while not self.finished:
             try:
                 self._epoch()
@@ -148,7 +150,7 @@ class Trainer:
         state = self.state
         self._flowing = False  # the first batch starts processes, in the middle of which nothing must be raised
         self.tuning.train(self.model)
-        with closing(self.train.epoch(state.epoch, state.samples_done)) as batches:
+        with closing(self.engine.prefetch(self.train.epoch(state.epoch, state.samples_done))) as batches:
             while state.samples_done < self.timetable.epoch_samples and not self.finished:
                 try:
                     self._step(batches)
@@ -326,6 +328,7 @@ class Trainer:
             self.guard.refuse(self, None, None)
         self.guard.check_weights(self)
         began, self._saved_step = perf_counter(), self.state.step
+        self.state.scaler_skipped = self.engine.skipped()
         judged = self.state.validated_step == self.state.step or self.monitor.startswith("train/")
         self.save(self.state.last.get(self.monitor) if judged else None)
         self._clock.leave_out(perf_counter() - began)
@@ -341,7 +344,7 @@ class Trainer:
         if not self.guard.settled():
             self.guard.refuse(self, None, None)
         loss = self.engine.ranks.mean(self._loss.detach(), self._own)
-        self._report.step(loss, float(self._norm), self.optimizer)
+        self._report.step(loss, float(self._norm), self.optimizer, self.engine.vitals())
 
     def _during_validation(self, batch: int) -> None:
         self.interrupt.raise_at(self.state.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 
 from torch.optim import Optimizer
@@ -29,25 +30,32 @@ class Reporter:
         self.next_show = 0.0
         self._began, self._first_step, self._counted = perf_counter(), state.step, self._samples()
 
-    def values(self, values: dict[str, float]) -> None:
-        """Log values of this step and keep them as the newest."""
+    def values(self, values: dict[str, float], beside: Mapping[str, float] | None = None) -> None:
+        """Log values of this step and keep them as the newest.
+
+        Args:
+            values: By name.
+            beside: Those of the machine, in the same row: they are no part of the run's state.
+        """
         self.state.last.update(values)
         self.state.rows += 1
-        self.logger.scalars(values, step=self.state.step, epoch=self.state.epoch)
+        self.logger.scalars({**values, **(beside or {})}, step=self.state.step, epoch=self.state.epoch)
 
-    def step(self, loss: float, norm: float, optimizer: Optimizer) -> None:
+    def step(self, loss: float, norm: float, optimizer: Optimizer, vitals: Mapping[str, float]) -> None:
         """Log what belongs to single optimizer steps.
 
         Args:
             loss: Loss of the newest batch.
             norm: Norm of the gradients before clipping.
             optimizer: Its groups' rates are logged by the groups' names.
+            vitals: Further values of the run itself, such as a loss scale.
         """
         rates = {
             f"lr/{group.get('name', index)}": float(group["lr"]) for index, group in enumerate(optimizer.param_groups)
         }
         samples, self._counted = self._samples() - self._counted, self._samples()
-        self.values({"train/loss_step": loss, "grad/norm": norm, **rates, **self.clock.read(samples)})
+        values = {"train/loss_step": loss, "grad/norm": norm, **vitals, **rates, **self.clock.read(samples)}
+        self.values(values, self.clock.vitals())
 
     def _samples(self) -> int:
         return self.state.epoch * self.timetable.epoch_samples + self.state.samples_done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -30,6 +30,9 @@ class State:
     """Lines of values logged so far."""
     skipped: int = 0
     """Optimizer steps left out because the loss was not finite."""
+    scaler_skipped: int = 0
+    """Optimizer steps that the loss scale of fp16 left out because gradients overflowed, as of the last save: they are
+    counted on the device, which is waited for then."""
     rollbacks: int = 0
     """Times the run went back to an earlier step because the loss was not finite."""
     last: dict[str, float] = field(default_factory=dict)
@@ -38,8 +41,9 @@ class State:
     """Why training ended before its last step; None while it has not."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values of all counters."""
-        return asdict(self)
+        """Plain values of all counters; the dictionaries are copies."""
+        # Not `asdict`: it goes through every value of them, and each save would wait for that.
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
         """Take over saved counters; unknown names are ignored, so that older files load."""

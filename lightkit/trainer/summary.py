@@ -35,6 +35,7 @@ def result(
         "epochs": state.epoch,
         "steps": state.step,
         "skipped_steps": state.skipped,
+        "scaler_skipped_steps": state.scaler_skipped,
         "rollbacks": state.rollbacks,
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from benchmarks import checkpoint, ddp, loader, lora, startup, step_overhead
+from benchmarks import checkpoint, ddp, loader, lora, monitor, startup, step_overhead
 from benchmarks.harness import Bar, Sample, check_same, figure, interleave, judge
 
 
@@ -31,10 +31,11 @@ def figures(text: str) -> dict[str, float]:
         (loader.main, ["--rounds", "1", "--steps", "3"], 2),
         (checkpoint.main, ["--rounds", "1", "--steps", "1"], len(checkpoint.BARS)),
         (lora.main, ["--rounds", "1", "--steps", "1", "--no-peers"], 2),
+        (monitor.main, ["--rounds", "1", "--steps", "20"], len(monitor.BARS)),
         pytest.param(ddp.main, ["--rounds", "1", "--steps", "3"], len(ddp.BARS), marks=pytest.mark.slow),
         pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
     ],
-    ids=["step_overhead", "loader", "checkpoint", "lora", "ddp", "startup"],
+    ids=["step_overhead", "loader", "checkpoint", "lora", "monitor", "ddp", "startup"],
 )
 def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
     main(arguments)

@@ -173,6 +173,41 @@ def test_a_roll_back_ends_the_later_entries_but_not_their_files(tmp_path, caplog
     assert "step-00000030.pt" in names(tmp_path)
 
 
+def test_an_abandoned_course_is_deleted_once_there_is_something_else_to_go_on_from(tmp_path, monkeypatch):
+    made = filled(tmp_path)
+    (tmp_path / "step-00000040.pt").write_text("mine")
+    made.abandon()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _raise(errno.ENOSPC))
+        with pytest.raises(UserError, match="could not be written"):
+            made.save(content(15), step=15)
+    assert [entry.step for entry in made.entries()] == [10, 20, 30]
+    made.abandon()
+    made.save(content(15), step=15)
+    assert names(tmp_path) == ["manifest.json", "step-00000010.pt", "step-00000015.pt", "step-00000040.pt"]
+    made.save(content(14), step=14)
+    assert "step-00000015.pt" in names(tmp_path), "asked for once, done once"
+
+
+def test_files_that_were_found_when_the_list_was_lost_are_not_abandoned(tmp_path, caplog):
+    filled(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    made = CheckpointStore(tmp_path)
+    made.abandon()
+    made.save(content(15), step=15)
+    assert "no longer listed, but still there: step-00000020.pt, step-00000030.pt" in caplog.text
+    assert "step-00000030.pt" in names(tmp_path)
+
+
+def test_something_else_can_be_brought_to_the_disk_first(tmp_path):
+    seen = []
+    CheckpointStore(tmp_path).save(content(1), step=1, first=lambda: seen.append(names(tmp_path)))
+    assert seen == [[]]
+    with pytest.raises(UserError, match="the checkpoint of step 2 could not be written: No space left on device"):
+        CheckpointStore(tmp_path).save(content(2), step=2, first=_raise(errno.ENOSPC))
+    assert loaded_step(CheckpointStore(tmp_path).load_newest()) == 1
+
+
 def _cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
@@ -321,10 +356,92 @@ def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(tmp_path, monkeypatch, 
                 outcomes.append("killed")
         after = CheckpointStore(folder)
         assert loaded_step(after.load_newest()) in ({20} if again else {20, 30}), f"after operation {moment}"
+        after.prepare()
+        assert names(folder) == ["manifest.json", after.newest().name], f"after operation {moment}"
         after.save(content(40), step=40)
         assert loaded_step(after.load_newest()) == 40
         moment += 1
     assert moment > 12
+
+
+def _killed_save(folder: Path, patch, name: str) -> None:
+    """Save step 40 and stop at the first rename or deletion of a file of this name."""
+    real = {"replace": Path.replace, "unlink": Path.unlink}
+
+    def stopping(call: str):
+        def stop(path: Path, *args, **kwargs):
+            if name in (path.name, Path(args[0]).name if args else ""):
+                raise Killed
+            return real[call](path, *args, **kwargs)
+
+        return stop
+
+    with patch.context() as patched:
+        for call in real:
+            patched.setattr(Path, call, stopping(call))
+        with pytest.raises(Killed):
+            CheckpointStore(folder, keep_last=1, keep_best=0).save(content(40), step=40)
+
+
+def test_a_file_that_got_its_name_before_a_kill_is_listed_and_taken(tmp_path, monkeypatch):
+    filled(tmp_path, steps=[30])
+    (tmp_path / "step-00000050.pt").write_text("mine")
+    real = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **kwargs: None if "json" in path.name else real(path, **kwargs))
+    _killed_save(tmp_path, monkeypatch, "manifest.json")
+    after = CheckpointStore(tmp_path)
+    assert loaded_step(after.load_newest()) == 30, "who only reads changes nothing"
+    monkeypatch.undo()
+    assert loaded_step(after.load_newest(recover=True)) == 40
+    assert names(tmp_path) == ["manifest.json", "step-00000040.pt", "step-00000050.pt"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "gone"])
+def test_a_file_that_is_not_the_one_that_was_to_be_listed_is_left_alone(tmp_path, monkeypatch, damage):
+    filled(tmp_path, steps=[30])
+    real = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **kwargs: None if "json" in path.name else real(path, **kwargs))
+    _killed_save(tmp_path, monkeypatch, "manifest.json")
+    monkeypatch.undo()
+    DAMAGES[damage][0](tmp_path / "step-00000040.pt")
+    after = CheckpointStore(tmp_path)
+    after.prepare()
+    assert [entry.step for entry in after.entries()] == [30]
+    assert ("step-00000040.pt" in names(tmp_path)) == (damage != "gone")
+    assert "manifest.json.unfinished" not in names(tmp_path)
+
+
+def test_what_a_kill_kept_from_being_deleted_is_deleted_later(tmp_path, monkeypatch):
+    filled(tmp_path, steps=[30])
+    _killed_save(tmp_path, monkeypatch, "step-00000030.pt")
+    assert names(tmp_path) == ["manifest.json", "step-00000030.pt", "step-00000040.pt"]
+    CheckpointStore(tmp_path).prepare()
+    assert names(tmp_path) == ["manifest.json", "step-00000040.pt"]
+
+
+def test_a_deleted_checkpoint_that_somebody_put_back_stays(tmp_path):
+    made = filled(tmp_path / "run", steps=[30], keep_last=1, keep_best=0)
+    backup = tmp_path / "step-00000030.pt"
+    backup.write_bytes((tmp_path / "run" / backup.name).read_bytes())
+    made.save(content(40), step=40)
+    backup.rename(tmp_path / "run" / backup.name)
+    made.prepare()
+    assert names(tmp_path / "run") == ["manifest.json", "step-00000030.pt", "step-00000040.pt"]
+
+
+def test_manifests_of_older_versions_ask_for_nothing(tmp_path):
+    made = filled(tmp_path)
+    path = tmp_path / "manifest.json"
+    raw = json.loads(path.read_text())
+    for leaving in (None, [], {"../x": [1, 2, 3]}, {"notes.txt": None}):
+        raw["leaving"] = leaving
+        path.write_text(json.dumps(raw))
+        made.prepare()
+        assert [entry.step for entry in made.entries()] == [10, 20, 30]
+    del raw["leaving"]
+    path.write_text(json.dumps(raw))
+    made.prepare()
+    assert len(names(tmp_path)) == 4
 
 
 def _kill_after(patch, count: int) -> None:
@@ -364,8 +481,8 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch
     monkeypatch.setattr(Path, "replace", recorded("rename to", Path.replace))
     monkeypatch.setattr(Path, "unlink", recorded("delete", Path.unlink))
     made.save(content(20), step=20, value=9.0)
-    once = ["sync file", "rename to .pt", "sync folder", "sync file", "rename to .json", "sync folder", "delete .pt"]
-    assert calls == once
+    written, named = ["sync file", "sync file"], ["rename to .pt", "sync folder", "rename to .json", "sync folder"]
+    assert calls == [*written, *named, "delete .pt"]
 
 
 def _raise(code: int):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -144,3 +145,14 @@ def test_internal_options_are_not_advertised(capsys: pytest.CaptureFixture[str])
     assert "no such option" in err
     assert "--folder" not in err
     assert "shell_completion" not in err
+
+
+def test_the_help_of_train_and_the_readme_list_the_same_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Exit status")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\d, +n]+) \|", readme, flags=re.MULTILINE)
+    there = [status.replace(" ", "") for row in rows for status in row.split(", ")]
+    assert main(["train", "--help"]) == 0
+    _, _, told = capsys.readouterr().out.partition("Exit status: ")
+    without_remarks = re.sub(r"\([^)]*\)", "", told.replace("\n", " "))
+    assert [item.split()[0] for item in without_remarks.split(", ")] == there
+    assert there[:7] == list("0123456")

@@ -78,3 +78,10 @@ def test_what_is_wrong_is_told_before_anything_runs(cli: Callable[..., Outcome],
 
 def test_the_phases_are_those_of_the_trace() -> None:
     assert PHASES == trace.PHASES
+
+
+def test_what_is_for_its_own_processes_is_not_advertised(cli: Callable[..., Outcome]) -> None:
+    done = cli("verify-resume", "--wroker", "x")
+    assert done.code == 2
+    assert "--at" in done.err
+    assert "--worker" not in done.err

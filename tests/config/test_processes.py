@@ -30,6 +30,8 @@ def test_two_processes_compose() -> None:
             r"static_graph: PyTorch cannot add up gradients over",
         ),
         (["device=fsdp", "device.precision=fp16"], r"device\.precision: fsdp has no loss scale"),
+        (["device=fsdp", "device.compile=default"], r"device\.compile: not with fsdp"),
+        (["device=fsdp", "device.channels_last=true"], r"device\.channels_last: not with fsdp"),
         (["device=fsdp", "finetune.freeze=['@body']"], r"device\.parallel: fine-tuning changes parameters one by one"),
         (["device=fsdp", "finetune.lora.match=['*']"], r"device\.parallel: fine-tuning changes"),
         (["device=fsdp", "finetune.gradual.share=0.5"], r"device\.parallel: fine-tuning changes"),

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.device import Engine
+from lightkit.device import Engine, compiling
 from lightkit.device.clip import ClipNorm, ClipValue
+from lightkit.device.compiling import Compiled
+from lightkit.device.switches import Switches
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +20,8 @@ def _as_before():
     torch.set_rng_state(state)
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = False
+    torch.set_float32_matmul_precision("highest")
 
 
 def test_the_default_is_the_plain_cpu():
@@ -86,3 +92,116 @@ def test_a_missing_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"device\.name"):
         Engine("cuda")
+
+
+ALL = Switches(channels_last=True, compile="default", matmul="high", activation_checkpointing=("0", "3"))
+
+
+def picture_network() -> nn.Module:
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(4, 2, 3), nn.Flatten()]
+    return nn.Sequential(*body, nn.Linear(2 * 4 * 4, 5))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "bf16-true", "fp64"])
+def test_everything_together_keeps_the_names_and_trains(monkeypatch, precision):
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
+    engine, model = Engine("cpu", precision=precision, switches=ALL, threads=1), picture_network()
+    names = list(model.state_dict())
+    network = engine.wrap(engine.place_model(model))
+    loss = engine.place_loss(nn.CrossEntropyLoss())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, **engine.implementation(model))
+    values = []
+    for step in range(6):
+        engine.seed(0, step % 2)
+        x, y = engine.move((torch.rand(4, 3, 8, 8), torch.arange(4)))
+        with engine.autocast():
+            value = loss(network(x), y)
+        engine.backward(value)
+        assert model[0].weight.grad.is_contiguous(memory_format=torch.channels_last)
+        engine.step(optimizer)
+        values.append(value.item())
+    assert values[-1] < values[0]
+    assert value.dtype == (torch.float64 if precision == "fp64" else torch.float32)
+    assert isinstance(network, Compiled)
+    assert engine.unwrap(network) is model
+    assert list(model.state_dict()) == names
+    assert not [line for line in engine.notes.lines if "compiled" in line]
+    told = f"1 thread, {precision}, channels last, compiled (default), matmul high, recomputes 0, 3, fused optimizer"
+    assert engine.describe(optimizer).endswith(told)
+    assert engine.skipped() == 0
+
+
+def test_notes_say_what_the_device_does_not_do():
+    engine = Engine("cpu", precision="tf32", switches=Switches(cuda_graphs=True))
+    told: list[str] = []
+    engine.notes.hand_to(told.append)
+    assert len(told) == 2
+    assert told[0].startswith("device.precision=tf32: TF32 is a format of NVIDIA's GPUs")
+    assert told[1].startswith("device.cuda_graphs: there are CUDA graphs on NVIDIA's GPUs only")
+    assert Engine("cpu").notes.lines == []
+
+
+def test_settings_of_the_process_are_those_of_the_last_engine():
+    Engine("cpu", switches=Switches(cudnn_benchmark=True, matmul="medium"))
+    assert torch.backends.cudnn.benchmark
+    assert torch.get_float32_matmul_precision() == "medium"
+    Engine("cpu")
+    assert not torch.backends.cudnn.benchmark
+    assert torch.get_float32_matmul_precision() == "highest"
+    Engine("cpu", deterministic=True, switches=Switches(cudnn_benchmark=True))
+    assert not torch.backends.cudnn.benchmark
+
+
+def test_cublas_is_told_before_anything_asks_for_gpus(monkeypatch):
+    seen = []
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
+    Engine("auto", deterministic=True)
+    assert set(seen) == {":4096:8"}
+
+
+def test_a_gpu_that_was_chosen_and_is_missing(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match=r"device\.gpus: there is no NVIDIA GPU here(.|\n)*device=cpu runs on the CPU"):
+        Engine("auto", gpus=[0])
+    assert Engine("cpu", gpus=[0]).device.type == "cpu"
+
+
+def test_batches_are_handed_on_as_they_come_without_a_gpu():
+    batches = iter([1, 2])
+    assert Engine("cpu").prefetch(batches) is batches
+
+
+def test_the_dimension_of_data_parallel():
+    engine = Engine("cpu", parallel="dp", dp_dim=1)
+    assert engine.describe().endswith("DataParallel over 1 in dimension 1")
+    assert Engine("cpu", parallel="dp").parallel.dim == 0
+
+
+def test_a_gpu_that_was_used_before_is_told(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in Engine("cpu", deterministic=True).notes.lines[0]
+    assert Engine("cpu", deterministic=True).notes.lines == [], "now it is set"
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert Engine("cpu").notes.lines == []
+
+
+def test_channels_last_of_pictures_volumes_and_what_is_not_there_yet():
+    engine = Engine("cpu", switches=Switches(channels_last=True))
+    model = engine.place_model(
+        nn.ModuleList([nn.Conv2d(2, 3, 3), nn.Conv3d(2, 3, 3), nn.LazyConv2d(3, 3), nn.Linear(2, 2)])
+    )
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert model[1].weight.is_contiguous(memory_format=torch.channels_last_3d)
+    seen = []
+    inner = nn.Identity()
+    inner.register_forward_pre_hook(
+        lambda module, args: seen.append(args[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    engine.wrap(inner)(torch.rand(2, 3, 4, 4))
+    assert seen == [False], "hooks of one's own see what was handed in"
+    assert inner(torch.rand(2, 3, 4, 4)).is_contiguous(memory_format=torch.channels_last)

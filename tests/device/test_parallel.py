@@ -46,6 +46,17 @@ def test_the_main_gpu_comes_first(monkeypatch):
     assert [device.index for device in DataParallel(torch.device("cuda", 1)).devices] == [1, 0, 2]
 
 
+def test_the_main_gpu_and_the_dimension_are_told_and_used(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    parallel = DataParallel(torch.device("cuda", 1), 1)
+    assert parallel.describe() == ", DataParallel over 2, main cuda:1 in dimension 1"
+    made = []
+    monkeypatch.setattr(_Several, "__init__", lambda self, model, **options: made.append(options))
+    parallel.wrap(nn.Linear(2, 1))
+    assert made[0]["dim"] == 1
+    assert made[0]["output_device"] == made[0]["device_ids"][0] == torch.device("cuda", 1)
+
+
 def test_several_wrappers_come_off_together():
     model = nn.Linear(2, 1)
     wrapped = nn.DataParallel(torch.compile(nn.DataParallel(model)))

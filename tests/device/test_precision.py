@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.device.casting import full
 from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip, total_norm
-from lightkit.device.precision import Bf16, Precision, clear_gradients, full, make_precision
+from lightkit.device.matmul import set_matmul
+from lightkit.device.precision import Bf16, Precision, clear_gradients, make_precision
 
 CPU = torch.device("cpu")
 Output = namedtuple("Output", "logits extra")
@@ -188,14 +190,10 @@ def test_half_precision_outputs_of_any_shape_become_fp32():
 
 
 def test_another_precision_is_refused():
-    with pytest.raises(UserError, match=r"device\.precision: no such precision(.|\n)*choices:  fp32, bf16, fp16"):
+    with pytest.raises(
+        UserError, match=r"device\.precision: no such precision(.|\n)*choices:  fp32, tf32, bf16, fp16, bf16-"
+    ):
         make_precision("bf61", CPU)
-
-
-def test_a_gpu_without_bf16_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
-    with pytest.raises(UserError, match=r"this GPU has no bfloat16(.|\n)*device\.precision=fp32"):
-        make_precision("bf16", torch.device("cuda", 0))
 
 
 def test_fp16_leaves_out_a_step_that_overflows_and_halves_its_scale():
@@ -218,3 +216,175 @@ def test_the_scale_goes_into_a_checkpoint_and_comes_back():
     precision.scaler.update(2.0**7)
     other.load_state_dict(precision.state_dict())
     assert other.scaler.get_scale() == 2.0**7
+
+
+def spoilt(optimizer) -> None:
+    """Gradients as they are after an overflow."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.full_like(parameter, torch.inf)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
+@pytest.mark.parametrize("fused", [True, None])
+def test_steps_that_overflow_are_counted(kind, fused):
+    if fused and kind is torch.optim.RMSprop:
+        pytest.skip("has no fused implementation")
+    precision, layer = make_precision("fp16", CPU), nn.Linear(2, 1)
+    optimizer = kind(layer.parameters(), lr=0.1, **({"fused": True} if fused else {}))
+    for overflows in (False, True, True, False, True):
+        before = layer.weight.detach().clone()
+        precision.backward(layer(torch.ones(3, 2)).sum())
+        if overflows:
+            spoilt(optimizer)
+        precision.step(optimizer, clip=ClipNorm(1.0))
+        assert torch.equal(layer.weight, before) == overflows
+    assert precision.skipped() == 3
+    assert precision.vitals() == {"amp/scale": 2.0**13, "amp/skipped_steps": 3.0}
+
+
+def test_the_count_goes_into_a_checkpoint_and_comes_back():
+    precision, other = make_precision("fp16", CPU), make_precision("fp16", CPU)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    precision.backward(optimizer.param_groups[0]["params"][0].sum())
+    spoilt(optimizer)
+    precision.step(optimizer, clip=make_clip())
+    saved = precision.state_dict()
+    assert (saved["skipped"], saved["scale"]) == (1, 2.0**15)
+    other.load_state_dict(saved)
+    assert other.state_dict() == saved
+    del saved["skipped"]  # as files were before it was counted
+    other.load_state_dict(saved)
+    assert other.skipped() == 0
+
+
+def test_nothing_is_skipped_without_a_scale():
+    for name in ("fp32", "tf32", "bf16", "bf16-true", "fp64"):
+        precision = make_precision(name, CPU)
+        assert (precision.name, precision.skipped(), precision.vitals(), precision.state_dict()) == (name, 0, {}, {})
+
+
+class Two(nn.Module):
+    """Takes numbers and words, by position and by name, and gives two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(5, 4), nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.seen = []
+
+    def forward(self, x, *, words):
+        self.calls += 1
+        self.seen += [x.dtype, words.dtype]
+        return Output(self.head(x + self.words(words)), {"words": words})
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [("bf16-true", torch.bfloat16, torch.float32), ("fp64", torch.float64, torch.float64)],
+)
+def test_weights_and_inputs_of_another_format(name, inside, outside):
+    precision, model = make_precision(name, CPU), Two()
+    model = precision.prepare(precision.place_model(model))
+    loss = precision.place_loss(nn.CrossEntropyLoss(weight=torch.ones(3)))
+    batch = precision.batch((torch.randn(2, 4), torch.tensor([1, 2]), torch.tensor([0, 1])))
+    with precision.autocast():
+        output = model(batch[0], words=batch[1])
+        value = loss(output.logits, batch[2])
+    precision.backward(value)
+    assert model.seen == [inside, torch.int64], "whole numbers stay"
+    assert {p.dtype for p in model.parameters()} == {p.grad.dtype for p in model.parameters()} == {inside}
+    assert model.calls.dtype == torch.int64
+    assert output.extra["words"].dtype == torch.int64
+    assert output.logits.dtype == value.dtype == outside
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    precision.step(optimizer, clip=ClipNorm(1.0))
+    assert optimizer.state[model.head.weight]["exp_avg"].dtype == inside
+
+
+def test_the_loss_of_bf16_true_is_that_of_fp32_on_rounded_outputs():
+    precision, model = make_precision("bf16-true", CPU), nn.Linear(4, 3)
+    precision.prepare(precision.place_model(model))
+    x, y = torch.randn(8, 4), torch.randn(8, 3)
+    output = model(x)
+    raw = nn.functional.linear(x.bfloat16(), model.weight, model.bias)
+    assert torch.equal(output, raw.float())
+    assert torch.equal(nn.functional.mse_loss(output, y), nn.functional.mse_loss(raw.float(), y)), (
+        "targets are not cast"
+    )
+
+
+def test_fp64_computes_targets_and_regression_losses_in_fp64():
+    precision, model = make_precision("fp64", CPU), nn.Linear(4, 1)
+    precision.prepare(precision.place_model(model))
+    x, y = precision.batch([torch.randn(8, 4), torch.randn(8, 1)])
+    loss = nn.functional.huber_loss(model(x), y)
+    loss.backward()
+    assert x.dtype == y.dtype == loss.dtype == model.weight.grad.dtype == torch.float64
+
+
+class Products(nn.Module):
+    """A loss with a matrix product in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = 0.5
+        self.seen = []
+
+    def forward(self, output, target):
+        similar = output @ output.T
+        self.seen.append(similar.dtype)
+        return similar.sum() + target.sum()
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_losses_are_not_rounded_by_autocast(name):
+    precision, inner = make_precision(name, CPU), Products()
+    loss = precision.place_loss(inner)
+    half = torch.ones(2, 2, dtype=precision.dtype)
+    with precision.autocast():
+        value = loss(half, torch.ones(2))
+        assert torch.is_autocast_enabled("cpu")
+    assert inner.seen == [torch.float32]
+    assert value.dtype == torch.float32
+    assert loss.temperature == 0.5
+    assert isinstance(precision.place_loss(nn.functional.mse_loss)(half, torch.ones(2, 2)), torch.Tensor)
+    with pytest.raises(AttributeError, match="nothing"):
+        loss.nothing  # noqa: B018
+
+
+def test_a_loss_in_fp32_is_itself():
+    inner = Products()
+    for name in ("fp32", "tf32", "bf16-true"):
+        assert make_precision(name, CPU).place_loss(inner) is inner
+
+
+@pytest.fixture
+def _matmul_as_before():
+    level, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    yield
+    set_matmul(level, convolutions=convolutions)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "asked", "level", "convolutions"),
+    [
+        ("fp32", "cuda", None, "highest", False),
+        ("fp32", "cuda", "medium", "medium", False),
+        ("tf32", "cuda", None, "high", True),
+        ("tf32", "cuda", "medium", "medium", True),
+        ("tf32", "cpu", None, "highest", False),
+        ("bf16", "cpu", None, "highest", False),
+        ("fp64", "cpu", "high", "high", False),
+    ],
+)
+@pytest.mark.usefixtures("_matmul_as_before")
+def test_how_exact_matrix_products_are(monkeypatch, name, device, asked, level, convolutions):
+    precision = make_precision(name, CPU)
+    precision.device = torch.device(device)
+    precision.set_matmul(asked)
+    assert torch.get_float32_matmul_precision() == level
+    assert torch.backends.cudnn.allow_tf32 == convolutions, "and the older names can still be read"
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        assert torch.backends.cuda.matmul.fp32_precision == ("ieee" if level == "highest" else "tf32")
+        assert (torch.backends.cudnn.conv.fp32_precision == "tf32") == convolutions

@@ -12,6 +12,7 @@ import torch
 
 from experiments.custom_task.pairs import DigitPairs
 from experiments.custom_task.task import distribution_of_sum
+from experiments.transfer_text.corpus import language_reference, without_repetitions
 from lightkit.config.experiments import experiment_names
 from tests.conftest import ROOT, Outcome
 
@@ -23,16 +24,25 @@ SHORTER = {
     "char_lm": ("data.dataset.max_chars=60000", "model.hidden=32"),
     "char_lm/transformer": ("data.dataset.max_chars=60000", "model.dim=32"),
     "custom_task": ("data.dataset.train=256", "data.dataset.val=64", "data.dataset.test=64"),
+    "finetune_timm": ("data.split.limit=32", "model.options.depth=3"),
+    "finetune_timm/torchvision": ("data.split.limit=32",),
     "shapes": ("data.dataset.train=256", "data.dataset.val=64", "data.dataset.test=64"),
+    "transfer_text": ("data.split.limit=32", "model.dim=32"),
+    "transfer_text/base": ("data.dataset.max_chars=60000", "model.dim=32"),
 }
+
+
+def shortened(cli: Cli, name: str, *overrides: str) -> Outcome:
+    fast = (*ONE_EPOCH, *SHORTER.get(name, ()), "logger.tensorboard.enabled=false", "device=cpu", "device.threads=1")
+    outcome = cli("train", f"experiment={name}", *fast, *overrides)
+    assert outcome.code == 0, outcome.out + outcome.err
+    return outcome
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_shortened_experiment_ends_with_a_finite_result(name: str, cli: Cli, project: Path) -> None:
-    fast = (*ONE_EPOCH, *SHORTER.get(name, ()), "logger.tensorboard.enabled=false", "device=cpu", "device.threads=1")
-    outcome = cli("train", f"experiment={name}", *fast)
+    shortened(cli, name)
 
-    assert outcome.code == 0, outcome.out + outcome.err
     (file,) = project.glob("outputs/runs/**/result.json")
     result = json.loads(file.read_text())
     assert result["status"] == "finished"
@@ -78,3 +88,39 @@ def test_distribution_of_sum_is_certain_where_both_digits_are() -> None:
     left, right = torch.eye(10)[[3, 9]], torch.eye(10)[[4, 9]]
 
     assert distribution_of_sum(left, right).argmax(1).tolist() == [7, 18]
+
+
+def test_base_of_transfer_text_is_measured_on_and_adapted_to_the_other_text(cli: Cli, project: Path) -> None:
+    shortened(cli, "transfer_text/base", "hydra.run.dir=outputs/base", "trainer.steps=2")
+    other = "data.dataset.texts._target_=experiments.transfer_text.corpus.language_reference"
+
+    assert cli("eval", "outputs/base", other, "data.dataset.val=0.1", "data.dataset.test=0.2").code == 0
+    for method in ("lora", "prefix"):
+        weights = "finetune.weights.path=outputs/base"
+        outcome = shortened(
+            cli, "transfer_text", f"finetune={method}", weights, "trainer.epochs=null", "trainer.steps=2"
+        )
+        assert "15 loaded" in outcome.out + outcome.err
+
+
+def test_a_paragraph_is_kept_where_it_stands_first() -> None:
+    texts = {"b": "new\n\nsame\n  words\n\nsame words", "a": "same words\n\n\n\nold", "c": "old"}
+
+    assert without_repetitions(texts) == {"a": "same words\n\nold\n\n", "b": "new\n\n"}
+    assert sum(map(len, language_reference().values())) > 200_000
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("finetune_timm", ["finetune=head"]),
+        ("finetune_timm", ["finetune=gradual"]),
+        ("finetune_timm", ["finetune=full", "finetune.layer_decay=0.75"]),
+        ("finetune_timm", ["finetune=lora"]),
+        ("finetune_timm/torchvision", ["finetune=gradual"]),
+        ("finetune_timm/torchvision", ["finetune=[discriminative,lora]"]),
+    ],
+    ids=str,
+)
+def test_models_of_others_are_fine_tuned(name: str, overrides: list[str], cli: Cli) -> None:
+    shortened(cli, name, *overrides, "data.batch_size=2")

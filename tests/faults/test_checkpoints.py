@@ -242,8 +242,13 @@ def test_a_kill_at_any_chunk_of_a_save_leaves_a_whole_file(tmp_path: Path, kind:
         seen.add(step)
         assert all((tensor == step).all() for tensor in found[1]["model"].values())
         assert killed or step == 20
-        CheckpointStore(folder, keep_last=1, keep_best=0).save(content(30), step=30)
-        assert sorted(path.name for path in folder.glob("*.unfinished")) == []
+        after = CheckpointStore(folder, keep_last=1, keep_best=0)
+        after.prepare()
+        newest = after.newest()
+        assert newest is not None
+        assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", newest.name]
+        after.save(content(30), step=30)
+        assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "step-00000030.pt"]
         if not killed:
             break
         moments += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -45,9 +46,9 @@ class Watch(Callback):
         self.kinds: dict[str, str] = {}
         self.taken: list[Taken] = []
         self.prints: list[dict[str, bytes]] = []
-        Watch.seen.append(self)
 
     def on_fit_start(self, trainer: Any) -> None:
+        Watch.seen.append(self)
         self.start = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
         self.kinds = kinds(trainer.model)
 
@@ -67,7 +68,7 @@ class Watch(Callback):
     def moved(self, name: str) -> list[int]:
         """Steps, counted from 0, that changed a tensor."""
         own = [prints[name] for prints in self.prints]
-        return [step for step, (before, after) in enumerate(zip(own, own[1:])) if before != after]
+        return [step for step, (before, after) in enumerate(pairwise(own)) if before != after]
 
 
 def watching(*, prints: bool = False) -> str:
@@ -110,3 +111,134 @@ def _digest(tensor: Tensor) -> bytes:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}".lstrip(".")
+
+
+class Mischief(Callback):
+    """Does something that no fine-tuning should, as code of a user's own might.
+
+    Args:
+        what: Name of a function below.
+        step: Number of steps after which it is done; 0 does it before the first.
+        again: Do it after every later step too.
+    """
+
+    def __init__(self, what: str, step: int = 0, again: bool = False) -> None:
+        self.do, self.step, self.again = MISCHIEF[what], step, again
+
+    def on_fit_start(self, trainer: Any) -> None:
+        if self.step == 0:
+            self.do(trainer)
+
+    def on_step(self, trainer: Any) -> None:
+        now = trainer.state.step
+        if now == self.step or (self.again and now > self.step):
+            self.do(trainer)
+
+
+def mischief(what: str, *, step: int = 0, again: bool = False) -> str:
+    """The override that puts it into a run."""
+    options = f"what: {what}, step: {step}, again: {str(again).lower()}"
+    return f"++trainer.callbacks.mischief={{_target_: tests.finetune.spies.Mischief, {options}}}"
+
+
+def train_mode(trainer: Any) -> None:
+    trainer.model.train()
+
+
+def drift(trainer: Any) -> None:
+    trainer.model.get_submodule("stages.0.norm0").running_var.add_(1e-6)
+
+
+def stale_gradient(trainer: Any) -> None:
+    weight = trainer.model.get_parameter("stages.0.conv0.weight")
+    weight.grad = torch.ones_like(weight)
+
+
+def new_head(trainer: Any) -> None:
+    trainer.model.head = nn.Linear(trainer.model.head.in_features, trainer.model.head.out_features)
+
+
+def rate_of_zero(trainer: Any) -> None:
+    for group in trainer.optimizer.param_groups:
+        if group["name"].startswith("head"):
+            group["lr"] = 0.0
+
+
+def double_rate(trainer: Any) -> None:
+    trainer.optimizer.param_groups[0]["lr"] *= 2
+
+
+def more_decay(trainer: Any) -> None:
+    trainer.optimizer.param_groups[0]["weight_decay"] = 0.5
+
+
+def other_group(trainer: Any) -> None:
+    first, second = trainer.optimizer.param_groups[:2]
+    second["params"].append(first["params"].pop())
+
+
+def freeze_head(trainer: Any) -> None:
+    trainer.model.head.requires_grad_(False)
+
+
+def thaw_body(trainer: Any) -> None:
+    trainer.model.requires_grad_(True)
+
+
+def begin_early(trainer: Any) -> None:
+    trainer.tuning.due = lambda epoch, step: trainer.tuning.phases[1]
+
+
+def begin_late(trainer: Any) -> None:
+    trainer.tuning.due = lambda epoch, step: trainer.tuning.phases[step >= 5]
+
+
+MISCHIEF = {
+    do.__name__: do
+    for do in (
+        train_mode,
+        drift,
+        stale_gradient,
+        new_head,
+        rate_of_zero,
+        double_rate,
+        more_decay,
+        other_group,
+        freeze_head,
+        thaw_body,
+        begin_early,
+        begin_late,
+    )
+}
+
+
+class SameMemory(nn.Module):
+    """Two parameters that are the same memory, which no comparison of objects tells."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(in_features, 8), nn.Linear(in_features, 8)
+        self.second.weight = nn.Parameter(self.first.weight.data)
+        self.head = nn.Linear(8, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.first(x) + self.second(x))
+
+
+class Cut(nn.Module):
+    """A network whose first layer no gradient reaches."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(in_features, 8), nn.Linear(8, 8), nn.Linear(8, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.first(x).detach()))
+
+
+class Copies(torch.optim.SGD):
+    """An optimizer over copies of the parameters, as one is that was built before they were replaced."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        groups = [{**group, "params": [nn.Parameter(p.detach().clone()) for p in group["params"]]} for group in params]
+        super().__init__(groups, **options)

@@ -138,7 +138,7 @@ def test_gradual_unfreezing_goes_from_the_head_down(options: dict[str, Any], mom
     assert [{"epoch": c.epoch} if c.epoch is not None else {"step": c.step} for c in found] == moments
     order = [name for change in found for name in change.unfreeze]
     assert sorted(order) == ["a.w", "b.b", "b.w", "c.w"]
-    assert [DEPTHS[change.unfreeze[-1]] for change in found] == sorted((DEPTHS[c.unfreeze[-1]] for c in found))[::-1]
+    assert [DEPTHS[change.unfreeze[-1]] for change in found] == sorted(DEPTHS[c.unfreeze[-1]] for c in found)[::-1]
 
 
 def test_nothing_says_when_so_nothing_is_unfrozen() -> None:

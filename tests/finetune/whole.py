@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,10 @@ def notes(folder: Path) -> dict[str, Any]:
     return found
 
 
-def log(folder: Path) -> str:
-    return (folder / "run.log").read_text(encoding="utf-8")
+def complaints(folder: Path) -> list[str]:
+    """What the audit of a run has to say, faults and notes."""
+    lines = (folder / "run.log").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if re.search(r": audit( \(.*\))?: ", line)]
 
 
 def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:

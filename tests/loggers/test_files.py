@@ -37,6 +37,22 @@ def test_jsonl_holds_one_valid_object_a_line(tmp_path):
     logger.close()
 
 
+def test_rows_are_forced_to_the_disk_also_after_the_file_was_closed(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(str(Path(f"/proc/self/fd/{handle}").readlink())))
+    logger = JsonlLogger(tmp_path / "metrics.jsonl")
+    logger.sync()
+    assert synced == []
+    logger.scalars({"x": 1.0}, step=1, epoch=0)
+    assert synced == [], "a step waits for no disk"
+    logger.sync()
+    assert synced == [str(tmp_path / "metrics.jsonl"), str(tmp_path)]
+    logger.close()
+    synced.clear()
+    logger.sync()
+    assert synced == [str(tmp_path / "metrics.jsonl"), str(tmp_path)]
+
+
 def test_resume_drops_what_is_written_again_and_a_torn_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(path)

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 from torch import nn
 
-from lightkit.loggers import TensorBoardLogger
+from lightkit.loggers import TensorBoardLogger, tensorboard
 from lightkit.loggers.tensorboard import tag
 
 
@@ -143,3 +143,14 @@ def test_results_come_before_everything_else_in_the_order_of_tags():
     names = ["lr/all", "grad/norm", "speed/data_wait", "epoch", "train/loss", "val/loss", "test/loss"]
     groups = [tag(name).partition("/")[0] for name in sorted(names, key=tag)]
     assert groups == ["test", "train", "val", *["vitals"] * 4]
+
+
+def test_the_file_under_way_is_forced_to_the_disk(tmp_path, monkeypatch):
+    synced = []
+    for name in ("events.out.tfevents.1.host.1.0", "events.out.tfevents.2.host.1.0"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(tensorboard, "sync_file", synced.append)
+    TensorBoardLogger(tmp_path).sync()
+    assert [path.name for path in synced] == ["events.out.tfevents.2.host.1.0"]
+    TensorBoardLogger(tmp_path / "none").sync()
+    assert len(synced) == 1

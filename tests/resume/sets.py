@@ -131,6 +131,15 @@ class Explodes(nn.Module):
         return loss * torch.nan if int(target.sum()) % 5 == 0 and torch.is_grad_enabled() else loss
 
 
+class Overflows(nn.Module):
+    """A finite loss whose gradient is none now and then, as a function of the batch."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(output, target)
+        steep = int(target.sum()) % 3 == 0 and torch.is_grad_enabled()
+        return loss + (output.sum() * 0.0).sqrt() if steep else loss
+
+
 class Counts(Callback):
     """Counts steps, with a state."""
 
@@ -145,6 +154,18 @@ class Counts(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
+
+
+class Spoils(Callback):
+    """Makes a weight NaN after a step: after the first of these, after the second once the run has gone back, ..."""
+
+    def __init__(self, at: list[int]) -> None:
+        self.at = at
+
+    def on_step(self, trainer: Any) -> None:
+        if dict(enumerate(self.at)).get(trainer.state.rollbacks) == trainer.state.step:
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(torch.nan)
 
 
 class ForeignDraws(Callback):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 
+from lightkit.device import compiling
 from tests.resume.harness import BASE, Case, configured, foreign_draws
 from tests.resume.sets import text_file
 
@@ -54,6 +56,10 @@ CONFIGURATIONS = {
     "augmentation in memory": [*WINE, AUGMENTED, "model.dropout=0.1", "data.drop_last=true"],
     "drawn pictures": [*SHAPES, TURNED],
     "fp16": [*SHAPES, "device.precision=fp16", "trainer.clip_norm=1.0", "trainer.accumulate=2"],
+    "overflows": [*WINE, "device.precision=fp16", "loss=custom", f"loss._target_={SETS}.Overflows", "optim=adamw"],
+    "bf16-true": [*SHAPES, "device.precision=bf16-true", "device.channels_last=true", "trainer.ema.decay=0.9"],
+    "fp64, computed twice": [*WINE, "device.precision=fp64", "model.dropout=0.3", "model.norm=batch",
+                             "device.activation_checkpointing=[layers]", "device.optimizer=loop"],
     "bf16": [*SHAPES, "device.precision=bf16", "data.drop_last=true"],
     "map-style": [*DRAWING],
     "workers": [*DRAWING, "data.num_workers=2"],
@@ -81,6 +87,8 @@ KILLS = [
     ("mixup", "micro", 1), ("mixup", "save", 1), ("mixup", "step", 1),
     ("augmentation in memory", "step", 2), ("augmentation in memory", "save", 1),
     ("drawn pictures", "micro", 1), ("drawn pictures", "save", 1),
+    ("overflows", "step", 1), ("overflows", "save", 1), ("bf16-true", "micro", 1), ("bf16-true", "save", 1),
+    ("fp64, computed twice", "micro", 1), ("fp64, computed twice", "step", 1),
     ("bf16", "step", 1), ("bf16", "save", 1), ("fp16", "step", 1), ("fp16", "micro", 2),
     ("map-style", "micro", 1), ("map-style", "validation", 1),
     ("workers", "step", 1), ("workers", "save", 1),
@@ -141,3 +149,21 @@ def test_there_are_enough_kill_points() -> None:
     assert sum(count for _, _, count in KILLS) >= 40
     assert {phase for _, phase, _ in KILLS} == {"micro", "step", "save", "validation", "test"}
     assert {name for name, _, _ in KILLS} == set(CONFIGURATIONS)
+
+
+def test_steps_that_overflow_are_left_out_and_counted(cases: dict[str, Case]) -> None:
+    result = json.loads((cases["overflows"].whole / "result.json").read_text())
+    assert 0 < result["scaler_skipped_steps"] < result["steps"]
+    assert result["scaler_skipped_steps"] == result["metrics"]["amp/skipped_steps"]
+
+
+@pytest.mark.slow
+def test_compiled_code_resumes_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
+    compiled = [*WINE, "model.dropout=0.3", "device.compile=default", "device.deterministic=true"]
+    case = Case(configured(*compiled), tmp_path)
+    assert "not compiled" not in (case.whole / "run.log").read_text()
+    moments = case.moments("micro")
+    place = case.kill(moments[len(moments) // 2], "micro")
+    case.resume(place, before=foreign_draws)
+    assert case.differences(place) == []

@@ -195,3 +195,23 @@ def test_differences_name_what_may_change_the_numbers() -> None:
 
 def test_unwritable_says_why() -> None:
     assert "cannot write: Permission denied" in str(unwritable(Path("x"), PermissionError(13, "Permission denied")))
+
+
+def test_rows_before_a_checkpoint(tmp_path: Path) -> None:
+    steps = [1, 2, 4, 4, 4, 5]
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in steps))
+    folder = RunFolder(tmp_path)
+    assert [row["step"] for row in folder.rows_before(4, 4)] == [1, 2, 4, 4]
+    assert folder.lost_rows(4, 4) == []
+
+
+def test_lost_rows_are_told_and_not_made_up_for_by_later_ones(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 5}\n{"step": 6}\n')
+    folder = RunFolder(tmp_path)
+    assert folder.rows_before(4, 3) == [{"step": 1}]
+    assert folder.lost_rows(4, 3) == [
+        "metrics.jsonl has 1 of the 3 rows that were logged before step 4: the others are lost"
+    ]
+    (tmp_path / "metrics.jsonl").unlink()
+    assert folder.lost_rows(4, 3)
+    assert folder.lost_rows(0, 0) == []

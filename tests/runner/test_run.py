@@ -48,7 +48,8 @@ def comparable(folder: Path) -> list[dict[str, Any]]:
     """The logged values that do not depend on the clock."""
     rows = read_jsonl(folder / "metrics.jsonl")
     return [
-        {name: value for name, value in row.items() if not name.startswith("speed/") and name != "time"} for row in rows
+        {name: value for name, value in row.items() if not name.startswith(("speed/", "system/")) and name != "time"}
+        for row in rows
     ]
 
 

@@ -73,3 +73,27 @@ def test_no_average_leaves_the_model_alone() -> None:
         pass
     average.keep()
     assert average.state_dict() == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_average_is_kept_in_fp32_at_least(dtype):
+    model = nn.Linear(2, 2, bias=False).to(dtype)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    average = Ema(model, 0.999)
+    with torch.no_grad():
+        model.weight.fill_(2.0)
+    for _ in range(50):
+        average.update()
+    mean = average.state_dict()["weights"]["weight"]
+    assert mean.dtype == torch.promote_types(dtype, torch.float32)
+    before = mean.clone()
+    average.steps = 100_000  # where a step moves it by a thousandth of the difference
+    with torch.no_grad():
+        model.weight.fill_(3.0)
+    average.update()
+    assert not torch.equal(average.state_dict()["weights"]["weight"], before)
+    with average.applied():
+        assert model.weight.dtype == dtype
+        assert torch.equal(model.weight, average.state_dict()["weights"]["weight"].to(dtype))
+    assert torch.equal(model.weight, torch.full((2, 2), 3.0, dtype=dtype))

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint import content
+from lightkit.checkpoint.plain import to_plain
 from lightkit.common.errors import UserError
 from lightkit.trainer import Step, Supervised
-from lightkit.trainer.guard import Guard, RollbackGuard, SkipGuard, bad_parameter, copied
+from lightkit.trainer.guard import Guard, Kept, RollbackGuard, SkipGuard, bad_parameter, copied
 from tests.trainer.parts import CPU, network, trainer
 
 NAN, INF = float("nan"), float("inf")
@@ -167,6 +168,32 @@ def test_going_back_takes_a_state_that_is_old_enough() -> None:
     assert (2, 0.025) in rates, "of the states of steps 2 and 4 the older one, with half the rate"
     assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
     assert finite(run)
+
+
+def held_steps(kept: Kept) -> list[int]:
+    return [state["state"]["step"] for state in kept.states]
+
+
+def test_states_to_go_back_to_are_plain_and_come_back() -> None:
+    run, kept, other = trainer(), Kept(), Kept()
+    assert kept.state_dict() == {}
+    run.guard = rollback(run, kept=kept)
+    run.fit()
+    assert held_steps(kept) == [6, 8]
+    other.load_state_dict(to_plain(kept.state_dict()))
+    assert held_steps(other) == [6, 8]
+    assert torch.equal(other.states[0]["model"]["0.weight"], kept.states[0]["model"]["0.weight"])
+    other.load_state_dict({})
+    assert held_steps(other) == []
+
+
+def test_a_run_that_goes_on_keeps_the_state_it_begins_with_once_and_only_where_it_is_due() -> None:
+    for step, there, expected in [(4, [2], [2, 4]), (4, [2, 4], [2, 4]), (3, [2], [2]), (3, [], [3])]:
+        run, kept = trainer(), Kept()
+        kept.states = [{"state": {"step": number}} for number in there]
+        run.state.step = step
+        rollback(run, kept=kept).on_step(run)
+        assert held_steps(kept) == expected
 
 
 def test_each_time_the_rates_are_lower() -> None:

@@ -34,6 +34,7 @@ from lightkit.config.schema.running import (
     LoggerConfig,
     NonfiniteConfig,
     ResumeConfig,
+    SystemConfig,
     TensorBoardConfig,
     TrainerConfig,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "RuleConfig",
     "SchedulerConfig",
     "SplitConfig",
+    "SystemConfig",
     "Target",
     "TensorBoardConfig",
     "TrainerConfig",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
 from lightkit.config.schema.base import Target
 
@@ -40,10 +40,15 @@ class DeviceConfig:
     """Where and how the numbers are computed."""
 
     name: str = "auto"
-    """`auto` (a GPU when there is one), `cpu`, `cuda`, `cuda:1`, `mps`."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of the forward pass; `bf16` and `fp16` use autocast and keep weights and losses in fp32, `fp16` with a
-    loss scale."""
+    """`auto` (a GPU when there is one), `cpu`, `cuda`, `cuda:1` (the second one that is visible), `mps`."""
+    gpus: Optional[Union[str, list[int]]] = None
+    """GPUs that the run may see, `[0, 2]`, by the numbers of `nvidia-smi`: the first of them is `cuda:0`, the main one.
+    `auto:2` takes the two with the most free memory. Null sees all; the CPU and Apple's GPU ignore this."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp64"] = "fp32"
+    """Arithmetic. `fp32` is exact; `tf32` rounds matrix products and convolutions on NVIDIA's GPUs from Ampere on;
+    `bf16` and `fp16` use autocast and keep weights and losses in fp32, `fp16` with a loss scale; `bf16-true` has
+    weights and the optimizer's state in bfloat16 too, for half the memory and less exact steps; `fp64` computes
+    everything in double precision. Losses and metrics are never below fp32."""
     parallel: Literal["none", "dp", "ddp", "fsdp"] = "none"
     """`dp` splits each batch over the visible GPUs with `torch.nn.DataParallel`; `ddp` over processes, one a GPU, with
     `DistributedDataParallel`; `fsdp` shares out the model and the state of its optimizer too (FSDP2)."""
@@ -53,8 +58,28 @@ class DeviceConfig:
     """Settings of `parallel: ddp`; `timeout_seconds` is for `fsdp` too."""
     fsdp: FsdpConfig = field(default_factory=FsdpConfig)
     """Settings of `parallel: fsdp`."""
+    dp_dim: int = 0
+    """Dimension that `dp` splits inputs in, and joins outputs in."""
+    channels_last: bool = False
+    """Keep images and convolutions with the channels next to each other in memory: faster on GPUs in half precision."""
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
+    """Compile the model with `torch.compile`, in this mode. Where that fails, it runs as it is and says why."""
+    cuda_graphs: bool = False
+    """Record the kernels of a pass once for each shape and replay them: for small models, whose kernels wait for
+    Python. By `torch.compile`, which with `compile=none` leaves the kernels as they are. GPUs only."""
+    matmul: Literal["auto", "highest", "high", "medium"] = "auto"
+    """Exactness of fp32 matrix products, as in `torch.set_float32_matmul_precision`; `auto` goes by `precision`."""
+    cudnn_benchmark: bool = False
+    """Let cuDNN try its algorithms for each new shape and take the fastest; not with `deterministic`."""
+    optimizer: Literal["auto", "fused", "foreach", "loop"] = "auto"
+    """How PyTorch's optimizers step: one kernel for all parameters, one for each operation, or a loop over parameters.
+    `auto` takes `fused` on NVIDIA's GPUs and CPUs where the optimizer has it. What `optim` sets itself goes first."""
+    activation_checkpointing: list[str] = field(default_factory=list)
+    """Name patterns of modules (`blocks.*`) whose activations are computed again in the backward pass instead of kept:
+    less memory for about a third more time. The gradients are the same to the bit."""
     deterministic: bool = False
-    """Only deterministic algorithms, at some cost in speed."""
+    """Only deterministic algorithms, at some cost in speed. On the same GPU model, versions and number of GPUs, a
+    resumed run then has the same bits. What code outside of PyTorch does on a GPU is beyond its reach."""
     threads: Optional[int] = None
     """CPU threads of one operation; null leaves PyTorch's choice."""
 
@@ -171,6 +196,16 @@ class TensorBoardConfig:
 
 
 @dataclass
+class SystemConfig:
+    """Statistics of the machine while training: GPUs of the run, processors, memory, disk."""
+
+    enabled: bool = True
+    """Watch the machine in a thread of its own."""
+    every_seconds: float = 10.0
+    """Seconds between two samples. Their means since the last one are logged with the training values."""
+
+
+@dataclass
 class LoggerConfig:
     """Where numbers go."""
 
@@ -180,6 +215,8 @@ class LoggerConfig:
     """Terminal output."""
     tensorboard: TensorBoardConfig = field(default_factory=TensorBoardConfig)
     """TensorBoard output."""
+    system: SystemConfig = field(default_factory=SystemConfig)
+    """Statistics of the machine."""
 
 
 @dataclass

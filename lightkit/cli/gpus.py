@@ -1,0 +1,288 @@
+"""`lightkit gpus`: the GPUs of this machine, who uses them, and what a process would call them."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.folders import project
+from lightkit.cli.terminal import fitting, say, table, width
+from lightkit.common.errors import UserError
+
+HELP = {
+    "gpus": """\
+usage: lightkit gpus [--watch [SECONDS]] [--json] [--query FIELDS]
+
+The NVIDIA GPUs of this machine with what people look at: temperature, power, memory, use, and the processes on them
+with their users and, for runs of lightkit, their folders. `torch` is the name a process started from here would use,
+which depends on CUDA_VISIBLE_DEVICES. Asks the driver, or else nvidia-smi; without a GPU it says so.
+
+options:
+  --watch [SECONDS]  draw it again and again, every 2 seconds if not told otherwise; Ctrl-C ends it
+  --json             as JSON, all that is known; with --watch one line each time
+  --query FIELDS     only these fields, separated by commas
+
+fields:
+  index, torch, uuid, name, mig, bus, driver, temperature_c, power_w, power_limit_w, memory_used_mib, memory_total_mib,
+  utilisation, memory_utilisation, clock_mhz, memory_clock_mhz, pcie_tx_mb_s, pcie_rx_mb_s, throttle, processes
+
+examples:
+  lightkit gpus
+  lightkit gpus --watch 1
+  lightkit gpus --query index,torch,uuid""",
+}
+
+FIELDS = (
+    "index", "torch", "uuid", "name", "mig", "bus", "driver", "temperature_c", "power_w", "power_limit_w",
+    "memory_used_mib", "memory_total_mib", "utilisation", "memory_utilisation", "clock_mhz", "memory_clock_mhz",
+    "pcie_tx_mb_s", "pcie_rx_mb_s", "throttle", "processes",
+)  # fmt: skip
+TITLES = ("GPU", "torch", "name", "temp", "power", "memory", "busy", "clock", "limited by")
+PROCESS_TITLES = ("GPU", "process", "user", "memory", "run or command")
+SHORT = {
+    "applications_clocks_setting": "set clocks",
+    "sw_power_cap": "power cap",
+    "hw_slowdown": "hardware",
+    "sync_boost": "sync boost",
+    "sw_thermal_slowdown": "heat",
+    "hw_thermal_slowdown": "heat",
+    "hw_power_brake_slowdown": "power brake",
+    "display_clock_setting": "display",
+}
+"""NVIDIA's names in few words; an idle GPU is limited by nothing."""
+_USUAL_SECONDS = "2"
+_SHORTEST_SECONDS = 0.1
+
+Row = dict[str, Any]
+
+
+def gpus(args: list[str]) -> int:
+    """Show the GPUs, once or until it is interrupted."""
+    parser = Parser("gpus")
+    parser.add_argument("--watch", nargs="?", const=_USUAL_SECONDS)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--query")
+    options = parser.read(args)
+    seconds = None if options.watch is None else _seconds(options.watch)
+    fields = None if options.query is None else _fields(options.query)
+    from lightkit.device.sources import open_source
+
+    source = open_source()
+    try:
+        show = _jsons(source, fields, indent=None if seconds else 2) if options.json else _texts(source, fields)
+        if seconds is None or not source.gpus:
+            say(show())
+        else:
+            _watch(show, seconds, live=not options.json and sys.stdout.isatty())
+    finally:
+        source.close()
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not _SHORTEST_SECONDS <= seconds < math.inf:
+        raise UserError("not a time", key="--watch", received=text, expected=f"{_SHORTEST_SECONDS} seconds or more")
+    return seconds
+
+
+def _fields(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in FIELDS]
+    if unknown or not names:
+        received = unknown[0] if unknown else text
+        raise UserError("no such field", key="--query", received=received, choices=FIELDS)
+    return names
+
+
+def rows(source: Any) -> list[Row]:
+    """Everything that is known of every GPU and MIG instance, as plain values.
+
+    Args:
+        source: Where it comes from (`lightkit.device.gpus.Source`).
+    """
+    from lightkit.device.gpus import visible
+    from lightkit.device.processes import describe
+
+    names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible(source.gpus))}
+    running = source.processes()
+    found = []
+    for sample in source.samples(source.gpus):
+        facts = {**asdict(sample), **asdict(sample.gpu), "torch": names.get(sample.gpu.uuid)}
+        facts["processes"] = [asdict(describe(*process)) for process in running.get(sample.gpu.uuid, ())]
+        found.append({name: facts[name] for name in FIELDS})
+    return found
+
+
+def _jsons(source: Any, fields: Sequence[str] | None, *, indent: int | None) -> Callable[[], str]:
+    def show() -> str:
+        found = [{name: row[name] for name in fields or FIELDS} for row in rows(source)]
+        content = {"source": source.name or None, "reason": source.reason or None, "gpus": found}
+        return json.dumps(content, indent=indent, allow_nan=False, default=str)
+
+    return show
+
+
+def _texts(source: Any, fields: Sequence[str] | None) -> Callable[[], str]:
+    def show() -> str:
+        if not source.gpus:
+            return without(source.reason)
+        found = rows(source)
+        return _chosen(found, fields) if fields else page(found, source, width=width())
+
+    return show
+
+
+def without(reason: str) -> str:
+    """What to say on a machine without a GPU.
+
+    Args:
+        reason: Why there is none.
+    """
+    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
+    told = f"no NVIDIA GPU here ({reason})\n\nto train on the CPU:  lightkit train device=cpu"
+    own = "\non Apple's GPU:       lightkit train device=mps" if apple else ""
+    return f"{told}{own}\ndevice=auto, the default, takes what is there"
+
+
+def _chosen(found: Sequence[Row], fields: Sequence[str]) -> str:
+    return table(fields, [[_plain(row[name]) for name in fields] for row in found])
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(str(item["pid"]) if isinstance(item, dict) else str(item) for item in value) or "-"
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
+    """The whole picture: a line about the driver, the GPUs, and the processes on them.
+
+    Args:
+        found: From `rows`.
+        source: Where it comes from.
+        width: Characters in a line; None for as many as it takes.
+    """
+    from lightkit.device.gpus import is_order_known
+
+    whole = [row for row in found if row["mig"] is None]
+    count = f"{len(whole)} GPU{'s' if len(whole) > 1 else ''}"
+    head = f"{count}, driver {whole[0]['driver'] or 'unknown'}, by {source.name}"
+    cells = [_cells(row) for row in found]
+    shown = [at for at, _ in enumerate(TITLES) if at < 3 or any(line[at] for line in cells)]
+    titles, cells = [TITLES[at] for at in shown], [[line[at] for at in shown] for line in cells]
+    body = table(
+        titles,
+        fitting(titles, cells, columns=[2], width=width),
+        right=[at for at, title in enumerate(titles) if title in TITLES[3:-1]],
+    )
+    parts = [head, body, _processes(found, width)]
+    if not is_order_known(source.gpus):
+        parts.append("torch counts the fastest GPU first: CUDA_DEVICE_ORDER=PCI_BUS_ID makes it count as shown here")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _cells(row: Row) -> list[str]:
+    name = row["name"].removeprefix("NVIDIA ") if row["mig"] is None else f"  MIG {row['mig']}"
+    limits = [SHORT.get(reason, reason) for reason in row["throttle"] or () if reason != "gpu_idle"]
+    return [
+        str(row["index"]),
+        row["torch"] or "-",
+        name,
+        _unit(row["temperature_c"], "°C"),
+        _of(row["power_w"], row["power_limit_w"], "W", digits=0),
+        _of(_gib(row["memory_used_mib"]), _gib(row["memory_total_mib"]), "GiB", digits=1),
+        _unit(row["utilisation"], "%"),
+        _unit(row["clock_mhz"], "MHz"),
+        ", ".join(dict.fromkeys(limits)),
+    ]
+
+
+def _processes(found: Sequence[Row], width: int | None) -> str:
+    root = project().resolve()
+    lines = [
+        [str(row["index"]), str(one["pid"]), one["user"] or "?", _memory(one["memory_mib"]), _work(one, root)]
+        for row in found
+        for one in row["processes"]
+    ]
+    if not lines:
+        return "no process uses them"
+    return table(PROCESS_TITLES, fitting(PROCESS_TITLES, lines, columns=[4], width=width), right=[1, 3])
+
+
+def _work(process: Row, root: Path) -> str:
+    """The folder of a run of lightkit, else the command."""
+    folder = process["run"]
+    if folder is None:
+        return process["command"] or "?"
+    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
+
+
+def _gib(mib: float | None) -> float | None:
+    return None if mib is None else mib / 1024
+
+
+def _memory(mib: float | None) -> str:
+    return "" if mib is None else f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+
+
+def _unit(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.0f} {unit}"
+
+
+def _of(value: float | None, limit: float | None, unit: str, *, digits: int) -> str:
+    shown = ["?" if number is None else f"{number:.{digits}f}" for number in (value, limit)]
+    return "" if value is limit is None else f"{shown[0]} / {shown[1]} {unit}" if limit else f"{shown[0]} {unit}"
+
+
+def _watch(show: Callable[[], str], seconds: float, *, live: bool) -> None:
+    """Show it until it is interrupted: on a terminal in place, elsewhere one after the other."""
+    with _whole_screen() if live else _plainly() as put:
+        try:
+            while True:
+                put(show())
+                time.sleep(seconds)
+        except KeyboardInterrupt:
+            return
+
+
+@contextmanager
+def _plainly() -> Iterator[Callable[[str], None]]:
+    def put(text: str) -> None:
+        say(text if text.startswith("{") else f"{datetime.now():%H:%M:%S}  {text}\n")
+        sys.stdout.flush()
+
+    yield put
+
+
+@contextmanager
+def _whole_screen() -> Iterator[Callable[[str], None]]:
+    """A screen of its own, without a cursor; what was on the terminal before is there again afterwards."""
+
+    def put(text: str) -> None:
+        head = f"{datetime.now():%H:%M:%S}, Ctrl-C ends it"
+        lines = [head, "", *text.splitlines()][: max(1, shutil.get_terminal_size().lines - 1)]
+        # Home, each line and the rest of the screen cleared as they are written: nothing flickers.
+        sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        sys.stdout.flush()
+
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield put
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()

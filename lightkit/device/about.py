@@ -1,0 +1,69 @@
+"""What PyTorch says of itself and of its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def torch_facts() -> dict[str, Any]:
+    """Versions and devices, for a report; `error` alone where PyTorch cannot be imported.
+
+    Returns:
+        Plain values: `version`, `cuda`, `hip`, `cudnn` and `nccl` (versions, None without), `built_for` (GPU
+        architectures), `threads`, `cpu_capability`, `mps`, `default_device` (what `auto` takes) and `devices`.
+    """
+    try:
+        import torch
+    except Exception as error:  # a broken installation is what such a report is often about
+        return {"error": f"{type(error).__name__}: {error}"}
+    found = torch.cuda.is_available()
+    mps = torch.backends.mps.is_available()
+    return {
+        "version": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": _cudnn(torch.backends.cudnn),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if found else None,
+        "built_for": torch.cuda.get_arch_list() if found else [],
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "mps": mps,
+        "default_device": "cuda:0" if found else "mps" if mps else "cpu",
+        "devices": [_device(torch, index) for index in range(torch.cuda.device_count())] if found else [],
+    }
+
+
+def _cudnn(cudnn: Any) -> str | None:
+    """`9.26.0` from 92600."""
+    number = cudnn.version() if cudnn.is_available() else None
+    if number is None:
+        return None
+    major = 10_000 if number >= 90_000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
+
+
+def _device(torch: Any, index: int) -> dict[str, Any]:
+    facts = torch.cuda.get_device_properties(index)
+    return {
+        "device": f"cuda:{index}",
+        "name": facts.name,
+        "uuid": f"GPU-{facts.uuid}" if hasattr(facts, "uuid") else None,
+        "memory_gib": round(facts.total_memory / 2**30, 1),
+        "capability": f"{facts.major}.{facts.minor}",
+        "multiprocessors": facts.multi_processor_count,
+    }
+
+
+def cuda_uuids(devices: Iterable[Any]) -> dict[int, str]:
+    """What CUDA says its devices are, by number; without those that are no GPU of NVIDIA.
+
+    Args:
+        devices: `torch.device`s with their numbers.
+    """
+    import torch
+
+    if torch.version.cuda is None:
+        return {}
+    facts = {device.index: torch.cuda.get_device_properties(device) for device in devices if device.type == "cuda"}
+    return {index: str(fact.uuid) for index, fact in facts.items() if hasattr(fact, "uuid")}

@@ -1,0 +1,116 @@
+"""Number formats of what goes into a model and of what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """The tensors in nested tuples, lists and dicts changed; everything else as it is."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make([mapped(change, item) for item in value])
+    if type(value) in (tuple, list):
+        return type(value)(mapped(change, item) for item in value)
+    if type(value) is dict:
+        return {key: mapped(change, item) for key, item in value.items()}
+    return value
+
+
+def full(value: Any) -> Any:
+    """Half-precision tensors in nested tuples, lists and dicts as fp32; everything else as it is."""
+    return mapped(lambda tensor: tensor.float() if tensor.dtype in HALVES else tensor, value)
+
+
+def floats_as(dtype: torch.dtype, value: Any) -> Any:
+    """Floating-point tensors in nested tuples, lists and dicts in another format; whole numbers stay what they are."""
+    return mapped(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value)
+
+
+def weights_as(dtype: torch.dtype, module: nn.Module) -> nn.Module:
+    """Floating-point parameters and buffers in another format, in place; complex and whole numbers stay."""
+    return module._apply(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+class Hook:
+    """Changes what goes into a module or what comes out. It belongs to a run, not to the model: no file gets it."""
+
+    transient = True
+
+
+class FullOutputs(Hook):
+    """Outputs in fp32 at least, so that losses and metrics are computed in it."""
+
+    def __call__(self, _module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+        """The outputs to go on with."""
+        return full(outputs)
+
+
+class InputsAs(Hook):
+    """Inputs in the format of the weights.
+
+    Args:
+        dtype: That format.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __call__(self, _module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The inputs to go on with."""
+        return floats_as(self.dtype, args), floats_as(self.dtype, kwargs)
+
+
+class ChannelsLast(Hook):
+    """Images in the memory format of the weights, so that no layer has to turn them around."""
+
+    def __call__(self, _module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The inputs to go on with."""
+        return mapped(channels_last, args), mapped(channels_last, kwargs)
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    """A batch of images `(B, C, H, W)`, or of volumes, with its channels next to each other in memory."""
+    if tensor.ndim == 4 and tensor.is_floating_point():
+        return tensor.contiguous(memory_format=torch.channels_last)
+    if tensor.ndim == 5 and tensor.is_floating_point():
+        return tensor.contiguous(memory_format=torch.channels_last_3d)
+    return tensor
+
+
+def weights_channels_last(module: nn.Module) -> nn.Module:
+    """Weights of convolutions with their channels next to each other in memory, in place."""
+    return module._apply(lambda tensor: tensor if nn.parameter.is_lazy(tensor) else channels_last(tensor))
+
+
+class FullLoss(nn.Module):
+    """A loss outside of autocast, on fp32 values: matrix products in it are not rounded either.
+
+    Args:
+        inner: The loss.
+        device: Where it is computed.
+    """
+
+    def __init__(self, inner: Callable[..., Tensor], device: torch.device) -> None:
+        super().__init__()
+        self.inner, self._device = inner, device.type
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The loss of these arguments."""
+        with torch.autocast(self._device, enabled=False):
+            return self.inner(*full(args), **full(kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "inner":
+                raise
+            return getattr(self.inner, name)

@@ -1,0 +1,55 @@
+"""Which of PyTorch's implementations of an optimizer steps: all give the same up to rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+NAMES = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}
+"""Arguments that ask for an implementation."""
+FLAGS = ("fused", "foreach")
+"""Arguments and group settings that tell of one; they belong to the machine, not to what was learnt."""
+_KERNELS = ("cuda", "cpu")
+
+
+def arguments(name: str, model: nn.Module, device: torch.device) -> dict[str, bool]:
+    """Arguments for an optimizer, as far as it takes them.
+
+    `auto` asks for one kernel for all parameters on NVIDIA's GPUs and on the CPU. Elsewhere, and for gradients that it
+    does not take, PyTorch chooses.
+
+    Args:
+        name: `auto`, `fused`, `foreach` or `loop`.
+        model: Its parameters are those of the optimizer.
+        device: Where they are.
+    """
+    if name != "auto":
+        return dict(NAMES[name])
+    return {"fused": True} if device.type in _KERNELS and _takes_kernel(model) else {}
+
+
+def _takes_kernel(model: nn.Module) -> bool:
+    parameters = list(model.parameters())
+    if any(nn.parameter.is_lazy(parameter) or not parameter.is_floating_point() for parameter in parameters):
+        return False
+    sparse = any(getattr(module, "sparse", False) for module in model.modules())
+    return not sparse and all(_fills_its_memory(parameter) for parameter in parameters)
+
+
+def _fills_its_memory(tensor: Tensor) -> bool:
+    """Whether its elements lie side by side, in whatever order; gradients then lie in the same order."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if size > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def implementation_of(optimizer: Optimizer) -> str:
+    """`fused`, `foreach` or `loop` where one was asked for; empty where PyTorch chooses, or there is no choice."""
+    if optimizer.defaults.get("fused"):
+        return "fused"
+    chosen = optimizer.defaults.get("foreach")
+    return "" if chosen is None else "foreach" if chosen else "loop"

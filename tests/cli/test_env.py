@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.cli import env
+from lightkit.device import about
+from tests.conftest import Outcome
+from tests.device.fakes import Card, Program, fake_nvml, install
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a GPU, whatever this one has."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    Program(tmp_path / "bin", monkeypatch).says("echo 'No devices were found'; exit 6")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install(monkeypatch, None)
+
+
+def test_the_report_says_what_a_bug_report_needs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("SECRET_TOKEN", "hush")
+    done = cli("env")
+    told = {line[:12].strip(): line[12:] for line in done.out.splitlines() if line[:1].strip()}
+    assert (done.code, done.err) == (0, "")
+    assert {"lightkit", "python", "platform", "cpu", "memory", "torch", "device", "gpus", "packages", "project"} <= set(
+        told
+    )
+    assert told["gpus"] == "none (nvidia-ml-py is not installed; nvidia-smi: No devices were found)"
+    assert "CUDA_VISIBLE_DEVICES=0,1" in told["variables"]
+    assert "hush" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 160
+
+
+def test_json(cli: Cli, project: Path) -> None:
+    import torch
+
+    found = json.loads(cli("env", "--json").out)
+    assert found["torch"]["version"] == str(torch.__version__)
+    assert found["gpus"]["found"] == []
+    assert found["topology"] is None
+    assert found["project"] == str(project)
+    assert found["git"] is None
+    assert "torch" not in found["packages"]
+    assert found["cpu"]["usable"] >= 1
+
+
+def test_devices_and_how_they_are_connected(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_nvml([Card(), Card(uuid="GPU-bbbb", total=ValueError("odd"))]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    Program(tmp_path / "bin", monkeypatch).says(
+        r'[ "$1" = topo ] && printf "\033[4m\tGPU0\tGPU1\033[0m\nGPU0\t X \tNV18\n"'
+    )
+    out = cli("env").out
+    assert "driver      570.86.10 (by NVML)\n" in out
+    assert "gpus        GPU 0: NVIDIA H200, 140.0 GiB, GPU-aaaa = not visible\n" in out
+    assert "            GPU 1: NVIDIA H200, GPU-bbbb = cuda:0\n" in out
+    assert out.endswith("\ntopology (nvidia-smi topo -m)\n  \tGPU0\tGPU1\n  GPU0\t X \tNV18\n")
+
+
+@pytest.mark.parametrize("script", ["exit 1", "printf ''", "exec sleep 600"])
+def test_no_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    Program(tmp_path / "bin", monkeypatch).says(script)
+    monkeypatch.setattr(env, "_SECONDS", 0.2)
+    assert env.topology() is None
+    assert env.topology("no-such-program") is None
+
+
+def test_a_broken_pytorch_is_part_of_the_report(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        assert about.torch_facts()["error"].endswith("import of torch halted; None in sys.modules")
+    monkeypatch.setattr(about, "torch_facts", lambda: {"error": "OSError: libcudart.so.12: cannot open"})
+    assert "torch       cannot be imported: OSError: libcudart.so.12: cannot open\n" in cli("env").out
+
+
+def test_gpus_as_pytorch_sees_them() -> None:
+    torch: dict[str, Any] = {
+        "version": "2.15.0", "cuda": "13.2", "hip": None, "cudnn": "9.26.0", "nccl": "2.28.3", "threads": 1,
+        "cpu_capability": "AVX512", "default_device": "cuda:0",
+        "devices": [
+            {"device": "cuda:0", "name": "NVIDIA H200", "uuid": "GPU-a", "memory_gib": 139.8, "capability": "9.0"},
+        ],
+    }  # fmt: skip
+    assert list(env._torch(torch)) == [
+        ("torch", "2.15.0 (CUDA 13.2, cuDNN 9.26.0, NCCL 2.28.3), 1 thread, AVX512"),
+        ("device", "auto takes cuda:0"),
+        ("", "cuda:0: NVIDIA H200, 139.8 GiB, capability 9.0, GPU-a"),
+    ]
+    bare = {**torch, "cuda": None, "cudnn": None, "nccl": None, "threads": 2, "devices": []}
+    assert next(env._torch(bare)) == ("torch", "2.15.0 (without CUDA), 2 threads, AVX512")
+
+
+@pytest.mark.parametrize(("number", "text"), [(92600, "9.26.0"), (8902, "8.9.2"), (91002, "9.10.2"), (None, None)])
+def test_versions_of_cudnn(number: int | None, text: str | None) -> None:
+    class Cudnn:
+        version = staticmethod(lambda: number)
+        is_available = staticmethod(lambda: True)
+
+    assert about._cudnn(Cudnn) == text
+
+
+def test_cuda_says_which_gpus_its_devices_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    class Facts:
+        def __init__(self, device: torch.device) -> None:
+            if device.index == 0:
+                self.uuid = "aaaa"
+
+    devices = [torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Facts)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    assert about.cuda_uuids(devices) == {0: "aaaa"}
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert about.cuda_uuids(devices) == {}
+
+
+def test_the_name_of_the_processor(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor\t: 0\nmodel name\t: AMD EPYC 9654\nmodel name\t: other\n")
+    assert env.cpu_model(file) == "AMD EPYC 9654"
+    assert env.cpu_model(tmp_path / "missing") == (env.platform.processor() or env.platform.machine())
+
+
+def test_long_lists_are_wrapped() -> None:
+    lines = list(env._wrapped("packages", [f"package-{number} 1.0" for number in range(16)]))
+    assert [name for name, _ in lines] == ["packages", "", ""]
+    assert all(len(text) <= 101 for _, text in lines)
+    assert lines[0][1].endswith(",")
+    assert lines[-1][1].endswith("package-15 1.0")

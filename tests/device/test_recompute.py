@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+from lightkit.common.errors import UserError
+from lightkit.device.recompute import recompute
+
+
+class Counting(nn.Module):
+    """Counts how often it computes, and has an output that depends on a buffer it changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[bool] = []
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("table", torch.ones(1 << 17))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.append(torch.is_grad_enabled())
+        self.seen += 1
+        return x.exp() * self.seen * self.table[0]
+
+
+class Block(nn.Module):
+    """What blocks are made of: norms with averages, dropout, a skip, an argument by name."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.linear, self.norm, self.drop = nn.Linear(width, width), nn.BatchNorm1d(width), nn.Dropout(0.4)
+        self.count = Counting()
+
+    def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
+        return x + self.count(self.drop(self.norm(self.linear(x)).tanh())) * scale
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x, scale=0.5)
+        return self.head(x)
+
+
+def trained(model: nn.Module) -> list[Tensor]:
+    """Outputs, gradients and buffers of two steps without an optimizer in between."""
+    found = []
+    for step in range(2):
+        torch.manual_seed(step)
+        output = model(torch.randn(8, 6))
+        output.square().sum().backward()
+        found.append(output.detach())
+    return [*found, *(p.grad for p in model.parameters()), *model.buffers(), torch.get_rng_state()]
+
+
+def same(left: list[Tensor], right: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("patterns", [["blocks.*"], ["blocks.0", "re:blocks[.]2$"], ["blocks.1.norm"], ["head"]])
+def test_gradients_buffers_and_random_numbers_are_the_same_to_the_bit(patterns):
+    plain, model = Network(), Network()
+    recompute(model, patterns)
+    assert same(trained(plain), trained(model))
+
+
+def test_they_are_the_same_under_autocast():
+    plain, model = Network(), Network()
+    recompute(model, ["blocks.*"])
+    found = []
+    for each in (plain, model):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.manual_seed(1)
+            loss = each(torch.ones(8, 6) * torch.arange(8.0)[:, None]).float().square().sum()
+        loss.backward()
+        found.append([p.grad for p in each.parameters()])
+    assert same(*found)
+
+
+def test_the_outermost_modules_compute_twice():
+    model = Network()
+    assert recompute(model, ["blocks.*", "head"]) == ["blocks.0", "blocks.1", "blocks.2", "head"]
+    trained(model)
+    assert len(model.blocks[0].count.calls) == 2 * 2
+    model.eval()
+    model(torch.ones(2, 6))
+    with torch.no_grad():
+        model.train()(torch.ones(2, 6))
+    assert len(model.blocks[0].count.calls) == 4 + 1 + 1, "without a backward pass there is nothing to save"
+
+
+def test_two_backward_passes_see_the_same():
+    plain, model = Network(), Network()
+    recompute(model, ["blocks.*"])
+    found = []
+    for each in (plain, model):
+        torch.manual_seed(0)
+        output = each(torch.arange(48.0).reshape(8, 6) / 10)
+        output.sum().backward(retain_graph=True)
+        output.sum().backward()
+        found.append([*(p.grad for p in each.parameters()), *each.buffers()])
+    assert same(*found)
+
+
+def test_names_classes_copies_and_files_stay():
+    model = Network()
+    names, looks = list(model.state_dict()), repr(model)
+    recompute(model, ["blocks.*"])
+    assert list(model.state_dict()) == names
+    assert repr(model) == looks
+    assert isinstance(model.blocks[0], Block)
+    assert [type(each.blocks[0]) for each in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)))] == [Block] * 2
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.blocks[0].linear.weight.zero_()
+    assert not torch.equal(copied.eval()(torch.ones(1, 6)), model.eval()(torch.ones(1, 6))), "it has its own weights"
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    Network().load_state_dict(state)
+
+
+def test_a_replica_computes_with_its_own_weights():
+    model = nn.Sequential(nn.Linear(2, 2))
+    recompute(model, ["0"])
+    replica = model[0]._replicate_for_data_parallel()
+    replica.weight, replica.bias = torch.ones(2, 2, requires_grad=True), torch.zeros(2)
+    assert torch.equal(replica(torch.ones(1, 2)), torch.full((1, 2), 2.0))
+
+
+def test_asking_twice_is_asking_once():
+    plain, model = Network(), Network()
+    recompute(model, ["blocks.*"])
+    kind = type(model.blocks[0])
+    recompute(model, ["blocks.*"])
+    assert type(model.blocks[0]) is kind
+    assert same(trained(plain), trained(model))
+
+
+def test_parametrized_modules():
+    plain, model = Network(), Network()
+    for each in (plain, model):
+        torch.manual_seed(5)
+        parametrizations.weight_norm(each.head)
+        parametrizations.spectral_norm(each.blocks[0].linear)
+    recompute(model, ["head", "blocks.0.linear"])
+    assert same(trained(plain), trained(model))
+    assert parametrize.type_before_parametrizations(model.head) is nn.Linear
+    parametrize.remove_parametrizations(model.head, "weight")
+    assert type(model.head) is nn.Linear
+
+
+def test_it_compiles():
+    from lightkit.device.compiling import Compiled
+
+    torch._dynamo.reset()
+    plain, model = (nn.Sequential(Network().blocks[0].linear, nn.Dropout(0.0), nn.Linear(6, 2)) for _ in range(2))
+    model.load_state_dict(plain.state_dict())
+    recompute(model, ["0", "2"])
+    told: list[str] = []
+    code = torch.compile(model, backend="aot_eager")
+    assert same(trained(plain), trained(Compiled(model, code, copies=False, tell=told.append)))
+    assert told == []
+
+
+def test_nothing_is_asked_for():
+    model = Network()
+    assert recompute(model, []) == []
+    assert type(model.blocks[0]) is Block
+
+
+def test_a_pattern_that_matches_nothing():
+    with pytest.raises(
+        UserError, match=r"device\.activation_checkpointing: the pattern matches nothing(.|\n)*blocks\.0"
+    ):
+        recompute(Network(), ["layers.*"])

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+import torch
+
+from lightkit.common.errors import UserError
+from lightkit.device import placement
+from lightkit.device.gpus import GpuFacts, GpuSample, Source
+from lightkit.device.placement import located
+from lightkit.device.smi import Smi
+from lightkit.device.visible import check_shown, mapping, show_only
+
+UUIDS = [f"GPU-{letter * 8}-0000" for letter in "abcd"]
+
+
+class Machine(Source):
+    """GPUs with 40 GiB each, of which some is in use."""
+
+    def __init__(self, used=(100, 30_000, 0, 5), names=("A100",) * 4) -> None:
+        super().__init__()
+        self.gpus = tuple(GpuFacts(i, UUIDS[i], names[i], memory_total_mib=40_960) for i in range(len(used)))
+        self.used, self.closed = used, False
+
+    def samples(self, gpus):
+        return [GpuSample(gpu, memory_used_mib=self.used[gpu.index]) for gpu in gpus]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+
+
+def shown() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ([0, 2], "0,2"),
+        ([2, 0], "2,0"),
+        ([3], "3"),
+        ("auto", "2"),
+        ("auto:2", "2,3"),
+        ("auto:3", "2,3,0"),
+        ("auto:4", "0,1,2,3"),
+    ],
+)
+def test_the_gpus_that_are_asked_for(wanted, expected):
+    machine = Machine()
+    found = show_only(wanted, look=lambda: machine)
+    assert shown() == expected
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert ",".join(str(gpu.index) for gpu in found) == expected
+    assert machine.closed
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "expected"),
+    [
+        ("2,3", [3], "3"),
+        ("1,0", "auto:2", "1,0"),
+        ("1,0,2", "auto:2", "2,0"),
+        (f"{UUIDS[1]},GPU-cc", [2, 1], "2,1"),
+    ],
+)
+def test_only_what_this_process_may_use(monkeypatch, before, wanted, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    show_only(wanted, look=Machine)
+    assert shown() == expected
+    show_only(wanted, look=Machine)
+    assert shown() == expected, "a second run in this process finds what the first one chose"
+
+
+def test_a_part_of_a_gpu_goes_by_its_uuid(monkeypatch):
+    machine = Machine()
+    part = GpuFacts(1, "MIG-1234", "A100", mig="1g.5gb", memory_total_mib=5000)
+    machine.gpus = (machine.gpus[0], GpuFacts(1, UUIDS[1], "A100", split=True), part)
+    (found,) = show_only([1], look=lambda: machine)
+    assert shown() == "MIG-1234"
+    assert found == part
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "message"),
+    [
+        (None, [0, 4], r"device\.gpus: there is no GPU 4 here(.|\n)*0 \(A100\), 1 \(A100\)(.|\n)*device=cpu runs on"),
+        (
+            "1,2",
+            [0],
+            r"GPU 0 is not among those that this process may use \(CUDA_VISIBLE_DEVICES=1,2\)(.|\n)*1 \(A100\)",
+        ),
+        (None, "auto:5", r"there are only 4 GPUs to choose from\n"),
+        ("1,2", "auto:3", r"there are only 2 GPUs to choose from \(CUDA_VISIBLE_DEVICES=1,2\)"),
+        ("", "auto", "there are only 0 GPUs"),
+        (None, "freest", "not a choice of GPUs"),
+        (None, [], "this chooses no GPU"),
+        (None, [1, 1], "a GPU is named twice"),
+        (None, [-1], "not the numbers of GPUs"),
+        (None, 3, r"device\.gpus(.|\n)*a list of GPU numbers such as \[0, 2\]"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(monkeypatch, before, wanted, message):
+    if before is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    machine = Machine()
+    with pytest.raises(UserError, match=message):
+        show_only(wanted, look=lambda: machine)
+    assert shown() == before
+
+
+def test_a_machine_without_gpus_says_how_to_go_on():
+    with pytest.raises(UserError, match=r"there is no NVIDIA GPU here \(no driver\)(.|\n)*device=cpu runs on the CPU"):
+        show_only([0], look=lambda: Source("no driver"))
+
+
+def test_numbers_in_an_unknown_order_are_refused(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    mixed = Machine(used=(0, 0), names=("GT 710", "A100"))
+    with pytest.raises(UserError, match=r"counts the fastest GPU first(.|\n)*CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+        show_only([1], look=lambda: mixed)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    show_only([1], look=lambda: mixed)
+    assert shown() == "1"
+
+
+def seen(*order: int) -> dict[int, str]:
+    return {number: UUIDS[index].removeprefix("GPU-") for number, index in enumerate(order)}
+
+
+def test_a_choice_that_came_too_late_is_noticed():
+    chosen = show_only([2, 0], look=Machine)
+    check_shown(chosen, 2, seen(2, 0))
+    check_shown(chosen, 2, {})
+    for count, uuids in ((4, seen(0, 1, 2, 3)), (2, seen(0, 2)), (2, seen(0, 1))):
+        with pytest.raises(UserError, match=rf"PyTorch sees {count} GPUs that are not those(.|\n)*VISIBLE_DEVICES=2,0"):
+            check_shown(chosen, count, uuids)
+
+
+def test_the_mapping_is_told_by_uuid():
+    show_only([2, 0], look=Machine)
+    lines = [f"cuda:0 is GPU 2 (A100, {UUIDS[2]})", f"cuda:1 is GPU 0 (A100, {UUIDS[0]})"]
+    assert mapping(range(2), seen(2, 0), look=Machine) == lines
+    assert mapping(range(2), {}, look=Machine) == lines, "without PyTorch's word, by what was set"
+    assert mapping(range(2), seen(2, 0), look=Source) == []
+
+
+def machine_of_torch(monkeypatch, count: int, uuids: dict[int, str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(placement, "cuda_uuids", lambda devices: uuids)
+    for name in ("show_only", "mapping"):
+        monkeypatch.setattr(placement, name, _looking(getattr(placement, name)))
+
+
+def _looking(function):
+    return lambda *args: function(*args, look=Machine)
+
+
+def test_a_name_among_chosen_gpus(monkeypatch):
+    machine_of_torch(monkeypatch, 2, seen(2, 0))
+    for name, number in (("auto", 0), ("cuda", 0), ("cuda:1", 1)):
+        device, lines = located(name, [2, 0])
+        assert device == torch.device("cuda", number)
+        assert [line.split(" (")[0] for line in lines] == ["cuda:0 is GPU 2", "cuda:1 is GPU 0"]
+
+
+def test_the_cpu_needs_no_gpus(monkeypatch):
+    machine_of_torch(monkeypatch, 0, {})
+    assert located("cpu", [7]) == (torch.device("cpu"), [])
+    assert located("auto", None) == (torch.device("cpu"), [])
+    assert shown() is None
+
+
+def test_chosen_gpus_are_never_replaced_by_the_cpu(monkeypatch):
+    machine_of_torch(monkeypatch, 0, {})
+    with pytest.raises(UserError, match=r"there is no CUDA GPU here"):
+        located("auto", [0])
+
+
+def test_other_peoples_choice_is_told_too(monkeypatch):
+    machine_of_torch(monkeypatch, 1, seen(3))
+    assert located("cuda", None) == (torch.device("cuda", 0), [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert located("cuda", None)[1] == [f"cuda:0 is GPU 3 (A100, {UUIDS[3]})"]
+
+
+def test_with_a_program_that_stands_in_for_nvidia_smi(tmp_path):
+    program = tmp_path / "nvidia-smi"
+    facts = [f"{i}, {UUIDS[i]}, 570.1, 00:0{i}, 400, 40960, [N/A], A100" for i in range(2)]
+    now = [f"{UUIDS[i]}, 0x0, 0x0, 40, 80, {used}, 90, 10, 1400, 1200" for i, used in enumerate((30_000, 20))]
+    rows = [" ".join(f"'{line}'" for line in lines) for lines in (facts, now)]
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in\n*=index,*) printf "%s\\n" {rows[0]};;\n*) printf "%s\\n" {rows[1]};;\nesac\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    show_only("auto:1", look=lambda: Smi(str(program)))
+    assert shown() == "1"

@@ -1,0 +1,389 @@
+"""What cannot be meant is refused before anything trains: one report, exit status 2, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Outcome
+from tests.finetune.whole import options
+
+Cli = Callable[..., Outcome]
+TWO = "[{match: stages.0, lr_scale: 0.1}, {match: '@body', lr: 0.01}]"
+
+REFUSED: dict[str, tuple[str, str, list[str], list[str]]] = {
+    # A pattern that matches nothing
+    "freeze": (
+        "cnn",
+        "freeze",
+        ["finetune.freeze=[stage.0]"],
+        ["finetune.freeze: the pattern matches no parameter", "nearest: stages.0"],
+    ),
+    "freeze, one of two": (
+        "cnn",
+        "freeze",
+        ["finetune.freeze=[stages.0, stages.9.*]"],
+        ["no parameter", "'stages.9.*'", "stages.1"],
+    ),
+    "freeze, expression": (
+        "cnn",
+        "freeze",
+        ["finetune.freeze=['re:^stage[.]']"],
+        ["finetune.freeze", "matches no parameter"],
+    ),
+    "train": ("cnn", "head", ["finetune.train=[haed]"], ["finetune.train: ", "nearest: head"]),
+    "schedule": (
+        "cnn",
+        "head",
+        ["finetune.schedule=[{epoch: 1, unfreeze: [stages.7]}]"],
+        ["finetune.schedule[0].unfreeze", "nearest: stages.1"],
+    ),
+    "rules": (
+        "cnn",
+        "full",
+        ["finetune.rules=[{match: stages.O, lr_scale: 0.1}]"],
+        ["finetune.rules[0].match", "nearest: stages.1, stages.0"],
+    ),
+    "lora": (
+        "cnn",
+        "lora",
+        ["finetune.lora.match=[stages.*.conv]"],
+        ["finetune.lora.match: the pattern matches no module", "stages.0.conv0"],
+    ),
+    "ranks": (
+        "cnn",
+        "lora",
+        ["finetune.lora.ranks={stage.0.conv0: 2}"],
+        ["finetune.lora.ranks", "nearest: stages.0.conv0"],
+    ),
+    "adapter": ("cnn", "adapter", ["finetune.adapter.match=[stag.0]"], ["finetune.adapter.match", "stages.0"]),
+    "prefix": (
+        "transformer",
+        "prefix",
+        ["finetune.prefix.match=[blocks.*.atention]"],
+        ["finetune.prefix.match", "nearest: blocks.1.attn, blocks.0.attn"],
+    ),
+    "prefix without attention": (
+        "cnn",
+        "prefix",
+        [],
+        ["finetune.prefix.match: this matches no module", "'@attention'"],
+    ),
+    "prompt without attention": ("cnn", "prompt", [], ["finetune.prefix.match", "stages.0", "by attention"]),
+    "label": ("cnn", "freeze", ["finetune.freeze=['@boddy']"], ["there is no such label", "'@boddy'", "@body"]),
+    "label of modules": ("cnn", "lora", ["finetune.lora.match=['@linaer']"], ["there is no such label", "@linear"]),
+    "label without any": (
+        "mlp",
+        "adapter",
+        ["finetune.adapter.match=['@blocks']"],
+        ["this matches no module", "'@blocks'", "layers"],
+    ),
+    "head": ("cnn", "head", ["finetune.head.name=hed"], ["finetune.head.name", "nearest: head"]),
+    "head that is none": ("cnn", "head", ["finetune.head.name=pool"], ["finetune.head.name: not an output layer"]),
+    # Parts that contradict each other
+    "two rules": (
+        "cnn",
+        "full",
+        [f"finetune.rules={TWO}"],
+        ["finetune.rules[0] and finetune.rules[1]", "two rules set the learning rate of stages.0.conv0.weight"],
+    ),
+    "rule and head": (
+        "cnn",
+        "full",
+        ["finetune.head.lr=0.1", "finetune.rules=[{match: head.bias, lr: 0.2}]"],
+        ["two rules set the learning rate of head.bias", "finetune.head and finetune.rules[0]"],
+    ),
+    "two rates": (
+        "cnn",
+        "full",
+        ["finetune.rules=[{match: stages, lr: 0.2, lr_scale: 2}]"],
+        ["finetune.rules[0]", "either lr or lr_scale"],
+    ),
+    "layers twice": (
+        "cnn",
+        "discriminative",
+        ["finetune.layer_decay=0.75"],
+        ["the rates of the layers are set twice", "finetune.layer_decay", "finetune.slices"],
+    ),
+    "layers twice, optim": (
+        "cnn",
+        "discriminative",
+        ["optim.layer_decay=0.75"],
+        ["the rates of the layers are set twice", "optim.layer_decay"],
+    ),
+    "rule for what never trains": (
+        "cnn",
+        "head",
+        ["finetune.rules=[{match: stages.0, lr: 0.1}]"],
+        ["the rule is for parameters that never train", "stages.0.conv0.weight"],
+    ),
+    "frozen and unfrozen": (
+        "cnn",
+        "head",
+        ["finetune.schedule=[{epoch: 1, unfreeze: [stages], freeze: [stages.0]}]"],
+        ["frozen and unfrozen at once", "stages.0"],
+    ),
+    "peft and lora": ("cnn", "[lora,peft]", [], ["LoRA", "peft"]),
+    "gradual twice": (
+        "cnn",
+        "gradual",
+        ["finetune.gradual.every_epochs=1"],
+        ["finetune.gradual", "share", "every_epochs"],
+    ),
+    "gradual of nothing": ("cnn", "gradual", ["finetune.freeze=[]"], ["nothing is frozen that could be unfrozen"]),
+    # Nothing that trains
+    "everything": ("cnn", "freeze", ["finetune.freeze=['*']"], ["everything is frozen", "finetune.train=[@head]"]),
+    "everything by name": ("cnn", "freeze", ["finetune.freeze=[stages, head]"], ["everything is frozen"]),
+    "everything by label": ("cnn", "freeze", ["finetune.freeze=['@body','@head']"], ["everything is frozen"]),
+    "everything later": (
+        "cnn",
+        "full",
+        ["finetune.schedule=[{epoch: 1, freeze: ['*']}]"],
+        ["everything is frozen from epoch 1 on"],
+    ),
+    # Layers and sizes
+    "lora on a norm": (
+        "cnn",
+        "lora",
+        ["finetune.lora.match=[stages.0.norm0]"],
+        ["finetune.lora.match", "stages.0.norm0", "BatchNorm2d", "Linear"],
+    ),
+    "lora on a norm beside others": (
+        "cnn",
+        "lora",
+        ["finetune.lora.match=['@conv', stages.0.norm0]"],
+        ["stages.0.norm0", "BatchNorm2d"],
+    ),
+    "rank of a layer": (
+        "cnn",
+        "lora",
+        ["finetune.lora.rank=40", "finetune.lora.match=[stages.0.conv0]"],
+        ["finetune.lora.rank: the rank does not fit stages.0.conv0.weight", "1 to 8", "finetune.lora.ranks"],
+    ),
+    "rank of all": (
+        "cnn",
+        "lora",
+        ["finetune.lora.rank=4000"],
+        ["finetune.lora.rank: no layer is large enough", "at most 16"],
+    ),
+    "rank by pattern": ("cnn", "lora", ["finetune.lora.ranks={stages.0.conv0: 99}"], ["stages.0.conv0.weight", "99"]),
+    "rank of 0": ("cnn", "lora", ["finetune.lora.rank=0"], ["finetune.lora.rank", "0"]),
+    "adapter too narrow": (
+        "cnn",
+        "adapter",
+        ["finetune.adapter.reduction=64"],
+        ["finetune.adapter.reduction", "stages.0", "64"],
+    ),
+    # Moments
+    "epoch": (
+        "cnn",
+        "head",
+        ["finetune.schedule=[{epoch: 2, unfreeze: [stages]}]"],
+        ["finetune.schedule[0].epoch: this comes after the last epoch", "at most 1", "trainer.epochs=3"],
+    ),
+    "step": (
+        "cnn",
+        "head",
+        ["finetune.schedule=[{step: 6, unfreeze: [stages]}]"],
+        ["finetune.schedule[0]", "after the end of the run", "step 6"],
+    ),
+    "epoch of a run of steps": (
+        "cnn",
+        "head",
+        ["trainer.steps=5", "finetune.schedule=[{epoch: 2, unfreeze: [stages]}]"],
+        ["finetune.schedule[0]", "after the end of the run", "epoch 2"],
+    ),
+    "gradual": (
+        "cnn",
+        "gradual",
+        ["finetune.gradual.share=null", "finetune.gradual.every_epochs=1"],
+        ["finetune.gradual", "after the end of the run", "finetune.gradual.layers"],
+    ),
+    "gradual, first": (
+        "cnn",
+        "gradual",
+        ["finetune.gradual.share=null", "finetune.gradual.every_epochs=5"],
+        ["finetune.gradual.every_epochs", "after the last epoch"],
+    ),
+    "probe": (
+        "cnn",
+        "probe",
+        ["finetune.schedule=[{epoch: 5, unfreeze: ['*']}]"],
+        ["after the last epoch", "trainer.epochs=6"],
+    ),
+    "no moment": (
+        "cnn",
+        "head",
+        ["finetune.schedule=[{unfreeze: [stages]}]"],
+        ["finetune.schedule[0]", "at no moment"],
+    ),
+    "two moments": (
+        "cnn",
+        "head",
+        ["finetune.schedule=[{epoch: 1, step: 3, unfreeze: [stages]}]"],
+        ["finetune.schedule[0]", "at two moments"],
+    ),
+    # Rates
+    "head lr": ("cnn", "head", ["finetune.head.lr=0"], ["finetune.head.lr", "freeze them instead"]),
+    "rule lr": (
+        "cnn",
+        "full",
+        ["finetune.rules=[{match: stages.0, lr: 0}]"],
+        ["finetune.rules[0].lr", "freeze them instead"],
+    ),
+    "rule lr_scale": (
+        "cnn",
+        "full",
+        ["finetune.rules=[{match: stages.0, lr_scale: 0.0}]"],
+        ["finetune.rules[0].lr_scale", "freeze them instead"],
+    ),
+    "slice": ("cnn", "discriminative", ["finetune.slices=[0, 1.0]"], ["finetune.slices", "freeze"]),
+    "more slices than layers": (
+        "cnn",
+        "discriminative",
+        ["finetune.slices=[0.1,0.2,0.3,0.4,0.5,0.6,0.7]"],
+        ["finetune.slices"],
+    ),
+    "layer decay": ("cnn", "full", ["finetune.layer_decay=0"], ["finetune.layer_decay"]),
+    "negative": ("cnn", "head", ["finetune.head.lr=-0.1"], ["finetune.head.lr"]),
+    "warm-up longer than the run": (
+        "cnn",
+        "full",
+        ["finetune.rules=[{match: stages.0, warmup_steps: 60}]"],
+        ["finetune.rules[0]", "60"],
+    ),
+    # Files
+    "weights": (
+        "cnn",
+        "full",
+        ["finetune.weights.path=base.pt"],
+        ["finetune.weights.path", "'base.pt'", "no such file"],
+    ),
+    "adapter file": (
+        "cnn",
+        "lora",
+        ["finetune.weights.adapter=adapter.pt"],
+        ["finetune.weights.adapter", "no such file"],
+    ),
+    "teacher": ("cnn", "full", ["finetune.distill.teacher=teacher"], ["finetune.distill.teacher", "no such file"]),
+    "teacher without a run": (
+        "cnn",
+        "full",
+        ["finetune.distill.teacher=."],
+        ["finetune.distill.teacher", "not the folder of a run"],
+    ),
+    "key": ("cnn", "full", ["finetune.wieghts.path=x"], ["finetune.wieghts", "finetune.weights"]),
+    "preset": ("cnn", "loar", [], ["finetune", "lora"]),
+}
+
+
+LONG = {
+    *(
+        "freeze, one of two",
+        "freeze, expression",
+        "ranks",
+        "prompt without attention",
+        "label of modules",
+        "head that is none",
+    ),
+    *(
+        "rule and head",
+        "two rates",
+        "layers twice, optim",
+        "gradual twice",
+        "gradual of nothing",
+        "everything by label",
+    ),
+    *("lora on a norm beside others", "rank by pattern", "rank of 0", "adapter too narrow", "epoch of a run of steps"),
+    *("gradual, first", "no moment", "two moments", "rule lr_scale", "layer decay", "negative", "adapter file", "key"),
+}
+"""What is told in the same way as something else here: left to the long form."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in REFUSED]
+)
+def test_it_is_refused_in_one_report(cli: Cli, project: Path, name: str) -> None:
+    model, preset, overrides, texts = REFUSED[name]
+    check(cli("train", *options(model, preset, *overrides)), project, texts)
+
+
+def check(done: Outcome, project: Path, texts: list[str]) -> None:
+    assert done.code == 2, done.err
+    for text in texts:
+        assert text in done.err, done.err
+    assert "Traceback" not in done.err
+    assert done.err.count("error:") == 1, done.err
+    assert not any(project.rglob("config.yaml"))
+    assert not (project / "outputs").exists() or not any(path.is_file() for path in (project / "outputs").rglob("*"))
+
+
+def test_the_long_form_leaves_nothing_out() -> None:
+    assert set(REFUSED) >= LONG
+
+
+def test_several_mistakes_are_told_at_once(cli: Cli, project: Path) -> None:
+    wrong = ["finetune.rules=[{match: stages.0, lr: 0}]", "finetune.schedule=[{epoch: 7, freeze: [stages]}]"]
+    done = cli("train", *options("cnn", "full", *wrong, "finetune.lora.rank=0"))
+    assert done.code == 2
+    assert "3 problems found" in done.err
+    for key in ("finetune.rules[0].lr", "finetune.schedule[0].epoch", "finetune.lora.rank"):
+        assert key in done.err
+
+
+def test_base_weights_of_another_shape(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
+    path = f"finetune.weights.path={bases['cnn']}"
+    done = cli("train", *options("cnn", "full", path, "model.channels=[8,12]"))
+    check(done, project, ["the weights were not loaded", "stages.1.conv0.weight", "12×8×3×3", "16×8×3×3"])
+    done = cli("train", *options("resnet18", "full", path))
+    check(done, project, ["the weights were not loaded", "missing", "conv1.weight"])
+
+
+def test_a_head_of_another_shape_where_that_is_refused(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
+    path = f"finetune.weights.path={bases['cnn']}"
+    done = cli("train", *options("cnn", "full", path, "finetune.weights.head=refuse"))
+    check(done, project, ["the weights were not loaded", "head.weight", "head=keep or reset"])
+
+
+def test_a_file_that_is_none(cli: Cli, project: Path) -> None:
+    (project / "base.pt").write_bytes(b"not weights at all")
+    done = cli("train", *options("cnn", "full", "finetune.weights.path=base.pt"))
+    assert done.code == 5, done.err
+    assert "base.pt" in done.err
+    assert "Traceback" not in done.err
+    assert not any(project.rglob("config.yaml"))
+
+
+def test_a_key_that_the_file_has_not(cli: Cli, project: Path) -> None:
+    torch.save({"net": {"head.weight": torch.zeros(8, 16)}}, project / "base.pt")
+    done = cli("train", *options("cnn", "full", "finetune.weights.path=base.pt", "finetune.weights.key=nett"))
+    check_unreadable(done, project, ["nett", "net"])
+
+
+def test_a_mapping_that_matches_nothing(cli: Cli, project: Path) -> None:
+    torch.save({"head.weight": torch.zeros(8, 16), "head.bias": torch.zeros(8)}, project / "base.pt")
+    mapping = "finetune.weights.mapping={encoder.*: stages.*}"
+    done = cli("train", *options("cnn", "full", "finetune.weights.path=base.pt", mapping))
+    check_unreadable(done, project, ["encoder.*"])
+
+
+def check_unreadable(done: Outcome, project: Path, texts: list[str]) -> None:
+    assert done.code in (2, 5), done.err
+    assert all(text in done.err for text in texts), done.err
+    assert "Traceback" not in done.err
+    assert done.err.count("error:") == 1
+    assert not any(project.rglob("config.yaml"))
+
+
+def test_a_teacher_of_other_classes(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
+    done = cli("train", *options("cnn", "full", f"finetune.distill.teacher={bases['cnn']}"))
+    check(done, project, ["finetune.distill.teacher", "outputs are not of the student's size", "(2, 4)"])
+
+
+def test_zero_where_it_is_asked_for(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
+    rules = "finetune.rules=[{match: stages.0, lr: 0, allow_zero: true}]"
+    done = cli("train", *options("cnn", "full", rules, "hydra.run.dir=run"))
+    assert done.code == 0, done.err

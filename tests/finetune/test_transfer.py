@@ -1,0 +1,337 @@
+"""Knowledge from elsewhere in real runs: weights of all kinds, earlier fine-tunings, teachers and averages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lightkit.checkpoint.weights import read_weights
+from lightkit.config import load_run
+from lightkit.loggers.files import read_jsonl
+from lightkit.runner import Runner
+from tests.conftest import Outcome
+from tests.finetune.spies import Watch, watching
+from tests.finetune.whole import (
+    HEADS,
+    MODELS,
+    SHORT,
+    complaints,
+    content,
+    moved,
+    notes,
+    options,
+    plain,
+    plain_weights,
+    run,
+    same_bits,
+    tuned,
+)
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+Cli = Callable[..., Outcome]
+
+
+def start() -> dict[str, Tensor]:
+    """What the newest run began with."""
+    return {plain(name): tensor for name, tensor in Watch.seen[-1].start.items()}
+
+
+def loaded_as(state: Mapping[str, Tensor], *, but: str = "head.") -> bool:
+    """Whether the newest run began with these weights, and with others of the head."""
+    began = start()
+    return {name for name in state if not same_bits(began[name], state[name])} == {
+        name for name in state if name.startswith(but)
+    }
+
+
+# Weights from files
+
+
+def test_weights_of_every_kind_of_file(tmp_path: Path, bases: dict[str, Path]) -> None:
+    state = read_weights(bases["cnn"]).state
+    torch.save(state, tmp_path / "plain.pt")
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, tmp_path / "plain.safetensors")
+    torch.save({"epoch": 3, "net": {"inner": {f"module.{n}": t for n, t in state.items()}}}, tmp_path / "deep.pt")
+    for name, more in (("plain.pt", []), ("plain.safetensors", []), ("deep.pt", ["finetune.weights.key=net.inner"])):
+        path = f"finetune.weights.path={tmp_path / name}"
+        folder = tuned(tmp_path / f"run-{name}", "cnn", "head", watching(), path, *more)
+        assert loaded_as(state)
+        assert "12 loaded, 2 left" in (folder / "run.log").read_text()
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+def test_names_that_are_mapped(tmp_path: Path, bases: dict[str, Path], kind: str) -> None:
+    state = {name: tensor.contiguous() for name, tensor in read_weights(bases["cnn"]).state.items()}
+    foreign = {
+        f"enc.{name.replace('stages.', 'block')}": tensor for name, tensor in state.items() if "head" not in name
+    }
+    foreign |= {"classifier.weight": state["head.weight"], "classifier.bias": state["head.bias"]}
+    foreign["optimizer.scale"] = torch.ones(3)
+    (torch.save if kind == "pt" else save_file)(foreign, tmp_path / f"foreign.{kind}")
+    rules = "enc.block*: 'stages.*', classifier.*: 'head.*', optimizer.*: null"
+    path = [f"finetune.weights.path={tmp_path / 'foreign'}.{kind}", f"finetune.weights.mapping={{{rules}}}"]
+    tuned(tmp_path / "run", "cnn", "lora", watching(), *path, "finetune.weights.strict=exact")
+    assert loaded_as(state)
+
+
+def test_a_run_is_found_by_its_place_in_the_outputs(cli: Cli, project: Path) -> None:
+    base = run(project / "outputs" / "base", *SHORT, *MODELS["cnn"], "trainer.epochs=1")
+    done = cli("train", *options("cnn", "full", "finetune.weights.path=base", watching(), "hydra.run.dir=run"))
+    assert done.code == 0, done.err
+    assert loaded_as(read_weights(base).state, but="nothing")
+
+
+STRICT = {
+    # strict, what is changed in the file, exit status, text
+    "exact": ("exact", {}, 0, ""),
+    "exact, one more": ("exact", {"extra.weight": torch.ones(2)}, 2, "extra.weight"),
+    "complete, one more": ("complete", {"extra.weight": torch.ones(2)}, 0, "1 unexpected"),
+    "complete, one missing": ("complete", {"stages.1.norm0.bias": None}, 2, "stages.1.norm0.bias"),
+    "complete, another name": (
+        "complete",
+        {"stages.1.norm0.bias": None, "stages.1.norm0.beta": torch.ones(16)},
+        2,
+        "stages.1.norm0.beta",
+    ),
+    "matching, one missing": ("matching", {"stages.1.norm0.bias": None}, 0, "1 missing"),
+    "matching, another shape": ("matching", {"stages.1.norm0.bias": torch.ones(17)}, 0, "1 reshaped"),
+    "matching, nothing": ("matching", "all", 2, "not one tensor fits"),
+}
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_how_much_of_a_file_must_fit(cli: Cli, project: Path, bases: dict[str, Path], name: str) -> None:
+    strict, changes, code, text = STRICT[name]
+    state: dict[str, Any] = dict(read_weights(bases["cnn"]).state)
+    state = {"other": torch.ones(5)} if changes == "all" else state | changes  # type: ignore[operator]
+    torch.save({name: tensor for name, tensor in state.items() if tensor is not None}, project / "base.pt")
+    chosen = ["finetune.weights.path=base.pt", f"finetune.weights.strict={strict}", "hydra.run.dir=run"]
+    done = cli("train", *options("cnn", "full", *chosen, watching()))
+    assert done.code == code, done.err
+    assert "Traceback" not in done.err
+    assert text in (done.err if code else (project / "run" / "run.log").read_text())
+    assert (project / "run").exists() == (code == 0)
+    if code == 0:
+        kept = {n for n, t in read_weights(bases["cnn"]).state.items() if same_bits(start()[n], t)}
+        changed = {"stages.1.norm0.bias"} if strict == "matching" else set[str]()
+        assert kept == {name for name in start() if not name.startswith("head.")} - changed
+
+
+def test_what_found_no_weights_must_train(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
+    state = {name: t for name, t in read_weights(bases["cnn"]).state.items() if not name.startswith("stages.1.conv0")}
+    torch.save(state, project / "base.pt")
+    chosen = ["finetune.weights.path=base.pt", "finetune.weights.strict=matching", "hydra.run.dir=run"]
+    done = cli("train", *options("cnn", "head", *chosen))
+    assert done.code == 2, done.err
+    assert "parameters without pretrained weights never train" in done.err
+    assert "stages.1.conv0.weight" in done.err
+    done = cli("train", *options("cnn", "head", *chosen, "finetune.train=[@head, stages.1.conv0]"))
+    assert done.code == 0, done.err
+
+
+# Heads
+
+
+@pytest.mark.parametrize(("kept", "same"), [("keep", True), ("reset", False)])
+def test_a_head_that_fits_is_kept_or_new(tmp_path: Path, kept: str, same: bool) -> None:
+    base = run(tmp_path / "base", *SHORT, *MODELS["cnn"], "trainer.epochs=1")
+    path = [f"finetune.weights.path={base}", f"finetune.weights.head={kept}", "seed=7"]
+    tuned(tmp_path / "run", "cnn", "head", watching(), *path)
+    assert loaded_as(read_weights(base).state, but="nothing" if same else "head.weight") or not same
+    assert same_bits(start()["head.weight"], read_weights(base).state["head.weight"]) == same
+
+
+def test_a_new_head_starts_as_asked_for(tmp_path: Path, bases: dict[str, Path]) -> None:
+    path = f"finetune.weights.path={bases['mlp']}"
+    for init, spread in (("zeros", 0.0), ("normal", 0.01), ("default", 0.2)):
+        chosen = ["finetune.head.replace=always", f"finetune.head.init={init}", "finetune.head.lr=0.05"]
+        folder = tuned(tmp_path / init, "mlp", "full", watching(), path, *chosen)
+        weight = start()["head.weight"]
+        assert float(weight.std()) == pytest.approx(spread, rel=0.6)
+        assert not same_bits(weight, read_weights(bases["mlp"]).state["head.weight"])
+        assert complaints(folder) == []
+        rates = Watch.seen[-1].taken[0].rates
+        assert {rate for name, rate in rates.items() if name.startswith("head")} == {0.05}
+        assert {rate for name, rate in rates.items() if not name.startswith("head")} == {0.01}
+
+
+@pytest.mark.parametrize("model", ["vit", pytest.param("torchvision", marks=pytest.mark.slow)])
+def test_a_network_of_a_library_that_knows_a_thousand_classes(tmp_path: Path, model: str) -> None:
+    from lightkit.models import timm_model, torchvision_model
+
+    torch.manual_seed(3)
+    vit = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    made = torchvision_model("resnet18", 1000)
+    if model == "vit":
+        made = timm_model("vit_tiny_patch16_224", 1000, options=vit)
+    torch.save(made.state_dict(), tmp_path / "base.pth")
+    folder = tuned(tmp_path / "run", model, "head", watching(), f"finetune.weights.path={tmp_path / 'base.pth'}")
+    assert complaints(folder) == []
+    head = HEADS[model]
+    assert {name for name, tensor in made.state_dict().items() if not same_bits(start()[name], tensor)} == {
+        f"{head}.weight",
+        f"{head}.bias",
+    }
+    assert moved(start(), plain_weights(folder)) == {f"{head}.weight", f"{head}.bias"}
+
+
+# Earlier fine-tunings as a base
+
+
+@pytest.mark.parametrize("classes", [4, 8])
+def test_a_run_with_lora_is_merged_to_be_a_base(tmp_path: Path, bases: dict[str, Path], cli: Cli, classes: int) -> None:
+    few = f"data.dataset.classes={classes}"
+    first = tuned(tmp_path / "first", "cnn", "lora", few, f"finetune.weights.path={bases['cnn']}", "optim.lr=0.05")
+    assert cli("ckpt", "merge", str(first), "merged.pt").code == 0
+    merged = torch.load("merged.pt", weights_only=True)
+    for preset in ("full", "lora"):
+        folder = tuned(tmp_path / preset, "cnn", preset, watching(), f"finetune.weights.path={first}")
+        assert complaints(folder) == []
+        assert loaded_as(merged, but="head." if classes == 4 else "nothing")
+
+
+@pytest.mark.parametrize("preset", ["adapter", "prefix"])
+def test_what_cannot_be_merged_is_no_base(
+    cli: Cli, project: Path, tmp_path: Path, bases: dict[str, Path], preset: str
+) -> None:
+    first = tuned(tmp_path / "first", "transformer", preset, f"finetune.weights.path={bases['transformer']}")
+    done = cli("train", *options("transformer", "full", f"finetune.weights.path={first}"))
+    assert done.code == 2, done.err
+    assert "cannot be merged" in done.err
+    assert "Traceback" not in done.err
+    assert not any(project.rglob("config.yaml"))
+
+
+def test_a_chain_of_full_fine_tunings(tmp_path: Path, bases: dict[str, Path]) -> None:
+    first = tuned(tmp_path / "first", "cnn", "gradual", f"finetune.weights.path={bases['cnn']}")
+    folder = tuned(tmp_path / "second", "cnn", "discriminative", watching(), f"finetune.weights.path={first}")
+    assert loaded_as(read_weights(first).state, but="nothing")
+    assert complaints(folder) == []
+
+
+# Teachers
+
+WINE = [*SHORT, "data=wine", "trainer.epochs=8", "data.batch_size=32"]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("teacher") / "teacher"
+    return run(place, *WINE, "model.hidden=[32,32]", "trainer.epochs=25", "optim.lr=0.01", "trainer.test=best")
+
+
+def epochs(folder: Path, name: str) -> list[float]:
+    return [row[name] for row in read_jsonl(folder / "metrics.jsonl") if name in row]
+
+
+def test_a_student_learns_from_a_teacher(tmp_path: Path, teacher: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in teacher.rglob("*")}
+    student = ["model.hidden=[6]", f"finetune.distill.teacher={teacher}", "finetune.distill.weight=1.0"]
+    folder = run(tmp_path / "run", *WINE, *student, "optim.lr=0.01", "trainer.epochs=20", "trainer.test=best")
+    results = [json.loads((place / "result.json").read_text()) for place in (teacher, folder)]
+    assert results[0]["test"]["test/accuracy"] >= 0.9
+    assert results[0]["test"]["test/loss"] < epochs(folder, "val/loss")[0]
+    losses = epochs(folder, "train/loss")
+    assert losses[-1] < losses[len(losses) // 2] < losses[0]
+    # It has only seen the teacher's outputs, no target.
+    assert results[1]["test"]["test/accuracy"] >= 0.85
+    assert distance(folder, teacher) < 0.5 * distance(untaught(tmp_path), teacher)
+    assert {file: file.stat().st_mtime_ns for file in teacher.rglob("*")} == before
+    assert complaints(folder) == []
+
+
+def untaught(place: Path) -> Path:
+    """The student before it has learnt anything to speak of."""
+    return run(place / "untaught", *WINE, "model.hidden=[6]", "optim.lr=1e-7", "trainer.epochs=1")
+
+
+def distance(one: Path, other: Path) -> float:
+    """Divergence of the chances that two runs give the classes of the test rows."""
+    rows = [Runner(load_run(place).cfg, place).predict("test") for place in (one, other)]
+    columns = [name for name in rows[0][0] if name.startswith("p") and name != "prediction"]
+    first, second = (torch.tensor([[row[name] for name in columns] for row in own]) for own in rows)
+    return float((second * (second / first).log()).sum(1).mean())
+
+
+def test_a_teacher_is_not_in_the_checkpoint(tmp_path: Path, teacher: Path) -> None:
+    student = ["model.hidden=[6]", f"finetune.distill.teacher={teacher}"]
+    plain_run = run(tmp_path / "plain", *WINE, "model.hidden=[6]", "trainer.epochs=2")
+    folder = run(tmp_path / "run", *WINE, *student, "trainer.epochs=2")
+    taught, alone = content(folder), content(plain_run)
+    assert set(taught["model"]) == set(alone["model"])
+    assert {name: tensor.shape for name, tensor in taught["model"].items()} == {
+        name: tensor.shape for name, tensor in alone["model"].items()
+    }
+    assert moved(alone["model"], taught["model"])
+    assert not any(32 in tensor.shape for tensor in tensors(taught))
+    sizes = [sum(file.stat().st_size for file in (place / "checkpoints").glob("*.pt")) for place in (plain_run, folder)]
+    assert sizes[1] < 1.1 * sizes[0]
+
+
+def tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in tensors(item)]
+
+
+def test_a_fine_tuned_run_teaches_a_fine_tuning(tmp_path: Path, bases: dict[str, Path]) -> None:
+    path = f"finetune.weights.path={bases['cnn']}"
+    first = tuned(tmp_path / "first", "cnn", "lora", path)
+    folder = tuned(tmp_path / "run", "cnn", "lora", watching(), path, f"finetune.distill.teacher={first}")
+    assert complaints(folder) == []
+    assert not any("teacher" in name for name in content(folder)["model"])
+    assert Runner(load_run(folder).cfg, folder).evaluate("test")["test/loss"] > 0
+
+
+def test_a_finished_run_needs_its_teacher_no_more(cli: Cli, tmp_path: Path) -> None:
+    first = run(tmp_path / "first", *WINE, "model.hidden=[8]", "trainer.epochs=1")
+    folder = run(tmp_path / "run", *WINE, "model.hidden=[6]", f"finetune.distill.teacher={first}", "trainer.epochs=1")
+    first.rename(tmp_path / "gone")
+    assert cli("eval", str(folder)).code == 0
+    assert cli("predict", str(folder)).code == 0
+
+
+# Averages
+
+
+@pytest.mark.parametrize("preset", ["full", "lora"])
+def test_two_fine_tunings_are_averaged_and_measured(
+    cli: Cli, tmp_path: Path, bases: dict[str, Path], preset: str
+) -> None:
+    path = f"finetune.weights.path={bases['mlp']}"
+    runs = [tuned(tmp_path / f"run{seed}", "mlp", preset, path, f"seed={seed}") for seed in (1, 2)]
+    done = cli("ckpt", "average", *map(str, runs), "soup.pt")
+    assert done.code == 0, done.err
+    for number, folder in enumerate(runs):
+        assert cli("ckpt", "merge", str(folder), f"{number}.pt").code == 0
+    parts = [torch.load(f"{number}.pt", weights_only=True) for number in (0, 1)]
+    soup = torch.load("soup.pt", weights_only=True)
+    assert moved(parts[0], parts[1])
+    for name, tensor in soup.items():
+        if tensor.is_floating_point():
+            assert torch.allclose(tensor, (parts[0][name] + parts[1][name]) / 2, atol=1e-6)
+    done = cli("eval", str(runs[0]), "--checkpoint", "soup.pt")
+    assert done.code == 0, done.err
+    measured = json.loads((runs[0] / "eval-test.json").read_text())["metrics"]
+    assert 0 < measured["test/loss"] < 2
+    assert measured["test/accuracy"] >= 1 / 3
+    greedy = cli("ckpt", "average", *map(str, runs), "greedy.pt", "--greedy")
+    assert greedy.code == 0, greedy.err
+    assert cli("eval", str(runs[1]), "--checkpoint", "greedy.pt", "--split", "val").code == 0
+
+
+def test_a_plan_of_a_transfer_says_what_was_loaded(tmp_path: Path, bases: dict[str, Path]) -> None:
+    folder = tuned(tmp_path / "run", "cnn", "probe", f"finetune.weights.path={bases['cnn']}")
+    found = notes(folder)["plan"]["phases"]
+    assert [table["phase"] for table in found] == ["epoch 0", "epoch 1"]
+    assert found[0]["trainable"] == 8 * 16 + 8
+    assert found[1]["trainable"] == found[1]["parameters"]

@@ -1,0 +1,81 @@
+"""What a run says and leaves behind about its device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.config import compose
+from lightkit.device import compiling
+from lightkit.runner import Runner
+
+SMALL = ["data=wine", "model.hidden=[8]", "trainer.epochs=2", "device=cpu", "device.threads=1", "metrics.figures=[]",
+         "logger.console.style=quiet", "logger.every_steps=1"]  # fmt: skip
+
+
+def ran(folder: Path, *overrides: str) -> dict[str, Any]:
+    return Runner(compose([*SMALL, *overrides]).cfg, folder).run()
+
+
+def test_what_is_switched_on_is_in_the_record(tmp_path: Path) -> None:
+    ran(tmp_path, "device.precision=tf32", "device.matmul=high", "device.cuda_graphs=true")
+    facts = json.loads((tmp_path / "environment.json").read_text())
+    assert facts["device"].endswith("1 thread, tf32, matmul high, fused optimizer")
+    assert facts["visible"] == []
+    log = (tmp_path / "run.log").read_text()
+    assert "TF32 is a format of NVIDIA's GPUs: computed in fp32" in log
+    assert "there are CUDA graphs on NVIDIA's GPUs only; nothing is recorded on cpu" in log
+    assert facts["device"] in log
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_the_loss_scale_is_logged(tmp_path: Path) -> None:
+    result = ran(tmp_path, "device.precision=fp16")
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert any("amp/scale" in row and "amp/skipped_steps" in row for row in rows)
+    assert result["scaler_skipped_steps"] == result["metrics"]["amp/skipped_steps"]
+
+
+def test_a_model_that_cannot_be_compiled_trains_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no kernels today")
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiling, "BACKEND", refuse)
+    found, plain = ran(tmp_path / "compiled", "device.compile=default"), ran(tmp_path / "plain")
+    said = "the model is not compiled, and runs as it is: RuntimeError: no kernels today"
+    assert (tmp_path / "compiled/run.log").read_text().count(said) == 1
+    assert found["metrics"]["train/loss"] == plain["metrics"]["train/loss"]
+    one, other = (newest(tmp_path / name) for name in ("compiled", "plain"))
+    assert list(one["model"]) == list(other["model"])
+    assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    return torch.load(sorted((folder / "checkpoints").glob("step-*.pt"))[-1], weights_only=True)
+
+
+def test_an_adapter_of_half_precision_holds_only_what_was_trained(tmp_path: Path) -> None:
+    ran(tmp_path / "base", "checkpoint.export=weights")
+    tuned = [f"finetune.weights.path={tmp_path}/base/weights.pt", "finetune=head", "checkpoint.export=adapter"]
+    ran(tmp_path / "tuned", *tuned, "device.precision=bf16-true")
+    found = torch.load(tmp_path / "tuned/adapter.pt", weights_only=True)
+    assert found["kept"], "rounding is no difference"
+    trained = newest(tmp_path / "tuned")["model"]
+    assert trained["head.weight"].dtype == torch.bfloat16
+    assert found["tensors"]["head.weight"].dtype == torch.float32, "as the network is built"
+    again = [*tuned[:2], f"finetune.weights.adapter={tmp_path}/tuned/adapter.pt"]
+    ran(tmp_path / "again", *again, "device.precision=bf16-true")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-true"])
+def test_a_model_written_whole_needs_nothing_of_the_run(precision: str, tmp_path: Path) -> None:
+    ran(tmp_path, f"device.precision={precision}", "checkpoint.export=model", "device.activation_checkpointing=['*']")
+    model = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert not [hook for part in model.modules() for hook in (*part._forward_hooks, *part._forward_pre_hooks)]
+    assert "_recomputes" not in dir(model)
+    model(torch.zeros(2, 13).to(next(model.parameters()).dtype))

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.config import compose
+from lightkit.device import usage
+from lightkit.device.monitor import Monitor, NoMonitor
+from lightkit.loggers.events import read_scalars
+from lightkit.loggers.files import read_jsonl
+from lightkit.runner import Runner, machine
+from lightkit.runner.verdict import compare, flat
+from lightkit.trainer import Callback
+
+QUICK = ("data=wine", "device=cpu", "trainer.epochs=3", "logger.every_steps=1", "metrics.figures=[]")
+
+
+class Slowly(Callback):
+    """Waits in each step until the machine was looked at once more."""
+
+    def on_step(self, trainer: Any) -> None:
+        watch = trainer._clock.vitals.__self__.watch
+        while not watch.rows:
+            time.sleep(0.001)
+
+
+def run(folder: Path, *overrides: str, slowly: bool = True) -> dict[str, Any]:
+    slow = ["++trainer.callbacks.slow={_target_: tests.runner.test_machine.Slowly}"]
+    texts = [*QUICK, "logger.system.every_seconds=0.001", *(slow if slowly else ()), *overrides]
+    return Runner(compose(texts).cfg, folder, overrides=texts).run()
+
+
+def test_what_was_seen_stands_in_the_rows_of_the_loop_and_nowhere_in_its_state(tmp_path: Path) -> None:
+    result = run(tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    steps = [row for row in rows if "train/loss_step" in row]
+    assert all(row["system/ram_gib"] > 0 for row in steps)
+    assert not any(name.startswith("system/") for row in rows if row not in steps for name in row)
+    curves = read_scalars(tmp_path / "run")
+    assert len(curves["vitals/system/ram_gib"]) == len(steps)
+    assert not any(name.startswith("system/") for name in result["metrics"])
+    store = CheckpointStore(tmp_path / "run" / "checkpoints")
+    state = store.load_newest()[1]["state"]  # type: ignore[index]
+    assert not any("system/" in name for name in state["last"])
+    assert state["rows"] < len(rows) == state["rows"] + 1  # the test came after the last checkpoint
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["system"] == result["system"]
+    assert result["system"]["ram_peak_gib"] > 0
+    assert result["system"]["gpus"] == []
+    assert result["system"]["bound"] is None
+
+
+def test_watching_changes_nothing_that_counts(tmp_path: Path) -> None:
+    run(tmp_path / "watched", slowly=False)
+    result = run(tmp_path / "alone", "logger.system.enabled=false", slowly=False)
+    assert [item for item in compare(tmp_path / "watched", tmp_path / "alone") if item.different] == []
+    assert result["system"] == {}
+
+
+def test_what_comes_from_the_machine_is_not_compared() -> None:
+    tree = {"system": {"bound": "data"}, "last": {"system/ram_gib": 1.0, "val/loss": 2.0}}
+    assert dict(flat(tree, "result")) == {"result.last.val/loss": 2.0}
+
+
+def test_a_run_ends_with_what_to_try(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "SHORTEST", 0.0)
+    run(tmp_path, slowly=False)
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("machine "))
+    assert "of the training time went by without a batch" in lines[at]
+    assert lines[-1] == f"folder  {tmp_path}"
+
+
+def test_a_run_that_fails_says_what_was_seen_too(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no longer finite"):
+        run(tmp_path, "optim=sgd", "optim.lr=1e30", slowly=False)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert result["system"]["trained_seconds"] > 0
+
+
+def test_the_gpus_of_a_run_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cuda_uuids", lambda devices: {device.index: f"u{device.index}" for device in devices})
+    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=[torch.device("cuda", 1), torch.device("cuda", 0)]))
+    monitor = machine.make_monitor(compose(list(QUICK)).cfg, tmp_path, engine)
+    assert isinstance(monitor, Monitor)
+    assert monitor.every_seconds == 10.0
+    assert (monitor.watch.gpus, monitor.watch.uuids) == ([1, 0], {0: "u0", 1: "u1"})
+
+
+def test_a_run_from_before_there_was_such_a_thing_goes_on(tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    old = OmegaConf.create({"logger": {"every_steps": 50}})
+    assert type(machine.make_monitor(old, tmp_path, None)) is NoMonitor  # type: ignore[arg-type]
+
+
+def test_loader_processes_count_only_where_there_are_any() -> None:
+    from lightkit.data import build_data
+    from lightkit.data.tensors import TensorData
+
+    x, y = torch.zeros(20, 3), torch.arange(20) % 2
+    split = {"val": 0.0, "test": 0.0}
+    data = build_data(dataset=TensorData(x, y), split=split, batch_size=5, num_workers=2)
+    assert machine.loading(data) == usage.Loading(5, None)
+    samples = torch.utils.data.TensorDataset(x, y)
+    data = build_data(dataset=_Plain(samples), split=split, batch_size=5, num_workers=2)
+    assert machine.loading(data) == usage.Loading(5, 2)
+
+
+class _Plain(torch.utils.data.Dataset):
+    def __init__(self, base: Any) -> None:
+        self.base = base
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = self.base[index]
+        return x, int(y)

@@ -1,0 +1,125 @@
+"""Steps that a loss scale leaves out: counted on the device, logged, saved, and the same after a resume."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightkit.checkpoint import content
+from lightkit.device import Engine
+from lightkit.trainer import Trainer
+from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.fit import check_hooks
+from lightkit.trainer.summary import result
+from tests.trainer import parts
+
+
+class Steep(nn.Module):
+    """A finite loss whose gradient is not, for the calls that are named."""
+
+    def __init__(self, *calls: int) -> None:
+        super().__init__()
+        self.calls, self.count = calls, 0
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = nn.functional.mse_loss(output, target)
+        if not torch.is_grad_enabled():
+            return loss
+        self.count += 1
+        return loss + (output.sum() * 0.0).sqrt() if self.count in self.calls else loss
+
+
+class Reads(Callback):
+    """Counts how often the loop waits for the number of skipped steps."""
+
+    def __init__(self) -> None:
+        self.at: list[int] = []
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        original = trainer.engine.precision.skipped
+        trainer.engine.precision.skipped = lambda: self.at.append(trainer.state.step) or original()
+
+
+def trainer(*calls: int, **changes: Any) -> Trainer:
+    options: dict[str, Any] = {"criterion": Steep(*calls), "engine": Engine("cpu", precision="fp16", clip_norm=1.0)}
+    made = parts.trainer(**{"timetable": {"epochs": 2, "log_steps": 2}} | changes)
+    for name, value in options.items():
+        setattr(made, name, value)
+    made.engine.precision.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    made.model = made.engine.wrap(made.model)
+    return made
+
+
+def stateful(run: Trainer) -> dict[str, Any]:
+    return {
+        "model": run.model,
+        "optimizer": run.optimizer,
+        "scheduler": run.scheduler,
+        "precision": run.engine.precision,
+        "callbacks": {},
+        "metrics": {"train": run.train_metrics},
+        "state": run.state,
+    }
+
+
+def test_skipped_steps_are_counted_and_logged_with_the_scale():
+    run = trainer(1, 4)
+    state = run.fit()
+    assert state.step == 8, "a step that is left out counts as one"
+    assert state.scaler_skipped == 2
+    assert state.skipped == 0, "which are those whose loss was not finite"
+    assert run.logger.series("amp/skipped_steps") == [(2, 1.0), (4, 2.0), (6, 2.0), (8, 2.0)]
+    assert run.logger.series("amp/scale") == [(2, 4.0), (4, 2.0), (6, 2.0), (8, 2.0)]
+    assert run.logger.series("grad/norm")[1] == (4, pytest.approx(float("nan"), nan_ok=True))
+    shown = result(state, status="finished", monitor="val/loss", mode="min")
+    assert shown["scaler_skipped_steps"] == 2
+    assert shown["metrics"]["amp/skipped_steps"] == 2.0
+
+
+def test_nothing_of_it_is_logged_in_other_precisions():
+    run = parts.trainer()
+    assert run.fit().scaler_skipped == 0
+    assert not [name for _, values in run.logger.rows for name in values if name.startswith("amp/")]
+
+
+def test_the_device_is_waited_for_only_when_logging_and_saving():
+    reads = Reads()
+    check_hooks(reads, key="trainer.callbacks.reads")
+    saves: list[int] = []
+    run = trainer(3, callbacks=[reads], save=lambda value: saves.append(run.state.step))
+    run.fit()
+    assert set(reads.at) == {2, 4, 6, 8}
+    assert set(saves) <= set(reads.at)
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_a_resumed_run_goes_on_counting(at):
+    calls = (1, 4, 7)
+    whole = trainer(*calls)
+    expected = whole.fit()
+    first = trainer(*calls)
+    taken: dict[str, Any] = {}
+
+    class Take(Callback):
+        def on_step(self, trainer: Trainer) -> None:
+            if trainer.state.step == at:
+                taken.update(copy.deepcopy(content.gather(**stateful(trainer))))
+
+    first._on_step = [Take()]
+    first.fit()
+    resumed = trainer(*calls)
+    content.apply(taken, **stateful(resumed))
+    resumed.criterion.count = at
+    found = resumed.fit()
+    assert found.state_dict() == expected.state_dict() | {"last": found.last}
+    deterministic = ("amp/", "train/", "val/")
+    for name in expected.last:
+        if name.startswith(deterministic):
+            assert found.last[name] == expected.last[name]
+    assert resumed.engine.precision.state_dict() == whole.engine.precision.state_dict()
+    for left, right in zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True):
+        assert torch.equal(left, right)
