@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
+from lightkit.config.chosen import fill_choices
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
@@ -95,7 +96,9 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
         raise UserErrors(errors)
     sources = Sources(loader.layers(), rewritten.values)
     errors += misspelled_words(loader)
+    choices = loader.choices(cfg)
     task = without_hydra(cfg)
+    fill_choices(task, choices)
     found = problems(task, sources, hooks=_hooks(cfg), starting=True)
     # Without the experiment that was meant, other keys are valid than with it.
     errors += (
@@ -103,7 +106,6 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
     )
     if errors:
         raise UserErrors(errors)
-    choices = loader.choices(cfg)
     set_hydra_config(cfg)
     return Composed(_named(complete(task), choices), list(overrides), choices, sources, cfg)
 

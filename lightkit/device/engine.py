@@ -93,7 +93,10 @@ class Engine:
         self.precision.set_matmul(self.switches.matmul_level)
         self.compiler = make_compiler(self.switches, device, deterministic=deterministic, tell=self.notes.add)
         self._prefetch = PrefetchToDevice(self.move, device) if device.type == "cuda" else None
-        for line in (*self.mapping, *check_support(precision, device), *self.switches.idle(device)):
+        unused = (
+            [f"device.gpus={gpus}: not used, as the run is on {device.type}"] if gpus and device.type != "cuda" else []
+        )
+        for line in (*self.mapping, *unused, *check_support(precision, device), *self.switches.idle(device)):
             self.notes.add(line)
         self.clip = make_clip(norm=clip_norm, value=clip_value)
         seed_everything(seed)

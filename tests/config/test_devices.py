@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import yaml
 
@@ -95,5 +97,5 @@ def test_what_can_be(overrides):
 
 def test_what_the_devices_share_is_what_the_schema_says() -> None:
     shared = yaml.safe_load((shipped_conf() / "device/_base.yaml").read_text(encoding="utf-8"))
-    assert shared == {name: value for name, value in vars(DeviceConfig()).items() if name != "name"}
+    assert shared == {name: value for name, value in asdict(DeviceConfig()).items() if name != "name"}
     assert list(shared) == [name for name in vars(DeviceConfig()) if name != "name"]

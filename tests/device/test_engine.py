@@ -167,7 +167,9 @@ def test_a_gpu_that_was_chosen_and_is_missing(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=r"device\.gpus: there is no NVIDIA GPU here(.|\n)*device=cpu runs on the CPU"):
         Engine("auto", gpus=[0])
-    assert Engine("cpu", gpus=[0]).device.type == "cpu"
+    on_cpu = Engine("cpu", gpus=[0])
+    assert on_cpu.device.type == "cpu"
+    assert on_cpu.notes.lines == ["device.gpus=[0]: not used, as the run is on cpu"]
 
 
 def test_batches_are_handed_on_as_they_come_without_a_gpu():

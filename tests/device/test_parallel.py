@@ -48,7 +48,7 @@ def test_the_main_gpu_comes_first(monkeypatch):
 
 def test_the_main_gpu_and_the_dimension_are_told_and_used(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    parallel = DataParallel(torch.device("cuda", 1), 1)
+    parallel = DataParallel(torch.device("cuda", 1), options={"dim": 1})
     assert parallel.describe() == ", DataParallel over 2, main cuda:1 in dimension 1"
     made = []
     monkeypatch.setattr(_Several, "__init__", lambda self, model, **options: made.append(options))
