@@ -85,6 +85,8 @@ class Engine:
             self.notes.add(TOO_LATE)
         self.ranks = ranks or Ranks()
         device, self.mapping = located(self.ranks.device_name(name), gpus)
+        if device.type == "cuda" and self.ranks.size > 1:  # libraries that ask for no device get that of this process
+            torch.cuda.set_device(device)
         use_benchmark(self.switches.cudnn_benchmark and not deterministic)
         self.placement = Placement(device)
         options = {"dim": dp_dim} if parallel == "dp" else parallel_options

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.sharing import own_part
+from lightkit.device.visible import show_only
 
 T = TypeVar("T")
 Head = list[tuple[torch.dtype, tuple[int, ...]]]
@@ -198,7 +199,9 @@ def local_rank() -> int:
 
 
 @contextmanager
-def joined(parallel: str, name: str, *, batch_size: int, nproc: int = 1, timeout: float = 600.0) -> Iterator[Ranks]:
+def joined(
+    parallel: str, name: str, *, batch_size: int, nproc: int = 1, timeout: float = 600.0, gpus: Any = None
+) -> Iterator[Ranks]:
     """While inside, this process is one of those that a launcher (ours or `torchrun`) started.
 
     Args:
@@ -207,6 +210,7 @@ def joined(parallel: str, name: str, *, batch_size: int, nproc: int = 1, timeout
         batch_size: Samples per training batch, which all of them share.
         nproc: Processes a machine that the configuration asks for.
         timeout: Seconds after which a process that does not answer counts as lost.
+        gpus: GPUs to see, by their physical numbers; None sees all.
 
     Raises:
         UserError: The launcher started another number of processes than the configuration asks for, processes that
@@ -219,7 +223,7 @@ def joined(parallel: str, name: str, *, batch_size: int, nproc: int = 1, timeout
         return
     import torch.distributed as dist
 
-    device = _device(name)
+    device = _device(name, gpus)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     ranks = Several(device)
@@ -245,9 +249,14 @@ RANKED = ("ddp", "fsdp")
 """Ways of `device.parallel` with several processes."""
 
 
-def _device(name: str) -> torch.device:
-    """Where this process computes; before anything else is done with a GPU."""
+def _device(name: str, gpus: Any) -> torch.device:
+    """Where this process computes; nothing is done with a GPU yet."""
     kind = name.partition(":")[0]
+    if gpus is not None and kind != "cpu":
+        if str(gpus).startswith("auto"):
+            what = "each process would choose for itself"
+            raise UserError(what, key="device.gpus", received=gpus, fix="name the GPUs: device.gpus=[0,1]")
+        show_only(gpus)
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     found, local = torch.cuda.device_count(), local_rank()
@@ -255,7 +264,6 @@ def _device(name: str) -> torch.device:
         what = f"{local + 1} processes or more are here for {found} GPU{'' if found == 1 else 's'}"
         fix = "as many processes as GPUs, or device.name=cpu"
         raise UserError(what, key="device.nproc", received=local + 1, fix=fix)
-    torch.cuda.set_device(local)
     return torch.device("cuda", local)
 
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-from lightkit.config import to_yaml
+from lightkit.config import to_plain, to_yaml
 from lightkit.device.ranks import Ranks, joined
 from lightkit.runner.folder import RunFolder
 
@@ -68,6 +68,7 @@ def together(cfg: DictConfig, folder: Path) -> Iterator[Together]:
         batch_size=cfg.data.batch_size,
         nproc=device.nproc,
         timeout=device.ddp.timeout_seconds,
+        gpus=to_plain(device.gpus),
     ) as ranks:
         if ranks.size == 1:
             yield Together(ranks, cfg, RunFolder(folder))

@@ -81,6 +81,8 @@ def test_three_processes(tmp_path: Path) -> None:
         (1, {"nproc": 2}, r"device\.nproc: these processes are started by the command line(.|\n)*torchrun"),
         (4, {"nproc": 2}, r"device\.nproc: torchrun started 4 here"),
         (9, {"batch_size": 8}, r"data\.batch_size: 9 processes share each batch"),
+        (2, {"name": "cuda", "gpus": "auto:2"}, r"device\.gpus: each process would choose for itself"),
+        (2, {"name": "cuda", "gpus": [0, 1]}, r"device\.gpus: there is no NVIDIA GPU here"),
         (2, {"name": "cuda"}, r"device\.nproc: 1 processes or more are here for 0 GPUs"),
     ],
 )
