@@ -90,10 +90,10 @@ def build(
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)
     model, task = engine.place_model(made.model), build_task(cfg, data.info, engine, trains=trains)
     criterion = build_loss(cfg, data.info, engine)
-    rehearse(data, model, task, criterion, engine)
     network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg, made, timetable, engine)
     scheduler = build_scheduler(cfg, optimizer, timetable)
+    rehearse(data, model, task, criterion, engine)  # a model of which this process holds a part only is let pass
     return Components(
         data=data,
         model=model,
