@@ -13,6 +13,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.device import usage
 from lightkit.device.monitor import Monitor, NoMonitor
+from lightkit.device.ranks import Ranks
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner, machine
@@ -89,7 +90,8 @@ def test_a_run_that_fails_says_what_was_seen_too(tmp_path: Path) -> None:
 
 def test_the_gpus_of_a_run_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cuda_uuids", lambda devices: {device.index: f"u{device.index}" for device in devices})
-    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=[torch.device("cuda", 1), torch.device("cuda", 0)]))
+    devices = [torch.device("cuda", 1), torch.device("cuda", 0)]
+    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=devices), ranks=Ranks())
     monitor = machine.make_monitor(compose(list(QUICK)).cfg, tmp_path, engine)
     assert isinstance(monitor, Monitor)
     assert monitor.every_seconds == 10.0
