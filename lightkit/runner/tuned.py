@@ -45,7 +45,7 @@ class Tuned:
             self._plan,
             audit=cfg.finetune.get("audit", "fail"),
             report=logger.message,
-            skipped=lambda: state.skipped,
+            skipped=lambda: state.skipped + parts.engine.skipped(),
             ended=self._keep,
         )
 
