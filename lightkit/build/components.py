@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightkit.build.learning import build_optimizer, build_scheduler, build_task
-from lightkit.build.network import Network, build_network
+from lightkit.build.network import Network, build_network, check_base
 from lightkit.build.parts import (
     build_callbacks,
     build_engine,
@@ -83,6 +83,8 @@ def build(
     Raises:
         UserError: A part cannot be built, or two of them do not fit together.
     """
+    if trains and not pretrained:
+        check_base(cfg)
     engine = build_engine(cfg, ranks)
     data = build_splits(cfg, engine)
     check_fit(cfg, data)

@@ -140,6 +140,19 @@ def _with_outputs_of(state: Mapping[str, torch.Tensor], model: nn.Module, info: 
     return replace(info, num_classes=len(weight), class_names=())
 
 
+def check_base(cfg: DictConfig) -> None:
+    """Refuse a run that goes on without the pretrained weights although its adapter file will be compared with them.
+
+    Raises:
+        UserError: They are gone.
+    """
+    options = finetune_options(cfg) if cfg.checkpoint.export == "adapter" else None
+    path = options["weights"]["path"] if options else None
+    if path and not located(path).exists():
+        what = "the weights it began with are gone; the adapter file is what differs from them"
+        raise UserError(what, key="finetune.weights.path", received=path, fix="put them back there")
+
+
 def base_state(made: Network) -> dict[str, torch.Tensor]:
     """Copies of the tensors of a base: those that came from a file, or all where none was read."""
     state = made.model.state_dict()

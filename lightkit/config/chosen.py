@@ -7,22 +7,23 @@ options are written with commas, `head,lora`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
 _CHOICE = re.compile(r"\$\{\s*hydra\s*:\s*runtime\.choices\.([\w/@]+)\s*\}")
 
 
-def fill_choices(node: DictConfig | ListConfig, choices: Mapping[str, str]) -> None:
-    """Put the chosen options where the texts below `node` ask for them; unknown groups are left as they are."""
-    keys = list(node.keys()) if isinstance(node, DictConfig) else range(len(node))
+def fill_choices(node: Any, choices: Mapping[str, str]) -> None:
+    """Put the chosen options where the texts below a node ask for them; unknown groups are left as they are."""
+    keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
     for key in keys:
-        child = node._get_node(key)
+        child: Any = node._get_node(key)
         if isinstance(child, (DictConfig, ListConfig)) and not child._is_none() and not _is_reference(child):
             fill_choices(child, choices)
             continue
-        text = child._value() if child is not None else None
+        text = child._value()
         filled = _filled(text, choices) if isinstance(text, str) else text
         if filled != text:
             node[key] = filled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 LEVELS = ("highest", "high", "medium")
@@ -17,5 +19,7 @@ def set_matmul(level: str, *, convolutions: bool) -> None:
         level: `highest` computes in fp32, `high` in TF32 where there is one, `medium` in bfloat16 where that pays.
         convolutions: Let convolutions and recurrent layers of cuDNN use TF32; PyTorch does by default.
     """
-    torch.set_float32_matmul_precision(level)
-    torch.backends.cudnn.allow_tf32 = convolutions
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions recommend the newer names
+        torch.set_float32_matmul_precision(level)
+        torch.backends.cudnn.allow_tf32 = convolutions

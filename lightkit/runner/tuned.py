@@ -46,7 +46,7 @@ class Tuned:
             self._plan,
             audit=cfg.finetune.get("audit", "fail") if _looks(parts) else "none",
             report=logger.message,
-            skipped=lambda: state.skipped,
+            skipped=lambda: state.skipped + parts.engine.skipped(),
             ended=self._keep,
         )
 

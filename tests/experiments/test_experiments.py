@@ -27,6 +27,9 @@ SHORTER = {
     "finetune_timm": ("data.split.limit=32", "model.options.depth=3"),
     "finetune_timm/torchvision": ("data.split.limit=32",),
     "shapes": ("data.dataset.train=256", "data.dataset.val=64", "data.dataset.test=64"),
+    "transfer_digits": ("data.split.per_class=2",),
+    "transfer_shapes": ("data.split.per_class=2", "data.dataset.test=64"),
+    "transfer_shapes/pretrain": ("data.dataset.train=256", "data.dataset.val=64", "data.dataset.test=64"),
     "transfer_text": ("data.split.limit=32", "model.dim=32"),
     "transfer_text/base": ("data.dataset.max_chars=60000", "model.dim=32"),
 }

@@ -242,3 +242,20 @@ class Copies(torch.optim.SGD):
     def __init__(self, params: Any, **options: Any) -> None:
         groups = [{**group, "params": [nn.Parameter(p.detach().clone()) for p in group["params"]]} for group in params]
         super().__init__(groups, **options)
+
+
+class ExplodesOnce(nn.Module):
+    """A loss that is NaN at one of the times it is computed for training.
+
+    Args:
+        at: Which, from 1.
+    """
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at, self.times = at, 0
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(output, target)
+        self.times += torch.is_grad_enabled()
+        return loss * torch.nan if torch.is_grad_enabled() and self.times == self.at else loss

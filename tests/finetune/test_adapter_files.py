@@ -151,6 +151,21 @@ def test_a_base_that_has_moved(cli: Cli, tmp_path: Path, project: Path, bases: d
     assert done.code == 0, done.err
 
 
+def test_a_base_that_is_gone_is_told_before_a_run_goes_on(cli: Cli, tmp_path: Path) -> None:
+    base = run(tmp_path / "base", *SHORT, *MODELS["cnn"], *OTHER_CLASSES["cnn"], "trainer.epochs=1")
+    kill = "++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 4}"
+    with pytest.raises(RuntimeError, match="killed"):
+        tuned(tmp_path / "run", "cnn", "lora", f"finetune.weights.path={base}", EXPORT, kill)
+    base.rename(tmp_path / "gone")
+    done = cli("resume", str(tmp_path / "run"), "~trainer.callbacks.kill")
+    assert done.code == 2, done.err
+    assert "the weights it began with are gone" in done.err
+    assert str(base) in done.err
+    (tmp_path / "gone").rename(base)
+    assert cli("resume", str(tmp_path / "run"), "~trainer.callbacks.kill").code == 0
+    assert read_delta(tmp_path / "run" / "adapter.pt").tensors
+
+
 def test_going_on_from_an_adapter_is_exported_again(tmp_path: Path, bases: dict[str, Path]) -> None:
     path = f"finetune.weights.path={bases['cnn']}"
     first = tuned(tmp_path / "first", "cnn", "lora", path, EXPORT)

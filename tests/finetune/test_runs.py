@@ -270,6 +270,22 @@ def test_probe_then_fine_tuning(tmp_path: Path, bases: dict[str, Path]) -> None:
     assert {group["group"].split(".")[0] for group in notes(folder)["plan"]["phases"][0]["groups"]} >= {"head"}
 
 
+@pytest.mark.parametrize(("failed", "back_to"), [(4, 2), pytest.param(7, 4, marks=pytest.mark.slow)])
+def test_going_back_over_a_boundary(tmp_path: Path, bases: dict[str, Path], failed: int, back_to: int) -> None:
+    """A loss that is NaN after a phase began sends the run back to the phase before, with lower rates."""
+    gradual = ["finetune.gradual={every_steps: 3, first: 3, share: null}", "trainer.epochs=4"]
+    back = ["trainer.nonfinite={action: rollback, every: 2, factor: 0.5}", "scheduler=constant", "optim=sgd"]
+    loss = ["loss=custom", "loss._target_=tests.finetune.spies.ExplodesOnce", f"+loss.at={failed + 1}"]
+    path = f"finetune.weights.path={bases['cnn']}"
+    folder = tuned(tmp_path / "run", "cnn", "gradual", watching(), path, *gradual, *back, *loss, "optim.lr=0.01")
+    assert complaints(folder) == []
+    taken = Watch.seen[-1].taken
+    assert [step.step for step in taken] == [*range(failed), *range(back_to, 12)]
+    assert [len(step.trainable) for step in taken] == [2 if n.step < 3 else 5 if n.step < 6 else 8 for n in taken]
+    assert {tuple(step.rates.values()) for step in taken[:failed]} == {(0.01,) * 3}
+    assert {tuple(step.rates.values()) for step in taken[failed:]} == {(0.005,) * 3}
+
+
 def test_the_same_run_twice_is_the_same(tmp_path: Path, bases: dict[str, Path]) -> None:
     """The audit and the plan look, and touch nothing: neither weights nor random numbers."""
     args = options("transformer", "lora", f"finetune.weights.path={bases['transformer']}", "model.dropout=0.1")

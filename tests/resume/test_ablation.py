@@ -115,8 +115,22 @@ def test_a_piece_that_is_not_saved_is_noticed(case: Case, content: dict[str, Any
     assert noticed(case, changed, piece.replace(" ", "-").replace("'", ""))
 
 
-# What these hold at this moment is what they begin with, or makes no difference before the end.
-OTHERWISE = {"rollbacks", "closed_step", "stop_reason"}
+SCALED = ["data=wine", "device.precision=fp16", "loss=custom", f"loss._target_={SETS}.Overflows", "trainer.steps=20"]
+
+
+@pytest.mark.parametrize("piece", ["scale", "skipped"])  # the next overflow sets the growth tracker back
+def test_a_loss_scale_that_is_not_saved_is_noticed(tmp_path: Path, piece: str) -> None:
+    case = Case(configured(*SCALED), tmp_path)
+    saved = CheckpointStore(case.kill(Moment("micro", 13, 0), "source") / "checkpoints").load_newest()
+    assert saved is not None
+    begun = _fresh(saved[1], case, "precision")[piece]
+    assert saved[1]["precision"][piece] != begun, "this moment proves nothing about it"
+    assert noticed(case, {**saved[1], "precision": {**saved[1]["precision"], piece: begun}}, piece)
+
+
+# What these hold at this moment is what they begin with, or makes no difference before the end; `scaler_skipped` only
+# repeats what the precision has counted.
+OTHERWISE = {"rollbacks", "closed_step", "stop_reason", "scaler_skipped"}
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in fields(State) if entry.name not in OTHERWISE])

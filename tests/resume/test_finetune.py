@@ -98,7 +98,7 @@ CASES: dict[str, tuple[list[str], list[int]]] = {
     ),
 }
 KINDS = ("before", "at", "after")
-WHOLE = ("gradual, steps, adamw", "lora, adamw, average")
+WHOLE = ("gradual, steps, adamw",)
 """The cases that are killed in all of these ways in the short form too."""
 
 
