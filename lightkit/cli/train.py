@@ -66,7 +66,8 @@ examples:
 `lightkit config` prints the configuration, `lightkit config GROUP` the choices of a group.
 Exit status: 0 done, 1 something else failed (a full disk, a loader process that died, an error in code), 2 wrong
 configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoint, 6 a fine-tuning that does not train
-what it says, 130 interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
+what it says, 7 another process of the run was lost, 130 interrupted, 128+n ended by signal n (`lightkit resume` goes
+on).""",
     "resume": """\
 usage: lightkit resume RUN [OVERRIDES]
 

@@ -200,7 +200,7 @@ def test_watching_on_a_terminal_gives_it_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpus, "time", Interrupted())
-    monkeypatch.setattr(gpus.shutil, "get_terminal_size", lambda: os.terminal_size((80, 5)))
+    monkeypatch.setattr(gpus.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
     gpus._watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
     out = capsys.readouterr().out
     assert out.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
