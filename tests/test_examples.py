@@ -36,6 +36,12 @@ case "$1" in
   *) exec "{python}" -m lightkit "$@" ;;
 esac
 """
+# `torchrun` on this machine alone, with two processes: there are no others to meet.
+TORCHRUN = """\
+#!/bin/bash
+while [ "$1" != "-m" ]; do shift; done
+exec "{python}" -m torch.distributed.run --standalone --nproc-per-node=2 "$@" trainer.steps=30 device.name=cpu
+"""
 # `make` with the real Makefile of the repository, but with this test's interpreter and project in place of .venv.
 MAKE = """\
 #!/bin/bash
@@ -52,6 +58,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     binaries = venv / "bin"
     binaries.mkdir()
     _script(binaries / "lightkit", LIGHTKIT.format(python=sys.executable))
+    _script(binaries / "torchrun", TORCHRUN.format(python=sys.executable))
     _script(binaries / "python", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
     _script(binaries / "make", MAKE.format(make=shutil.which("make"), root=ROOT, venv=venv))
     (venv / ".lightkit-installed").touch()
