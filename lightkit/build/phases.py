@@ -26,7 +26,15 @@ def build_plan_of(parts: Components) -> Plan:
     found = rates(parts.scheduler, wanted)
     scale = parts.scheduler.rate_scale  # which the audit counts in again as it stands then
     known = None if found is None else {step: [r / scale for r in now] for step, now in zip(wanted, found)}
-    return build_plan(parts.model, parts.optimizer, phases, steps=steps, rates=known, take_step=take_step)
+    return build_plan(
+        parts.model,
+        parts.optimizer,
+        phases,
+        steps=steps,
+        rates=known,
+        resting_rules=("finetune.freeze",) if parts.made.prepared else (),
+        take_step=take_step,
+    )
 
 
 def build_tuning(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -49,8 +48,3 @@ def parameter_aliases(model: nn.Module) -> dict[str, list[str]]:
 def path_of(model: nn.Module, wanted: nn.Module) -> str | None:
     """Where in a network a module is; None where it is not."""
     return next((path for path, module in model.named_modules() if module is wanted), None)
-
-
-def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Paths and modules that hold no others."""
-    return ((path, module) for path, module in model.named_modules() if not any(True for _ in module.children()))

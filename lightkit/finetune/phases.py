@@ -17,7 +17,6 @@ from lightkit.common.errors import UserError
 from lightkit.common.modules import has_statistics, inside, parent_of
 from lightkit.finetune.names import Names
 
-BN = ("frozen", "stats", "train")
 Moment = tuple[dict[str, int], frozenset[str]]
 """When a phase begins (`{"epoch": 3}`), and the names of what trains in it."""
 

@@ -169,6 +169,7 @@ def build_plan(
     *,
     steps: Sequence[tuple[int, ...]],
     rates: Rates | None,
+    resting_rules: tuple[str, ...] = (),
     take_step: Callable[[Optimizer], Any] = methodcaller("step"),
 ) -> Plan:
     """The plan of a run, before its first step.
@@ -179,6 +180,7 @@ def build_plan(
         phases: What trains when.
         steps: From `phase_steps`.
         rates: Optimizer step → rate of each group, for all of `steps`; None where they are not known before.
+        resting_rules: Configuration keys by which some parameters never train.
         take_step: Lets an optimizer take a step, to measure the memory of its state.
     """
     parameters = dict(model.named_parameters())
@@ -194,6 +196,7 @@ def build_plan(
             rates=None if rates is None else [rates[step] for step in moments],
             resting=phase.still,
             sizes=known,
+            resting_rules=resting_rules,
         )
         state = None if known is None else sum(known[name] for name in trained)
         tables.append(PhaseTable(phase.name, moments, rows, state))
@@ -233,6 +236,7 @@ def _rows(
     rates: Sequence[Sequence[float]] | None,
     resting: Collection[str] | None,
     sizes: Mapping[str, int] | None,
+    resting_rules: tuple[str, ...] = (),
 ) -> tuple[Row, ...]:
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
     rows = []
@@ -249,7 +253,7 @@ def _rows(
                 rates=None if index is None or rates is None else tuple(float(now[index]) for now in rates),
                 weight_decay=None if decay is None else float(decay),
                 norm=None if resting is None else _norm_mode(model, part, resting),
-                rules=tuple(part.group.get("rules", ())),
+                rules=resting_rules if index is None else tuple(part.group.get("rules", ())),
                 state_bytes=state if part.trains else None,
             )
         )
@@ -271,7 +275,8 @@ def _differing(planned: Row, found: Row) -> list[str]:
         lines.append(f"without {wording.some(gone)}")
     if new:
         lines.append(f"also with {wording.some(new)}")
-    for name in ("frozen", "parameters", "rate", "weight_decay", "rules"):
+    compared = ("frozen", "parameters", "rate", "weight_decay", *(() if planned.rate is None else ("rules",)))
+    for name in compared:
         expected, value = getattr(planned, name), getattr(found, name)
         if expected != value:
             lines.append(f"{name.replace('_', ' ')} {value}, planned {expected}")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
+from lightkit.common.modules import is_norm
+
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-_NORM_NAME = re.compile(r"norm(\d?d)?(act(\d?d)?)?$", re.IGNORECASE)
 
 
 def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
@@ -31,7 +29,7 @@ def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
         if parameter.ndim <= 1 or not listed.isdisjoint((name, aliases.get(name, name)))
     }
     for path, module in model.named_modules():
-        if isinstance(module, _NORMS) or _NORM_NAME.search(type(module).__name__):
+        if is_norm(module):
             spared |= {f"{path}.{name}".lstrip(".") for name, _ in module.named_parameters(recurse=False)}
     return spared
 

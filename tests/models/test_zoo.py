@@ -54,7 +54,7 @@ def test_timm_options_load_no_files(monkeypatch, tmp_path, option, pretrained):
 
 def test_names_of_timm_are_no_places_to_load_from():
     pytest.importorskip("timm")
-    for name in ("hf-hub:somebody/resnet18", "hf_hub:somebody/resnet18", "local-dir:/tmp/resnet18"):
+    for name in ("hf-hub:somebody/resnet18", "hf_hub:somebody/resnet18", "local-dir:weights/resnet18"):
         with pytest.raises(UserError, match="timm has no such model"):
             timm_model(name, 5)
 
