@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -134,21 +136,36 @@ def hydra_command(args: Sequence[str]) -> None:
     options, _ = parser.parse_known_args(list(args))
     loader, name = make_loader(config_dir=options.config_dir), options.config_name or "config"
     try:
-        if options.shell_completion:
-            _complete_shell(loader, name, options.overrides)
-        elif options.hydra_help:
-            hydra_compat.hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
-        elif options.info:
-            texts = _checked(loader, options.overrides)
-            hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=texts)
-        else:
-            sys.stdout.write(
-                config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job")
-            )
+        with _logging_restored():
+            _show(loader, name, parser, options)
     except (UserError, BrokenPipeError):
         raise
     except COMPOSE_ERRORS as error:
         raise UserError(f"Hydra: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+
+
+def _show(loader: Loader, name: str, parser: Any, options: Any) -> None:
+    if options.shell_completion:
+        _complete_shell(loader, name, options.overrides)
+    elif options.hydra_help:
+        hydra_compat.hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
+    elif options.info:
+        texts = _checked(loader, options.overrides)
+        hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=texts)
+    else:
+        sys.stdout.write(config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job"))
+
+
+@contextmanager
+def _logging_restored() -> Iterator[None]:
+    """Hydra prints through the root logger, whose handler would go on printing everything that is logged later."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 def _complete_shell(loader: Loader, config_name: str, overrides: list[str]) -> None:

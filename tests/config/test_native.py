@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,15 @@ def test_views_of_the_composition(toy: Path, capsys: pytest.CaptureFixture[str])
     with pytest.raises(UserErrors, match="optim: no such option"):
         hydra_command(["--info", "defaults", "optim=nope"])
     assert "hydra" not in config_text(compose([]))
+
+
+def test_views_leave_the_logging_of_the_process_alone(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = list(root.handlers), root.level
+    for view in (["--info", "defaults"], ["--hydra-help"], ["--cfg", "hydra"]):
+        hydra_command(view)
+        assert capsys.readouterr().out
+    assert (list(root.handlers), root.level) == before
 
 
 def test_what_hydra_refuses_is_a_user_error(toy: Path) -> None:
