@@ -37,7 +37,7 @@ ONLY_IN = {
     "rich": ("lightkit/loggers/",),
     "torchvision": ("lightkit/data/", "lightkit/models/"),
     "timm": ("lightkit/models/",),
-    "peft": ("lightkit/finetune/peft_bridge.py",),
+    "peft": ("lightkit/finetune/inserted/peft_bridge.py",),
     "matplotlib": ("lightkit/metrics/", "lightkit/loggers/"),
     "pynvml": ("lightkit/device/nvml.py",),
     "psutil": ("lightkit/device/",),

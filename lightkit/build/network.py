@@ -23,7 +23,7 @@ from lightkit.config.schema import FinetuneConfig
 from lightkit.data import DataInfo
 from lightkit.device import Engine
 from lightkit.finetune.head import find_head, outputs_of
-from lightkit.finetune.plain import merged_state, plain_names
+from lightkit.finetune.inserted.plain import merged_state, plain_names
 from lightkit.finetune.prepare import Prepared, prepare
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.timetable import Timetable

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from lightkit.build.components import Components
 from lightkit.device.stepping import take_step
-from lightkit.finetune.audit import Audit
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.plan import Plan, build_plan, phase_steps, plain_phases
+from lightkit.finetune.proof.audit import Audit
+from lightkit.finetune.proof.plan import Plan, build_plan, phase_steps, plain_phases
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.optim.preview import rates
 

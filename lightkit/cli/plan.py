@@ -14,7 +14,7 @@ from lightkit.cli.terminal import fitting, say, table, width
 if TYPE_CHECKING:
     from lightkit.build import Components
     from lightkit.checkpoint.fitting import Report
-    from lightkit.finetune.plan import Plan
+    from lightkit.finetune.proof.plan import Plan
 
 HELP = {
     "plan": """\

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.finetune.inject import targets
+from lightkit.finetune.inserted.inject import targets
 from lightkit.finetune.names import Names
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.blocks import blocks
 from lightkit.finetune.head import find_head, outputs_of, replace_head
-from lightkit.finetune.inject import inject, targets
-from lightkit.finetune.lora import lora_b_names
+from lightkit.finetune.inserted.blocks import blocks
+from lightkit.finetune.inserted.inject import inject, targets
+from lightkit.finetune.inserted.lora import lora_b_names
+from lightkit.finetune.inserted.plain import plain_names
+from lightkit.finetune.inserted.prefix import attentions
 from lightkit.finetune.names import Names
 from lightkit.finetune.patterns import check_patterns
 from lightkit.finetune.phases import (
@@ -25,8 +27,6 @@ from lightkit.finetune.phases import (
     resting_norms,
     scheduled,
 )
-from lightkit.finetune.plain import plain_names
-from lightkit.finetune.prefix import attentions
 from lightkit.finetune.rules import make_rules
 from lightkit.finetune.tuning import freeze
 

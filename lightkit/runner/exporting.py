@@ -15,8 +15,8 @@ from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
 from lightkit.common.shards import is_shard
 from lightkit.config import to_yaml
-from lightkit.finetune.injected import injected_modules
-from lightkit.finetune.plain import plain_names
+from lightkit.finetune.inserted.injected import injected_modules
+from lightkit.finetune.inserted.plain import plain_names
 from lightkit.runner.evaluation import load_weights
 from lightkit.runner.models import plain_version
 

@@ -19,7 +19,7 @@ from lightkit.common.errors import UserError
 from lightkit.data import DataInfo
 from lightkit.device import Engine
 from lightkit.finetune.head import outputs_of, replace_head
-from lightkit.finetune.plain import merged_state
+from lightkit.finetune.inserted.plain import merged_state
 from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.evaluation import load_weights as load_checkpoint
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lightkit.build import Components
 from lightkit.build.phases import build_plan_of, build_tuning, phases_of
 from lightkit.common.shards import is_shard
-from lightkit.finetune.plan import Plan
+from lightkit.finetune.proof.plan import Plan
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json

@@ -1,0 +1,160 @@
+"""What is seen of a phase while it lasts, and what to make of it at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from lightkit.common.modules import inside, parent_of
+from lightkit.finetune.phases import Phase
+from lightkit.finetune.proof.gradients import Gradients
+from lightkit.finetune.proof.parts import Part, statistics
+from lightkit.finetune.proof.prints import Prints
+from lightkit.finetune.proof.wording import some
+
+EARLY = (2, 4, 8, 16, 32)
+SURE = 3
+"""Steps after which a group must have moved: what starts at zero holds back the gradients of others for one or two, and
+the first steps of a warm-up may be too small for any bit to change."""
+
+
+@dataclass
+class Watch:
+    """A phase under way, as it was when the watch began."""
+
+    model: nn.Module
+    """The network without wrappers."""
+    phase: Phase
+    """What is to train."""
+    parts: list[Part]
+    """The groups of the optimizer, and what has none."""
+    began: int
+    """Optimizer steps taken in the run."""
+    skipped: int
+    """Optimizer steps left out in the run."""
+    idle: frozenset[str] = frozenset()
+    """Names of the parts whose rate is planned to be 0."""
+    told: set[str] = field(default_factory=set)
+    """Lines that have been reported."""
+    checks: list[int] = field(default_factory=lambda: list(EARLY))
+    """Steps of the phase after which to look early."""
+
+    def __post_init__(self) -> None:
+        self.prints = Prints(tensors(self.model))
+        self.elements = {name: parameter.numel() for name, parameter in self.model.named_parameters()}
+        self.gradients = Gradients({n: p for n, p in self.model.named_parameters() if p.requires_grad})
+        norms = [path for part in self.parts for path in part.norms]
+        self.still = {name for path in norms if path in self.phase.still for name in statistics(self.model, path)}
+
+    def changed(self, *, resting: bool = False) -> set[str]:
+        """Names of parameters and buffers that are other bits than when the watch began.
+
+        Args:
+            resting: Look only at what should not be.
+        """
+        frozen = {name for part in self.parts if not part.trains for name in part.names}
+        now = {n: t for n, t in tensors(self.model).items() if not resting or n in frozen or n in self.still}
+        return self.prints.changed(Prints(now))
+
+    def stirred(self, changed: Collection[str]) -> list[str]:
+        """What should rest but moved, one line each with the names."""
+        lines = []
+        for part in self.parts:
+            moved = [name for name in part.names if name in changed]
+            if moved and not part.trains:
+                lines.append(f"{part.name}: should rest but moved: {some(moved)}")
+        drifted = [name for name in sorted(self.still) if name in changed]
+        if drifted:
+            lines.append(f"statistics of norm layers should rest but moved: {some(drifted)}")
+        return lines
+
+    def silent(self) -> list[str]:
+        """Names of the groups that train but had no gradient at all so far."""
+        known = self.gradients.touched
+        return [p.name for p in self.parts if p.trains and self._filled(p) and not known & set(p.names)]
+
+    def stepped(self, changed: Collection[str]) -> bool:
+        """Whether a step was taken: none is where gradients are missing or not finite and so nothing moves."""
+        moved = any(name in changed for part in self.parts if part.trains for name in part.names)
+        return moved or bool(self.gradients.reached and not self.gradients.broken)
+
+    def judged(self, part: Part, changed: Collection[str], *, sure: bool) -> tuple[list[str], list[str]]:
+        """Faults and notes about what should move in a part.
+
+        Args:
+            part: The part.
+            changed: From `changed`.
+            sure: Whether there were enough steps for every gradient to come.
+        """
+        faults, notes = list[str](), list[str]()
+        running = self._running(part)
+        if running and not any(self._counted(path, changed) for path in running):
+            faults.append(f"{part.name}: statistics of its norm layers should go on but rest: {some(running)}")
+        filled = self._filled(part)
+        if not part.trains or not filled:
+            return faults, notes
+        moved = any(name in changed for name in filled)
+        quiet = [name for name in filled if name not in self.gradients.reached]
+        told = faults if sure else notes
+        if len(quiet) == len(filled):
+            line = f"{part.name}: {self._why(part)}" + ("" if moved else ", and it did not move")
+            (notes if self.gradients.broken else told).append(f"{line}: {some(filled)}")
+        elif not moved and part.name not in self.idle:
+            told.append(f"{part.name}: should move but did not, although gradients reached it: {some(filled)}")
+        elif quiet:
+            notes.append(f"{part.name}: no gradient reached {some(quiet)}")
+        return faults, notes
+
+    def drifting(self, changed: Collection[str]) -> list[str]:
+        """Notes about other buffers that changed in frozen modules."""
+        known = {name for part in self.parts for path in part.norms for name in statistics(self.model, path)}
+        alive = {name for part in self.parts if part.trains for name in part.names}
+        moved = [
+            name
+            for name, _ in self.model.named_buffers()
+            if name in changed and name not in known and not any(inside(own, parent_of(name)) for own in alive)
+        ]
+        return [f"buffers of frozen modules changed: {some(moved)}"] if moved else []
+
+    def record(self, part: Part, changed: Collection[str], step: int) -> dict[str, Any]:
+        """What was seen of a part, as plain values."""
+        expected = None if part.trains and (part.name in self.idle or not self._filled(part)) else part.trains
+        return {
+            "phase": self.phase.name,
+            "group": part.name,
+            "tensors": len(part.names),
+            "parameters": sum(self.elements[name] for name in part.names),
+            "should_move": expected,
+            "moved": sum(name in changed for name in part.names),
+            "gradients": sum(name in self.gradients.reached for name in part.names),
+            "norms": len(part.norms),
+            "norms_should_move": len(self._running(part)),
+            "norms_moved": sum(self._counted(path, changed) for path in part.norms),
+            "from_step": self.began,
+            "to_step": step,
+        }
+
+    def _why(self, part: Part) -> str:
+        some_came = self.gradients.touched & set(part.names)
+        return "only gradients of 0 reached it" if some_came else "no gradient reached it"
+
+    def _filled(self, part: Part) -> list[str]:
+        """Names of its parameters that have elements."""
+        return [name for name in part.names if self.elements[name]]
+
+    def _running(self, part: Part) -> list[str]:
+        """Paths of its norm layers whose statistics go on: some that look like norm layers never change theirs."""
+        going = [path for path in part.norms if path not in self.phase.still]
+        return [p for p in going if getattr(self.model.get_submodule(p), "num_batches_tracked", None) is not None]
+
+    def _counted(self, path: str, changed: Collection[str]) -> bool:
+        """Whether the statistics of a norm layer changed."""
+        return any(name in changed for name in statistics(self.model, path))
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
