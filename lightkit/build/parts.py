@@ -32,7 +32,8 @@ def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     switches = {field.name: options.pop(field.name) for field in fields(Switches)}
     settings = {name: options.pop(name) for name in ("ddp", "fsdp")}
     parallel = {key: value for key, value in settings.get(options["parallel"], {}).items() if key != "timeout_seconds"}
-    del options["nproc"]
+    for name in ("nproc", "batch_size"):
+        options.pop(name, None)
     return Engine(
         **options,
         switches=Switches(**switches),

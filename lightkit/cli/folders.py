@@ -193,14 +193,24 @@ def has_configuration(folder: Path, config_text: str) -> bool:
     """Whether a run has this configuration, apart from how it is resumed."""
     import yaml
 
-    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, KeyError):
         there = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        return _without_resume(there) == _without_resume(yaml.safe_load(config_text))
+        wanted = yaml.safe_load(config_text)
+        asked = (wanted.get("device") or {}).get("batch_size")
+        return _comparable(there, asked) == _comparable(wanted, asked)
     return False
 
 
-def _without_resume(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in (config or {}).items() if key != "resume"}
+def _comparable(config: dict[str, Any], asked: str | None) -> dict[str, Any]:
+    """A configuration without how it is resumed, nor what `device.batch_size` becomes when a run begins."""
+    content = {key: value for key, value in (config or {}).items() if key != "resume"}
+    if asked is None:
+        return content
+    data, trainer, device = (dict(content[group]) for group in ("data", "trainer", "device"))
+    samples = data.pop("batch_size") * trainer.pop("accumulate")
+    device.pop("batch_size", None)
+    changed = {"data": data, "trainer": trainer, "device": device}
+    return {**content, **changed, "samples": samples if asked == "auto" else None}
 
 
 def status(folder: Path) -> str | None:

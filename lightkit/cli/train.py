@@ -89,6 +89,10 @@ def train(args: list[str]) -> int:
     options = _train_parser().read(args)
     if options.rank:
         return work()
+    if options.measure:
+        from lightkit.runner import bench
+
+        return bench.work()
     if options.shell_completion:
         from lightkit.cli.completion import completion
 
@@ -147,6 +151,8 @@ def _train_parser() -> Parser:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     # For one of several processes, which is told by standard input what to do.
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    # For the process that finds out what a batch needs, in the same way.
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-p", "--package")

@@ -33,6 +33,7 @@ def devices(tree: Mapping[str, Any], report: Report) -> None:
     _compiled(device, report)
     _optimizer(device, tree.get("optim"), report)
     _patterns(device.get("activation_checkpointing"), report)
+    _batches(device, report)
 
 
 def _name(name: Any, report: Report) -> None:
@@ -120,3 +121,17 @@ def _patterns(patterns: Any, report: Report) -> None:
             matcher(pattern if isinstance(pattern, str) else "")
         except UserError as error:
             report.add(("device", "activation_checkpointing", index), error.what, received=pattern)
+
+
+def _batches(device: Mapping[str, Any], report: Report) -> None:
+    """A search for the largest batch that cannot be made, or whose outcome would not work."""
+    asked, ddp = device.get("batch_size"), device.get("ddp")
+    if asked not in ("auto", "max"):
+        return
+    key = ("device", "batch_size")
+    if device.get("parallel") == "fsdp":
+        what = "each process holds a part of the model, and cannot find out by itself what fits"
+        report.add(key, what, received=asked, fix="device.batch_size=null or device.parallel=ddp")
+    if asked == "auto" and isinstance(ddp, dict) and ddp.get("static_graph") is True:
+        what = "the batch may be split, and PyTorch cannot add up gradients over batches in a static graph"
+        report.add(key, what, received=asked, fix="device.ddp.static_graph=false")

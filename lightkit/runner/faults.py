@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
 from lightkit.data.workers import dead_worker, is_dead_worker
 from lightkit.device.ranks import is_lost
+from lightkit.runner.oom import OUT_OF_MEMORY, reason
 
-OUT_OF_MEMORY = 4
 LOST_RANK = 7
 """Exit status of a process that ended because another one of its run did."""
 CANNOT_WRITE = 1
@@ -28,15 +28,17 @@ _DISK = {
     errno.EROFS: ("the file system is read-only", "hydra.run.dir=FOLDER writes elsewhere"),
     errno.EIO: ("the disk reports an error", "have the disk looked at; `lightkit resume RUN` takes what can be read"),
 }
-_FROM_WORKER = "Caught "
+
+Report = Callable[[BaseException], UserError]
 
 
 @contextmanager
-def told(folder: Path | None = None) -> Iterator[None]:
+def told(folder: Path | None = None, memory: Report | None = None) -> Iterator[None]:
     """Inside, failures of the machine become errors that say what to do.
 
     Args:
         folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
+        memory: Knows more of memory that ran out; see `lightkit.runner.oom.Scene.report`.
 
     Raises:
         UserError: Memory ran out (exit code 4), a disk is full or broken, a loader process died (exit code 1), or
@@ -45,18 +47,18 @@ def told(folder: Path | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        shown = explained(error, folder)
+        shown = explained(error, folder, memory)
         if shown is None:
             raise
         raise shown from error
 
 
-def explained(error: BaseException, folder: Path | None = None) -> UserError | None:
+def explained(error: BaseException, folder: Path | None = None, memory: Report | None = None) -> UserError | None:
     """The user's view of an error of the machine; None for any other error."""
     if isinstance(error, UserError):
         return None
     if is_out_of_memory(error):
-        return _memory(error)
+        return (memory or _memory)(error)
     if is_dead_worker(error):
         return dead_worker(error)
     if is_lost(error):
@@ -84,7 +86,7 @@ def _disk(error: OSError, what: str, fix: str) -> UserError:
 
 def _memory(error: BaseException) -> UserError:
     return UserError(
-        f"out of memory: {_reason(error)}",
+        f"out of memory: {reason(error)}",
         fix="a smaller data.batch_size with trainer.accumulate to make up for it, device.precision=bf16, or a smaller "
         "model; then `lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
         exit_code=OUT_OF_MEMORY,
@@ -99,9 +101,3 @@ def _lost(error: BaseException) -> UserError:
         fix="see what it said; `lightkit resume RUN` goes on from the last checkpoint",
         exit_code=LOST_RANK,
     )
-
-
-def _reason(error: BaseException) -> str:
-    """The line that says most: the first, but of an error from a loader process the last."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{lines[-1]} (in a loader process)" if lines[0].startswith(_FROM_WORKER) else lines[0]

@@ -13,7 +13,8 @@ from lightkit.data import Data
 from lightkit.data.tensors import Taker
 from lightkit.device import Engine
 from lightkit.device.about import cuda_uuids
-from lightkit.device.monitor import Monitor, NoMonitor, Watch
+from lightkit.device.memory import Memory, memory_of
+from lightkit.device.monitor import PREFIX, Monitor, NoMonitor, Watch
 from lightkit.device.usage import Loading, summary
 from lightkit.trainer.clock import Clock
 
@@ -29,7 +30,9 @@ class Machine:
 
     def __init__(self, cfg: DictConfig, folder: Path, parts: Components) -> None:
         self._monitor, self._loading = make_monitor(cfg, folder, parts.engine), loading(parts.data)
-        self.clock = Clock(self._monitor.read)
+        self.memory: Memory = memory_of(parts.engine.parallel.devices)
+        """The book that PyTorch keeps of the memory of its devices."""
+        self.clock = Clock(self._read)
         """For the loop: measures its time, and hands it what was seen."""
 
     def __enter__(self) -> Machine:
@@ -40,6 +43,9 @@ class Machine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._monitor.stop()
+
+    def _read(self) -> dict[str, float]:
+        return {**self._monitor.read(), **{f"{PREFIX}{name}": value for name, value in self.memory.read().items()}}
 
     def summary(self) -> dict[str, Any]:
         """What `result.json` says of the machine; empty where it was not watched."""

@@ -18,15 +18,18 @@ from lightkit.build import Components, build, build_logger, build_store
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import public
+from lightkit.device.memory import release
 from lightkit.device.ranks import Ranks
 from lightkit.loggers import Logger, Loggers
 from lightkit.metrics import Figures, Gathered
+from lightkit.runner.batches import kept, settled
 from lightkit.runner.evaluation import evaluate_split, load_weights
 from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
 from lightkit.runner.machine import Machine
 from lightkit.runner.models import holding
+from lightkit.runner.oom import Scene
 from lightkit.runner.restore import start_logging, taken_over
 from lightkit.runner.settle import Change, settle
 from lightkit.runner.together import newest, together
@@ -58,6 +61,7 @@ class Runner:
     def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
         self._place, self._system, self._ranks = RunFolder(self.folder), dict[str, Any](), Ranks()
+        self._scene = Scene(cfg, State())
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -73,24 +77,35 @@ class Runner:
             UserError: Something the user gave is wrong; nothing was written if it was wrong from the start.
             Interrupted: A signal asked the run to end; it has saved.
         """
-        began, state = time.monotonic(), State()
+        try:
+            return self._run(resume)
+        finally:
+            self._scene = Scene(self.cfg, State())
+            release()  # for what comes next in this process: another run, a member of an ensemble
+
+    def _run(self, resume: bool) -> dict[str, Any]:
+        began, state, lines = time.monotonic(), State(), tuple[str, ...]()
         with ExitStack() as stack:
-            stack.enter_context(told(self.folder))
+            self._scene = Scene(self.cfg, state)
+            stack.enter_context(told(self.folder, self._scene.report))
             self._ranks, self.cfg, self._place = stack.enter_context(together(self.cfg, self.folder))
             self.folder, resume = self._place.path, self._ranks.shared(lambda: resume)
             saved, changes = self._reopened(stack) if resume else (None, [])
+            if saved is None:
+                self.cfg, lines = settled(self.cfg, self._ranks)
             parts, notes = self._build(pretrained=saved is None), list[str]()
             stack.callback(parts.data.close)
             if saved is None:
                 self._begin(stack, fresh=True)
             else:
                 parts, notes = taken_over(saved, parts, state, changes)
+            self._scene.cfg, self._scene.parts = self.cfg, parts
             notes += [*self._record(parts), *self._place.lost_rows(state.step, state.rows)]
             stack.enter_context(self._outcome(state, began))
             signals = stack.enter_context(self._signals().caught())
             logger = stack.enter_context(self._logger(state))
             stack.enter_context(_kept(parts.store))
-            self._introduce(parts, state, logger, notes)
+            self._introduce(parts, state, logger, [*lines, *(notes if state.step else [])])
             self._fit(parts, state, logger, signals)
             self._test(parts, state, logger, signals)
             export_run(self.cfg, self.folder, parts)
@@ -116,6 +131,8 @@ class Runner:
             return evaluate_split(parts, split)
         finally:
             parts.data.close()
+            del parts
+            release()
 
     @told()
     def predict(self, split: str = "test", checkpoint: str = "best") -> list[dict[str, Any]]:
@@ -139,6 +156,8 @@ class Runner:
             return collected.rows(parts.data.rows[split])
         finally:
             parts.data.close()
+            del parts
+            release()
 
     def _begin(self, stack: ExitStack, *, fresh: bool = False) -> None:
         """Lock the folder and open its log."""
@@ -150,6 +169,7 @@ class Runner:
         tuned.introduce()
         who: dict[str, Any] = {"state": state, "logger": logger, "save": self._saver(parts, state, logger)}
         machine = Machine(self.cfg, self.folder, parts)
+        self._scene.memory = machine.memory
         who |= {"tuning": tuned.tuning, "clock": machine.clock}
         try:
             with machine:
@@ -176,7 +196,7 @@ class Runner:
         if found is None:
             fix = "start a new run: lightkit train --from RUN"
             raise UserError("there is no checkpoint to go on from", key=str(self.folder), fix=fix)
-        self.cfg, changes = settle(self.cfg, found["config"], self.cfg.resume.override)
+        self.cfg, changes = settle(kept(self.cfg, found["config"]), found["config"], self.cfg.resume.override)
         return found, changes
 
     def _record(self, parts: Components) -> list[str]:
@@ -213,7 +233,7 @@ class Runner:
         try:
             yield
         except BaseException as error:
-            shown = explained(error, self.folder) or error
+            shown = explained(error, self.folder, self._scene.report) or error
             status = "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
             reason = str(shown) or type(error).__name__
             with suppress(OSError):
@@ -233,7 +253,7 @@ class Runner:
         logger.message(f"data    {facts['task']}, input {facts['input']}, {splits}")
         logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
         parts.engine.notes.hand_to(logger.message)
-        for line in [f"resumed at step {state.step}", *notes] if state.step else []:
+        for line in [*([f"resumed at step {state.step}"] if state.step else []), *notes]:
             logger.message(line)
         tensorboard = self.cfg.logger.tensorboard
         if not state.step and (tensorboard.images or tensorboard.graph):

@@ -14,6 +14,7 @@ from lightkit.build import Components, build_engine, build_splits, build_timetab
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.loggers import Logger
+from lightkit.runner.batches import changed, find_batch
 from lightkit.runner.run import Runner
 from lightkit.trainer import State
 from lightkit.trainer.timetable import Timetable
@@ -138,6 +139,8 @@ def settings_of(job: Job) -> tuple[str, ...]:
         raise UserError(
             "runs of one process only can be verified", key="device.nproc", received=cfg.device.nproc, fix=fix
         )
+    found = find_batch(cfg).settings() if cfg.device.batch_size is not None else {}  # once: all runs have this batch
+    cfg = changed(cfg, found)
     data = build_splits(cfg, build_engine(cfg))
     try:
         table = build_timetable(cfg, data)
@@ -145,6 +148,7 @@ def settings_of(job: Job) -> tuple[str, ...]:
         data.close()
     total = min(table.total_steps, job.steps, job.epochs * table.steps_per_epoch)
     return (
+        *(f"{key}={'null' if value is None else value}" for key, value in found.items()),
         f"trainer.steps={total}",
         "checkpoint.enabled=true",
         f"checkpoint.every_steps={_save_steps(table, total, job.at)}",

@@ -77,6 +77,12 @@ class DeviceConfig:
     activation_checkpointing: list[str] = field(default_factory=list)
     """Name patterns of modules (`blocks.*`) whose activations are computed again in the backward pass instead of kept:
     less memory for about a third more time. The gradients are the same to the bit."""
+    batch_size: Optional[Literal["auto", "max"]] = None
+    """The largest batch that fits into memory, found by steps in a process of its own before the run begins. `auto`
+    keeps the samples of an optimizer step, `data.batch_size` times `trainer.accumulate`, and splits them into the
+    fewest equal parts that fit; `max` sets `data.batch_size` to the largest that fits, and so changes what the learning
+    rate means. The run's `config.yaml` has what was found in its place; nothing is looked for again. Null takes
+    `data.batch_size` as it is."""
     deterministic: bool = False
     """Only deterministic algorithms, at some cost in speed. On the same GPU model, versions and number of GPUs, a
     resumed run then has the same bits. What code outside of PyTorch does on a GPU is beyond its reach."""

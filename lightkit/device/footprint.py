@@ -1,0 +1,225 @@
+"""What the memory of a training step is made of: whose activations are kept for the backward pass.
+
+The step is done again without memory: with tensors that have a shape, a type and a device but no values (PyTorch's fake
+tensors). Nothing is allocated, on whatever device.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Memory by where it comes from."""
+
+    name: str
+    """Name of a module; `*` stands for the numbers of several alike."""
+    bytes: int
+    """All of them together."""
+    count: int = 1
+    """How many modules."""
+
+
+def bytes_of(value: Any) -> int:
+    """Bytes of the tensors of a nesting; what several share counts once."""
+    seen: dict[int, int] = {}
+    for tensor in _tensors(value):
+        seen[id(tensor)] = tensor.numel() * tensor.element_size()
+    return sum(seen.values())
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def enlarged(batch: Any, samples: int, size: int) -> Any:
+    """A batch of another size: tensors whose first dimension counts samples are repeated.
+
+    Args:
+        batch: A small batch.
+        samples: Its samples.
+        size: Samples that are wanted.
+    """
+
+    def one(tensor: Any) -> Any:
+        if not isinstance(tensor, Tensor) or not tensor.ndim or len(tensor) != samples:
+            return tensor
+        return tensor[:1].expand(size, *tensor.shape[1:]).clone()
+
+    return tree_map(one, batch)
+
+
+def activations(
+    model: nn.Module,
+    batch: Any,
+    step: Callable[[nn.Module, Any], Any],
+    *,
+    samples: int,
+    size: int,
+    device: torch.device,
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    keeps: bool = True,
+) -> dict[str, int]:
+    """Bytes that a forward pass keeps for the backward pass, by the name of the module that has made them.
+
+    Args:
+        model: The network without wrappers; nothing of it changes.
+        batch: A small batch on the CPU.
+        step: Computes the loss of a model and a batch.
+        samples: Samples of the small batch.
+        size: Samples of the batch that is meant.
+        device: Where the step is computed.
+        context: Of the forward pass, such as autocast.
+        keeps: Whether anything is kept: False for an evaluation, of which the largest outputs count.
+
+    Raises:
+        Exception: Whatever the step raises where it needs values; see `measured`.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    twin = _twin(model, mode.from_tensor)
+    own = {_storage(tensor) for tensor in (*twin.parameters(), *twin.buffers())}
+    with ExitStack() as stack:
+        stack.enter_context(mode)
+        fake = tree_map(lambda t: mode.from_tensor(t).to(device) if isinstance(t, Tensor) else t, batch)
+        large = enlarged(fake, samples, size)
+        own |= {_storage(tensor) for tensor in _leaves(large)}
+        with context():
+            return _kept(twin, large, step, own=own, keeps=keeps)
+
+
+def measured(
+    model: nn.Module,
+    batch: Any,
+    step: Callable[[nn.Module, Any], Any],
+    *,
+    samples: int,
+    size: int,
+    keeps: bool = True,
+) -> dict[str, int]:
+    """The same from a real step with the small batch on the CPU, taken times as many samples; see `activations`.
+
+    Raises:
+        Exception: Whatever the step raises.
+    """
+    twin = _twin(model, lambda tensor: tensor.detach().to("cpu", copy=True).requires_grad_(tensor.requires_grad))
+    own = {_storage(tensor) for tensor in (*twin.parameters(), *twin.buffers(), *_leaves(batch))}
+    found = _kept(twin, batch, step, own=own, keeps=keeps)
+    return {name: count * size // max(1, samples) for name, count in found.items()}
+
+
+def _twin(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A copy of the model with other tensors in it; its own are not copied."""
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        other = convert(tensor)
+        if isinstance(tensor, nn.Parameter) and not isinstance(other, nn.Parameter):
+            other = nn.Parameter(other.detach(), requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = other
+    return copy.deepcopy(model, memo)
+
+
+def _kept(
+    model: nn.Module, batch: Any, step: Callable[[nn.Module, Any], Any], *, own: set[int], keeps: bool
+) -> dict[str, int]:
+    book = _Book(own)
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(book.entering(name), prepend=True)
+        module.register_forward_hook(book.leaving(keeps), always_call=True)
+    if not keeps:
+        model.eval()
+        with torch.no_grad():
+            step(model, batch)
+        return book.found
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(book.pack, lambda packed: packed):
+        step(model, batch)
+    return book.found
+
+
+class _Book:
+    """Counts every storage once, for the module in which it is kept first."""
+
+    def __init__(self, own: set[int]) -> None:
+        self.found: dict[str, int] = {}
+        self._seen, self._inside, self._alive = set(own), [""], list[Tensor]()
+
+    def entering(self, name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: Any) -> None:
+            self._inside.append(name)
+
+        return hook
+
+    def leaving(self, keeps: bool) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if not keeps:
+                for tensor in _leaves(output):
+                    self._count(tensor)
+            self._inside.pop()
+
+        return hook
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        self._count(tensor)
+        return tensor.detach()
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = _storage(tensor)
+        if storage not in self._seen:
+            self._seen.add(storage)
+            self._alive.append(tensor.detach())  # or another storage might take its number
+            name = self._inside[-1]
+            self.found[name] = self.found.get(name, 0) + tensor.untyped_storage().nbytes()
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _leaves(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def origins(found: Mapping[str, int]) -> list[Origin]:
+    """Bytes by module, with modules alike taken together (`layers.*.attention`), the largest first."""
+    grouped: dict[str, list[int]] = {}
+    for name, count in found.items():
+        grouped.setdefault(_NUMBER.sub("*", name), []).append(count)
+    merged = [Origin(name, sum(counts), len(counts)) for name, counts in grouped.items()]
+    return sorted(merged, key=lambda origin: -origin.bytes)
+
+
+def repeated_blocks(model: nn.Module, found: Mapping[str, int]) -> str | None:
+    """Pattern of the repeated modules with modules in them that keep most (`layers.*`); None where there are none."""
+    sums: dict[str, dict[str, int]] = {}
+    for name, count in found.items():
+        parts = name.split(".")
+        number = next((index for index, part in enumerate(parts) if part.isdecimal()), None)
+        if number is None:
+            continue
+        block = ".".join(parts[: number + 1])
+        if next(model.get_submodule(block).children(), None) is not None:
+            blocks = sums.setdefault(".".join([*parts[:number], "*"]), {})
+            blocks[block] = blocks.get(block, 0) + count
+    several = {pattern: sum(blocks.values()) for pattern, blocks in sums.items() if len(blocks) > 1}
+    return max(several, key=lambda pattern: several[pattern], default=None)

@@ -1,0 +1,303 @@
+"""`device.batch_size`: the largest batch that fits, found out in a process of its own before the run begins.
+
+Nothing of the run is touched by it: no random number is drawn, no memory is used, no CUDA context is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+import lightkit
+from lightkit.common.errors import UserError
+from lightkit.config import to_yaml
+from lightkit.device.capacity import Probe, Search, parts, steps_up_to
+from lightkit.device.memory import in_gib
+from lightkit.device.ranks import Ranks
+
+KEY = "device.batch_size"
+_ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_KILLED = (-int(getattr(signal, "SIGKILL", 9)), 137)
+_TAIL = 2000
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was found."""
+
+    size: int
+    """For `data.batch_size`."""
+    accumulate: int
+    """For `trainer.accumulate`."""
+    lines: tuple[str, ...] = ()
+    """How it was found, for people."""
+
+    def settings(self) -> dict[str, Any]:
+        """The values of the configuration, with which nothing is left to be found."""
+        return {KEY: None, "data.batch_size": self.size, "trainer.accumulate": self.accumulate}
+
+
+def settled(cfg: DictConfig, ranks: Ranks) -> tuple[DictConfig, tuple[str, ...]]:
+    """The configuration with numbers in the place of `device.batch_size`, and lines about them.
+
+    Args:
+        cfg: The configuration.
+        ranks: The processes of the run; the first one searches for all.
+
+    Raises:
+        UserError: Nothing fits (exit code 4), or a training step fails.
+    """
+    if cfg.device.get("batch_size") is None:
+        return cfg, ()
+    found = ranks.shared(lambda: find_batch(cfg, ranks=ranks.size))
+    return changed(cfg, found.settings()), found.lines
+
+
+def kept(cfg: DictConfig, saved_text: str) -> DictConfig:
+    """The configuration to resume with: what was found when the run began stays.
+
+    Args:
+        cfg: The configuration at hand.
+        saved_text: That of the checkpoint, as YAML.
+    """
+    if cfg.device.get("batch_size") is None or not saved_text:
+        return cfg
+    saved: Any = OmegaConf.create(saved_text)
+    values = {"data.batch_size": saved.data.batch_size, "trainer.accumulate": saved.trainer.accumulate}
+    return changed(cfg, {KEY: None, **values})
+
+
+def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
+    """A read-only copy with other values."""
+    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))  # type: ignore[arg-type]
+    for key, value in values.items():
+        OmegaConf.update(other, key, value)
+    OmegaConf.set_readonly(other, True)
+    return other  # type: ignore[no-any-return]
+
+
+def find_batch(cfg: DictConfig, *, ranks: int = 1, limit: int | None = None) -> Batch:
+    """Search for what `device.batch_size` asks for.
+
+    Args:
+        cfg: The configuration.
+        ranks: Processes of the run, which share every batch.
+        limit: Bytes that may be used; None takes what is free.
+
+    Raises:
+        UserError: Not even the smallest batch fits (exit code 4), or a training step fails.
+    """
+    _check(cfg, ranks)
+    asked = Asked(cfg, ranks)
+    search: Search | None = None
+    reason = ""
+    while search is None or search.next() is not None:
+        with Child(asked.job(limit)) as child:
+            facts = child.answer()
+            if search is None:
+                if facts["limit"] is None:
+                    raise UserError("this system does not tell how much memory is free", key=KEY, fix=f"{KEY}=null")
+                search, first = Search(asked.sizes(facts), facts["limit"], bold=facts["bold"]), facts
+            reason = _go_on(search, child, asked) or reason
+    best = search.best
+    if best is None:
+        raise UserError(reason or "not even the smallest batch fits into memory", exit_code=4)
+    return asked.batch(search, best, first)
+
+
+def _go_on(search: Search, child: Child, asked: Asked) -> str:
+    """Measure in a process until the answer is known, or memory runs out; returns what it said then."""
+    while (size := search.next()) is not None:
+        found = child.ask(size=size, window=asked.window(size))
+        if "error" in found and "peak" not in found:
+            if size > 1:
+                raise _failed(found)
+            found = {"size": size, "peak": None}  # a single sample is an error in batch norm
+        search.add(Probe(size, found["peak"], found.get("fixed", 0)))
+        if found["peak"] is None:
+            return str(found.get("error", ""))
+    return ""
+
+
+def _check(cfg: DictConfig, ranks: int) -> None:
+    if cfg.device.parallel == "fsdp" and ranks > 1:
+        what = "each process holds a part of the model, and cannot find out by itself what fits"
+        raise UserError(what, key=KEY, received=cfg.device.batch_size, fix=f"{KEY}=null or device.parallel=ddp")
+
+
+def _failed(found: dict[str, Any]) -> UserError:
+    """A step that fails whatever its size."""
+    if found.get("exit_code", 1) != 1:
+        return UserError(found["error"], exit_code=found["exit_code"])
+    fix = f"{KEY}=null shows where"
+    return UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=1)
+
+
+class Asked:
+    """What a configuration asks for.
+
+    Args:
+        cfg: The configuration.
+        ranks: Processes of the run.
+    """
+
+    def __init__(self, cfg: DictConfig, ranks: int = 1) -> None:
+        self.cfg, self.ranks = cfg, ranks
+        self.largest = cfg.device.batch_size == "max"
+        self.effective = int(cfg.data.batch_size) * int(cfg.trainer.accumulate)
+
+    def job(self, limit: int | None) -> str:
+        """What the process that measures has to know, in one line."""
+        alone: dict[str, Any] = {KEY: None, "device.nproc": 1}
+        if self.ranks > 1:  # it sees the GPUs that this process was shown, and computes on the first of them
+            alone |= {"device.parallel": "none", "device.gpus": None}
+        sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.ranks > 1 else 1
+        options = {"ranks": self.ranks, "sharing": sharing, "limit": limit}
+        return json.dumps({"cfg": to_yaml(changed(self.cfg, alone)), "options": options})
+
+    def sizes(self, facts: dict[str, Any]) -> list[int]:
+        """The sizes to choose from.
+
+        With `data.drop_last` only those that leave out the same samples as the batch that was asked for.
+        """
+        rows, given = int(facts["rows"]), int(self.cfg.data.batch_size)
+        if self.largest:
+            return steps_up_to(max(rows, self.ranks), least=self.ranks)
+        found = parts(self.effective, least=self.ranks)
+        if not self.cfg.data.drop_last:
+            return found
+        return [size for size in found if rows % size == rows % given] or [given]
+
+    def window(self, size: int) -> int:
+        """Batches per optimizer step to measure with: gradients are there in the second forward pass already."""
+        accumulate = int(self.cfg.trainer.accumulate) if self.largest else -(-self.effective // size)
+        return min(2, accumulate)
+
+    def batch(self, search: Search, best: Probe, facts: dict[str, Any]) -> Batch:
+        """What came of it."""
+        measured = f"{in_gib(best.peak or 0)} of {in_gib(facts['free'])} free at {best.size}{_next(search, best)}"
+        if self.largest:
+            return self._largest(best.size, measured)
+        accumulate = self.effective // best.size
+        if accumulate == 1:
+            return Batch(best.size, 1, (f"batch   {best.size}: fits as a whole ({measured})",))
+        line = f"batch   {best.size} x {accumulate} accumulated: the largest part of {self.effective} that fits"
+        return Batch(best.size, accumulate, (f"{line} ({measured})", *self._differences()))
+
+    def _largest(self, size: int, measured: str) -> Batch:
+        accumulate, given = int(self.cfg.trainer.accumulate), int(self.cfg.data.batch_size)
+        lines = [f"batch   {size}: the largest that fits ({measured})"]
+        if size != given:
+            times = f"{size / given:.3g} times the {given} of data.batch_size"
+            lines.append(f"        a step sees {times}: the learning rate is not adapted to that")
+        return Batch(size, accumulate, tuple(lines))
+
+    def _differences(self) -> list[str]:
+        """What sees the parts of a batch instead of the whole, in spite of the same gradients."""
+        sees = {
+            "mixup": self.cfg.data.mixup.alpha is not None,
+            "the contrastive loss": str(self.cfg.loss["_target_"]).endswith("Contrastive"),
+        }
+        named = ["batch norm, if there is any", *(name for name, there in sees.items() if there)]
+        given = int(self.cfg.data.batch_size)
+        return [f"        in place of {given} at once; {' and '.join(named)}, sees the parts only"]
+
+
+def _next(search: Search, best: Probe) -> str:
+    """Why it is not the next larger size."""
+    above = search.too_large
+    larger = [size for size in search.sizes if size > best.size]
+    if not larger:
+        return ""
+    if above is not None and above.size <= min(larger):
+        return f"; {above.size} does not fit"
+    return f"; {min(larger)} would take about {in_gib(search.predicted(min(larger)))}"
+
+
+class Child:
+    """The process that measures; see `lightkit.runner.bench`.
+
+    Args:
+        job: What it has to know, in one line.
+        command: What to start.
+    """
+
+    def __init__(self, job: str, command: tuple[str, ...] = ("-m", "lightkit", "train", "--measure")) -> None:
+        self._job, self._command = job, command
+
+    def __enter__(self) -> Child:
+        path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        env = {name: value for name, value in os.environ.items() if name not in _ALONE}
+        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, *self._command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**env, "PYTHONPATH": path},
+        )
+        self._write(self._job)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process = self._process
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, self._said):
+            with suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+
+    def answer(self) -> dict[str, Any]:
+        """The first answer: facts of the run.
+
+        Raises:
+            UserError: The parts of the run cannot be built.
+        """
+        found = self._read()
+        if found is None:
+            raise self._lost()
+        if "error" in found:
+            raise UserError(found["error"], exit_code=found["exit_code"])
+        return found
+
+    def ask(self, *, size: int, window: int) -> dict[str, Any]:
+        """What a size needs; `peak` is null where it did not fit.
+
+        Raises:
+            UserError: The process ended, and not because memory ran out.
+        """
+        self._write(json.dumps({"size": size, "window": window}))
+        found = self._read()
+        if found is not None:
+            return found
+        if self._process.wait() in _KILLED:  # by the system, which had no memory left
+            return {"size": size, "peak": None}
+        raise self._lost()
+
+    def _write(self, line: str) -> None:
+        with suppress(BrokenPipeError):  # it has ended; what it said is read next
+            self._process.stdin.write(f"{line}\n".encode())  # type: ignore[union-attr]
+            self._process.stdin.flush()  # type: ignore[union-attr]
+
+    def _read(self) -> dict[str, Any] | None:
+        line = self._process.stdout.readline()  # type: ignore[union-attr]
+        found: dict[str, Any] | None = json.loads(line) if line.endswith(b"\n") else None
+        return found
+
+    def _lost(self) -> UserError:
+        code = self._process.wait()
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
+        said = self._said.read().decode(errors="replace").strip()
+        what = f"the process that measures ended with status {code}" + (f":\n{said}" if said else "")
+        return UserError(what, key=KEY, fix=f"{KEY}=null", exit_code=1)
