@@ -26,15 +26,16 @@ class Usage:
 
     peak: int
     """The most that was in use at once."""
-    reserved: int
-    """The most that was held, in use or kept for later; on the CPU what is in use now."""
+    reserved: int | None = None
+    """The most that was held, in use or kept for later; None where nothing is kept."""
     total: int | None = None
     """What the device, the container or the machine has."""
 
     def in_words(self) -> str:
         """`61.2 GiB in use at most, 70.1 GiB reserved, of 79.3 GiB`."""
+        held = "" if self.reserved is None else f", {in_gib(self.reserved)} reserved"
         whole = "" if self.total is None else f", of {in_gib(self.total)}"
-        return f"{in_gib(self.peak)} in use at most, {in_gib(self.reserved)} reserved{whole}"
+        return f"{in_gib(self.peak)} in use at most{held}{whole}"
 
 
 class Memory:
@@ -59,7 +60,7 @@ class Memory:
     def usage(self) -> Usage:
         """The peak since the last `restart`, of the fullest device."""
         now = resident()
-        return Usage(max(now, peak_resident() or now), now, total_memory())
+        return Usage(max(now, peak_resident() or now), None, total_memory())
 
     def in_use(self) -> int:
         """Bytes in use now."""
@@ -85,25 +86,25 @@ class CudaMemory(Memory):
     def __init__(self, devices: Sequence[torch.device], cuda: Any = None) -> None:
         super().__init__(devices)
         self._cuda = cuda or torch.cuda
-        self._before = Usage(0, 0)
+        self._before = (0, 0)
 
     def read(self) -> dict[str, float]:
         """Peaks in GiB since the last reading: in use by tensors, and held by PyTorch; begins new ones."""
-        now = self._now()
-        self._before = Usage(max(self._before.peak, now.peak), max(self._before.reserved, now.reserved))
+        peak, reserved = self._now()
+        self._before = max(self._before[0], peak), max(self._before[1], reserved)
         self._reset()
-        return {"allocated_peak_gib": now.peak / _GIB, "reserved_gib": now.reserved / _GIB}
+        return {"allocated_peak_gib": peak / _GIB, "reserved_peak_gib": reserved / _GIB}
 
     def restart(self) -> None:
         """See `Memory.restart`."""
-        self._before = Usage(0, 0)
+        self._before = (0, 0)
         self._reset()
 
     def usage(self) -> Usage:
         """See `Memory.usage`."""
-        now, before = self._now(), self._before
+        (peak, reserved), before = self._now(), self._before
         total = min(int(self._cuda.get_device_properties(device).total_memory) for device in self.devices)
-        return Usage(max(now.peak, before.peak), max(now.reserved, before.reserved), total)
+        return Usage(max(peak, before[0]), max(reserved, before[1]), total)
 
     def in_use(self) -> int:
         """Bytes that tensors take now."""
@@ -119,12 +120,10 @@ class CudaMemory(Memory):
         """Give cached blocks back to the driver."""
         self._cuda.empty_cache()
 
-    def _now(self) -> Usage:
+    def _now(self) -> tuple[int, int]:
         books = [self._cuda.memory_stats(device) for device in self.devices]
-        peak, reserved = (
-            max(int(book.get(f"{name}_bytes.all.peak", 0)) for book in books) for name in ("allocated", "reserved")
-        )
-        return Usage(peak, reserved)
+        allocated = max(int(book.get("allocated_bytes.all.peak", 0)) for book in books)
+        return allocated, max(int(book.get("reserved_bytes.all.peak", 0)) for book in books)
 
     def _reset(self) -> None:
         for device in self.devices:
@@ -145,11 +144,7 @@ class MpsMemory(Memory):
 
     def read(self) -> dict[str, float]:
         """GiB in use by tensors now, and held by PyTorch."""
-        usage = self.usage()
-        return {
-            "allocated_gib": int(self._mps.current_allocated_memory()) / _GIB,
-            "reserved_gib": usage.reserved / _GIB,
-        }
+        return {"allocated_gib": self.in_use() / _GIB, "reserved_gib": self.usage().peak / _GIB}
 
     def restart(self) -> None:
         """See `Memory.restart`."""

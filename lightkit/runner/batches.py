@@ -14,7 +14,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -24,6 +24,7 @@ from lightkit.config import to_yaml
 from lightkit.device.capacity import Probe, Search, parts, steps_up_to
 from lightkit.device.memory import in_gib
 from lightkit.device.ranks import Ranks
+from lightkit.runner.oom import OUT_OF_MEMORY
 
 KEY = "device.batch_size"
 _ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -79,11 +80,11 @@ def kept(cfg: DictConfig, saved_text: str) -> DictConfig:
 
 def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
     """A read-only copy with other values."""
-    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))  # type: ignore[arg-type]
+    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     for key, value in values.items():
         OmegaConf.update(other, key, value)
     OmegaConf.set_readonly(other, True)
-    return other  # type: ignore[no-any-return]
+    return cast("DictConfig", other)
 
 
 def find_batch(cfg: DictConfig, *, ranks: int = 1, limit: int | None = None) -> Batch:
@@ -111,7 +112,7 @@ def find_batch(cfg: DictConfig, *, ranks: int = 1, limit: int | None = None) -> 
             reason = _go_on(search, child, asked) or reason
     best = search.best
     if best is None:
-        raise UserError(reason or "not even the smallest batch fits into memory", exit_code=4)
+        raise _nothing(search, reason)
     return asked.batch(search, best, first)
 
 
@@ -127,6 +128,18 @@ def _go_on(search: Search, child: Child, asked: Asked) -> str:
         if found["peak"] is None:
             return str(found.get("error", ""))
     return ""
+
+
+def _nothing(search: Search, reason: str) -> UserError:
+    """Not even the smallest size fits."""
+    least = min(search.probes, key=lambda probe: probe.size)
+    samples = f"{least.size} sample{'' if least.size == 1 else 's'}"
+    if least.peak is not None:
+        needs = f"needs {in_gib(least.peak)}, of which {in_gib(least.fixed)} do not depend on the batch"
+        reason = f"a training step on {samples} {needs}; {in_gib(search.limit)} may be used"
+    what = f"no batch fits into memory\n{reason}" if reason else f"{samples}: out of memory"
+    fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
+    return UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
 
 
 def _check(cfg: DictConfig, ranks: int) -> None:

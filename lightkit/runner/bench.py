@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Generator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +22,7 @@ from lightkit.device import Engine
 from lightkit.device.capacity import MARGIN
 from lightkit.device.footprint import bytes_of
 from lightkit.device.memory import memory_of
+from lightkit.device.prefetch import Batches
 from lightkit.runner.oom import Scene
 from lightkit.trainer import State
 from lightkit.trainer.evaluate import evaluate
@@ -150,8 +150,9 @@ class Bench:
         return copies * state + exchanged + ahead
 
 
-def _iterated(loader: Loader, engine: Engine | None = None) -> Generator[Any, None, None]:
-    yield from loader.epoch(0) if engine is None else engine.prefetch(loader.epoch(0))
+def _iterated(loader: Loader, engine: Engine | None = None) -> Batches:
+    batches = (batch for batch in loader.epoch(0))
+    yield from batches if engine is None else engine.prefetch(batches)
 
 
 def work() -> int:

@@ -26,16 +26,16 @@ _SHARE = 0.02
 """Share of the activations below which a module is not worth a word."""
 _MOST_PARAMETERS = 200_000_000
 """Parameters up to which a step is done again with values on the CPU, where it cannot be done without them."""
-_AGAIN = "`lightkit resume RUN` goes on from the last checkpoint, if it got as far as one"
 _FROM_WORKER = "Caught "
-_EVALUATING = ("evaluate", "_validate", "evaluate_split")
-# Functions of lightkit on the way to an error, the innermost first, and what they do in words.
-_DOING = (
-    (("_read", "batches", "take", "_one_by_one", "_blocks"), "reading a batch"),
-    (("backward",), "backward pass"),
-    (("step", "update"), "optimizer step"),
-    (("_micro_step",), "forward pass"),
-)
+_VALIDATION, _EVALUATION = "trainer.loop._validate", ("trainer.evaluate.evaluate", "runner.evaluation.evaluate_split")
+_STEP = "trainer.loop._step"
+_DOING = {
+    "trainer.loop._next": "reading a batch",
+    "device.engine.backward": "backward pass",
+    "device.engine.step": "optimizer step",
+    "trainer.loop._micro_step": "forward pass",
+}
+"""Functions on the way to an error, the innermost first, and what they do in words."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Scene:
         """The error as the user sees it. Whatever cannot be found out is left out: this never raises."""
         names = _functions(error)
         rows, pattern = [f"out of memory{self._where(names)}: {reason(error)}"], None
-        evaluating = any(name in names for name in _EVALUATING)
+        evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
         _forget(error)
         if self.parts is not None:
             for describe in (self._peak, _made_of):
@@ -77,15 +77,15 @@ class Scene:
 
     def _where(self, names: list[str]) -> str:
         """What the run was doing, from the functions it was in."""
+        if _VALIDATION in names:
+            return f" in the validation after step {self.state.step}"
+        if any(name in names for name in _EVALUATION):
+            return " in an evaluation"
         if self.parts is None:
             return " while the run was built"
-        if "_validate" in names:
-            return f" in the validation after step {self.state.step}"
-        if any(name in names for name in _EVALUATING):
-            return " in an evaluation"
-        if "_step" not in names:
+        if _STEP not in names:
             return ""
-        doing = next((words for inner, words in _DOING if any(name in names for name in inner)), "")
+        doing = next((words for name, words in _DOING.items() if name in names), "")
         sizes = f"{self.cfg.data.batch_size} samples"
         if self.cfg.trainer.accumulate > 1:
             sizes += f" x {self.cfg.trainer.accumulate} accumulated"
@@ -111,20 +111,23 @@ class Scene:
     def _fix(self, evaluating: bool, pattern: str | None) -> str:
         """What to change, in values that suit this run."""
         data, trainer, device = self.cfg.data, self.cfg.trainer, self.cfg.device
-        size, found = int(data.batch_size), list[str]()
+        size, found, accumulate = int(data.batch_size), list[str](), int(trainer.accumulate)
         if evaluating:
             found.append(f"data.eval_batch_size={max(1, int(data.eval_batch_size or size) // 2)}")
-        elif size > 1:
-            half = size // 2 if size % 2 == 0 else 1
-            found.append(f"data.batch_size={half} trainer.accumulate={trainer.accumulate * size // half}")
-            found.append("device.batch_size=auto, which finds the largest")
+        elif size > 1 and self.parts is not None:
+            part = size // 2 if size % 2 == 0 else 1
+            found.append(f"data.batch_size={part} trainer.accumulate={accumulate * size // part}")
+            found.append("device.batch_size=auto, which finds the largest for a new run")
         if device.precision in ("fp32", "tf32"):
             found.append("device.precision=bf16")
         if pattern is not None and not device.activation_checkpointing and device.parallel != "fsdp":
             found.append(f'device.activation_checkpointing=["{pattern}"]')
         if device.parallel == "ddp":
             found.append("device.parallel=fsdp")
-        return f"{'; '.join(found) or 'a smaller model'}; then {_AGAIN}"
+        if self.state.step:
+            override = "" if evaluating else "; trainer.accumulate needs resume.override=[trainer.accumulate]"
+            found.append(f"`lightkit resume RUN` with some of these goes on from the last checkpoint{override}")
+        return ("\n" + " " * 14).join(found or ["a smaller model"])
 
 
 def reason(error: BaseException) -> str:
@@ -134,11 +137,12 @@ def reason(error: BaseException) -> str:
 
 
 def _functions(error: BaseException) -> list[str]:
-    """Names of lightkit's functions on the way to an error."""
+    """Modules and names of lightkit's functions on the way to an error."""
     found, trace = list[str](), error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__", "").startswith("lightkit."):
-            found.append(trace.tb_frame.f_code.co_name)
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith("lightkit."):
+            found.append(f"{module.removeprefix('lightkit.')}.{trace.tb_frame.f_code.co_name}")
         trace = trace.tb_next
     return found
 

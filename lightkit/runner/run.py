@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,6 @@ class Runner:
             export_run(self.cfg, self.folder, parts)
             return self._finish(parts, state, logger, time.monotonic() - began)
 
-    @told()
     def evaluate(self, split: str = "test", checkpoint: str = "best") -> dict[str, float]:
         """Metrics of a trained run on a split.
 
@@ -125,16 +124,9 @@ class Runner:
         Raises:
             UserError: There is no such split or checkpoint, or its weights do not fit the model.
         """
-        parts = build(self.cfg, self.folder, pretrained=False, trains=False)
-        try:
-            parts = holding(parts, checkpoint, self.folder, self.cfg)
+        with self._trained(checkpoint) as parts:
             return evaluate_split(parts, split)
-        finally:
-            parts.data.close()
-            del parts
-            release()
 
-    @told()
     def predict(self, split: str = "test", checkpoint: str = "best") -> list[dict[str, Any]]:
         """Outputs of a trained run for every sample of a split, in the order of the data.
 
@@ -148,15 +140,21 @@ class Runner:
         Raises:
             UserError: There is no such split or checkpoint, or its weights do not fit the model.
         """
-        parts = build(self.cfg, self.folder, pretrained=False, trains=False)
-        try:
-            parts = holding(parts, checkpoint, self.folder, self.cfg)
+        with self._trained(checkpoint) as parts:
             collected = Predictions(parts.data.info.task, parts.data.info.class_names)
             evaluate_split(parts, split, [collected])
             return collected.rows(parts.data.rows[split])
+
+    @contextmanager
+    def _trained(self, checkpoint: str) -> Iterator[Components]:
+        """The parts of a run that was trained, to evaluate with."""
+        scene = Scene(self.cfg, State())
+        try:
+            with told(memory=scene.report):
+                scene.parts = parts = build(self.cfg, self.folder, pretrained=False, trains=False)
+                with closing(parts.data):
+                    yield holding(parts, checkpoint, self.folder, self.cfg)
         finally:
-            parts.data.close()
-            del parts
             release()
 
     def _begin(self, stack: ExitStack, *, fresh: bool = False) -> None:

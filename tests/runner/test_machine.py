@@ -27,7 +27,7 @@ class Slowly(Callback):
     """Waits in each step until the machine was looked at once more."""
 
     def on_step(self, trainer: Any) -> None:
-        watch = trainer._clock.vitals.__self__.watch
+        watch = trainer._clock.vitals.__self__._monitor.watch
         while not watch.rows:
             time.sleep(0.001)
 
