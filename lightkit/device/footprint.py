@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+
+from lightkit.device.recompute import recompute, recomputes
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -77,6 +79,7 @@ def activations(
     size: int,
     device: torch.device,
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    recomputed: Sequence[str] = (),
     keeps: bool = True,
 ) -> dict[str, int]:
     """Bytes that a forward pass keeps for the backward pass, by the name of the module that has made them.
@@ -89,6 +92,7 @@ def activations(
         size: Samples of the batch that is meant.
         device: Where the step is computed.
         context: Of the forward pass, such as autocast.
+        recomputed: Patterns of modules that compute their activations again; a copy of a model does not know.
         keeps: Whether anything is kept: False for an evaluation, of which the largest outputs count.
 
     Raises:
@@ -98,6 +102,7 @@ def activations(
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     twin = _twin(model, mode.from_tensor)
+    recompute(twin, recomputed)
     own = {_storage(tensor) for tensor in (*twin.parameters(), *twin.buffers())}
     with ExitStack() as stack:
         stack.enter_context(mode)
@@ -115,6 +120,7 @@ def measured(
     *,
     samples: int,
     size: int,
+    recomputed: Sequence[str] = (),
     keeps: bool = True,
 ) -> dict[str, int]:
     """The same from a real step with the small batch on the CPU, taken times as many samples; see `activations`.
@@ -123,6 +129,7 @@ def measured(
         Exception: Whatever the step raises.
     """
     twin = _twin(model, lambda tensor: tensor.detach().to("cpu", copy=True).requires_grad_(tensor.requires_grad))
+    recompute(twin, recomputed)
     own = {_storage(tensor) for tensor in (*twin.parameters(), *twin.buffers(), *_leaves(batch))}
     found = _kept(twin, batch, step, own=own, keeps=keeps)
     return {name: count * size // max(1, samples) for name, count in found.items()}
@@ -144,7 +151,7 @@ def _kept(
 ) -> dict[str, int]:
     book = _Book(own)
     for name, module in model.named_modules():
-        module.register_forward_pre_hook(book.entering(name), prepend=True)
+        module.register_forward_pre_hook(book.entering(name, keeps), prepend=True)
         module.register_forward_hook(book.leaving(keeps), always_call=True)
     if not keeps:
         model.eval()
@@ -164,9 +171,11 @@ class _Book:
         self.found: dict[str, int] = {}
         self._seen, self._inside, self._alive = set(own), [""], list[Tensor]()
 
-    def entering(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: Any) -> None:
+    def entering(self, name: str, keeps: bool) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any) -> None:
             self._inside.append(name)
+            for tensor in _leaves(inputs) if keeps and recomputes(module) else ():
+                self._count(tensor)
 
         return hook
 

@@ -232,4 +232,6 @@ def in_gib(count: float) -> str:
     """Bytes in words: `61.2 GiB`, `310 MiB`."""
     if count >= _GIB:
         return f"{count / _GIB:.1f} GiB"
-    return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count / _KIB:.0f} KiB"
+    if count >= _KIB:
+        return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count / _KIB:.0f} KiB"
+    return f"{count:.0f} bytes"

@@ -48,6 +48,11 @@ def recompute(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     return outermost
 
 
+def recomputes(module: nn.Module) -> bool:
+    """Whether a module computes its activations again: of those, only its inputs are kept."""
+    return hasattr(type(module), _MARK)
+
+
 def _is_inside(name: str, found: set[str]) -> bool:
     parts = name.split(".")
     return any(".".join(parts[:count]) in found for count in range(1, len(parts)))

@@ -84,7 +84,7 @@ class Scene:
         if self.parts is None:
             return " while the run was built"
         if _STEP not in names:
-            return ""
+            return f" after step {self.state.step}" if self.state.step else ""
         doing = next((words for name, words in _DOING.items() if name in names), "")
         sizes = f"{self.cfg.data.batch_size} samples"
         if self.cfg.trainer.accumulate > 1:
@@ -92,7 +92,10 @@ class Scene:
         return f" in training step {self.state.step + 1} ({doing + ', ' if doing else ''}{sizes})"
 
     def _origins(self, parts: Components, evaluating: bool) -> dict[str, int]:
-        """Bytes of activations by module, or of outputs in an evaluation."""
+        """Bytes of activations by module, or of outputs in an evaluation; nothing where processes would have to talk."""
+        options = parts.engine.parallel.options
+        if parts.engine.ranks.size > 1 and (self.cfg.device.parallel == "fsdp" or options.get("sync_batchnorm")):
+            return {}
         engine, batch = parts.engine, small_batch(parts.data.train)
         samples, size = _length(batch), _samples(parts)
         if evaluating:
@@ -102,6 +105,7 @@ class Scene:
             return parts.task.step(model, given, parts.criterion)
 
         known: dict[str, Any] = {"samples": samples, "size": size, "keeps": not evaluating}
+        known["recomputed"] = list(self.cfg.device.activation_checkpointing)
         with suppress(Exception):
             return activations(parts.model, batch, step, device=engine.device, context=engine.autocast, **known)
         if sum(weight.numel() for weight in parts.model.parameters()) > _MOST_PARAMETERS:
@@ -112,9 +116,10 @@ class Scene:
         """What to change, in values that suit this run."""
         data, trainer, device = self.cfg.data, self.cfg.trainer, self.cfg.device
         size, found, accumulate = int(data.batch_size), list[str](), int(trainer.accumulate)
-        if evaluating:
-            found.append(f"data.eval_batch_size={max(1, int(data.eval_batch_size or size) // 2)}")
-        elif size > 1 and self.parts is not None:
+        half = int(data.eval_batch_size or size) // 2
+        if evaluating and half:
+            found.append(f"data.eval_batch_size={half}")
+        elif not evaluating and size > 1 and self.parts is not None:
             part = size // 2 if size % 2 == 0 else 1
             found.append(f"data.batch_size={part} trainer.accumulate={accumulate * size // part}")
             found.append("device.batch_size=auto, which finds the largest for a new run")

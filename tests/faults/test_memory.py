@@ -25,16 +25,16 @@ def assert_ended(process: Process, folder: Path, code: int, *texts: str) -> None
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        ("memory", "error: out of memory: MemoryError"),
+        ("memory", "error: out of memory after step 9: MemoryError"),
         ("allocate", "tried to allocate 1125899906842624 bytes"),
-        ("cuda", "error: out of memory: CUDA out of memory. Tried to allocate 20.00 GiB."),
+        ("cuda", "error: out of memory after step 9: CUDA out of memory. Tried to allocate 20.00 GiB."),
     ],
 )
 def test_out_of_memory_says_what_to_change_and_resume_goes_on(
     ran: Run, project: Path, whole: Path, what: str, reason: str
 ) -> None:
     process = ran(*TRAIN, at(9, what))
-    assert_ended(process, project / "run", 4, reason, "a smaller data.batch_size with trainer.accumulate")
+    assert_ended(process, project / "run", 4, reason, "data.batch_size=5 trainer.accumulate=2")
     assert newest(project / "run")["state"]["step"] == 7
     (project / "fine").touch()
     assert ran("resume", "run").code == 0
@@ -45,7 +45,7 @@ def test_out_of_memory_says_what_to_change_and_resume_goes_on(
 def test_out_of_memory_while_the_run_is_built_leaves_nothing(ran: Run, project: Path, what: str) -> None:
     process = ran(*TRAIN, f"data.dataset.what={what}", "data.dataset.here=true")
     assert process.code == 4
-    assert process.err.startswith("error: out of memory: ")
+    assert process.err.startswith("error: out of memory while the run was built: ")
     assert not (project / "run").exists()
 
 
@@ -65,13 +65,13 @@ def test_out_of_memory_in_evaluation(ran: Run, project: Path) -> None:
         ("exit:7", 1, "error: data.num_workers: a loader process died: DataLoader worker (pid"),
         (":KILL", 1, "error: data.num_workers: a loader process died: DataLoader worker (pid"),
         (":SEGV", 1, "error: data.num_workers: a loader process died: "),
-        ("memory", 4, "error: out of memory: MemoryError (in a loader process)"),
+        ("memory", 4, "(reading a batch, 10 samples): MemoryError (in a loader process)"),
         ("allocate", 4, "(in a loader process)"),
     ],
 )
 def test_a_loader_process_that_fails_ends_the_run(ran: Run, project: Path, what: str, code: int, reason: str) -> None:
     process = ran(*TRAIN, *WORKERS, f"data.dataset.what={what}")
-    fix = "data.num_workers=0 shows errors" if code == 1 else "a smaller data.batch_size"
+    fix = "data.num_workers=0 shows errors" if code == 1 else "data.batch_size=5 trainer.accumulate=2"
     assert_ended(process, project / "run", code, reason, fix)
 
 
