@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from lightkit.common.randomness import mix
 from lightkit.device.casting import ChannelsLast, weights_channels_last
 from lightkit.device.clip import make_clip
-from lightkit.device.compiling import make_compiler
+from lightkit.device.compiling import NoCompiler, make_compiler
 from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.notes import Notes
 from lightkit.device.parallel import make_parallel
@@ -108,6 +108,11 @@ class Engine:
     def device(self) -> torch.device:
         """The main device."""
         return self.placement.device
+
+    @property
+    def compiles(self) -> bool:
+        """Whether models are compiled, or their kernels recorded."""
+        return type(self.compiler) is not NoCompiler
 
     @property
     def pins_memory(self) -> bool:

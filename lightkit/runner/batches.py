@@ -137,7 +137,7 @@ def _nothing(search: Search, reason: str) -> UserError:
     if least.peak is not None:
         needs = f"needs {in_gib(least.peak)}, of which {in_gib(least.fixed)} do not depend on the batch"
         reason = f"a training step on {samples} {needs}; {in_gib(search.limit)} may be used"
-    what = f"no batch fits into memory\n{reason}" if reason else f"{samples}: out of memory"
+    what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
     fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
     return UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
 

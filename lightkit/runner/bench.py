@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.build import build
@@ -72,6 +73,8 @@ class Bench:
         Returns:
             `size`, and `peak` and `fixed` in bytes; see `lightkit.device.capacity.Probe`.
         """
+        if self.parts.engine.compiles:
+            torch.compiler.reset()  # else a second size is compiled for any size, which the run itself does not do
         self.memory.release()
         self.memory.restart()
         loader, batch_bytes = self._loader(size, window)

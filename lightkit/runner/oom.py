@@ -92,7 +92,7 @@ class Scene:
         return f" in training step {self.state.step + 1} ({doing + ', ' if doing else ''}{sizes})"
 
     def _origins(self, parts: Components, evaluating: bool) -> dict[str, int]:
-        """Bytes of activations by module, or of outputs in an evaluation; nothing where processes would have to talk."""
+        """Bytes of activations by module, or of outputs in an evaluation; nothing where processes have to talk."""
         options = parts.engine.parallel.options
         if parts.engine.ranks.size > 1 and (self.cfg.device.parallel == "fsdp" or options.get("sync_batchnorm")):
             return {}

@@ -13,8 +13,9 @@ from omegaconf import DictConfig
 from lightkit.build import Components, build_engine, build_splits, build_timetable
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
+from lightkit.device.ranks import Ranks
 from lightkit.loggers import Logger
-from lightkit.runner.batches import changed, find_batch
+from lightkit.runner.batches import Batch, settled
 from lightkit.runner.run import Runner
 from lightkit.trainer import State
 from lightkit.trainer.timetable import Timetable
@@ -139,8 +140,9 @@ def settings_of(job: Job) -> tuple[str, ...]:
         raise UserError(
             "runs of one process only can be verified", key="device.nproc", received=cfg.device.nproc, fix=fix
         )
-    found = find_batch(cfg).settings() if cfg.device.batch_size is not None else {}  # once: all runs have this batch
-    cfg = changed(cfg, found)
+    asked = cfg.device.batch_size is not None
+    cfg, _ = settled(cfg, Ranks())  # once: all runs have this batch
+    found = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
     data = build_splits(cfg, build_engine(cfg))
     try:
         table = build_timetable(cfg, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -85,5 +86,5 @@ def test_sizes_are_multiples_of_8_and_an_eighth_apart() -> None:
     sizes = steps_up_to(5000)
     assert sizes[:6] == [1, 2, 4, 8, 16, 24]
     assert all(size % 8 == 0 for size in sizes[3:])
-    assert all(larger <= max(size + 8, 1.125 * size) for size, larger in zip(sizes[3:], sizes[4:]))
+    assert all(larger <= max(size + 8, 1.125 * size) for size, larger in pairwise(sizes[3:]))
     assert steps_up_to(30, least=4) == [4, 8, 16, 24]
