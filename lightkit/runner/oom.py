@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from lightkit.build import Components
 from lightkit.common.errors import UserError
+from lightkit.common.memory import is_out_of_memory
 from lightkit.data.probe import small_batch
 from lightkit.device.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
 from lightkit.device.memory import Memory, in_gib, memory_of
@@ -59,7 +60,7 @@ class Scene:
         names = _functions(error)
         rows, pattern = [f"out of memory{self._where(names)}: {reason(error)}"], None
         evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
-        _forget(error)
+        forget(error)
         if self.parts is not None:
             for describe in (self._peak, _made_of):
                 with suppress(Exception):
@@ -152,10 +153,16 @@ def _functions(error: BaseException) -> list[str]:
     return found
 
 
-def _forget(error: BaseException) -> None:
-    """Let go of the tensors in the functions that have ended with the error."""
-    with suppress(Exception):
-        traceback.clear_frames(error.__traceback__)
+def forget(error: BaseException) -> None:
+    """Let go of the tensors in the functions that have ended with an error about memory.
+
+    Whoever keeps the error, as a launcher of many runs does, would keep them too.
+    """
+    current: BaseException | None = error
+    while current is not None and (is_out_of_memory(error) or getattr(error, "exit_code", 0) == OUT_OF_MEMORY):
+        with suppress(Exception):
+            traceback.clear_frames(current.__traceback__)
+        current = current.__cause__
 
 
 def _samples(parts: Components) -> int:

@@ -29,7 +29,7 @@ from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
 from lightkit.runner.machine import Machine
 from lightkit.runner.models import holding
-from lightkit.runner.oom import Scene
+from lightkit.runner.oom import Scene, forget
 from lightkit.runner.restore import start_logging, taken_over
 from lightkit.runner.settle import Change, settle
 from lightkit.runner.together import newest, together
@@ -79,6 +79,9 @@ class Runner:
         """
         try:
             return self._run(resume)
+        except UserError as error:
+            forget(error)
+            raise
         finally:
             self._scene = Scene(self.cfg, State())
             release()  # for what comes next in this process: another run, a member of an ensemble
@@ -154,6 +157,9 @@ class Runner:
                 scene.parts = parts = build(self.cfg, self.folder, pretrained=False, trains=False)
                 with closing(parts.data):
                     yield holding(parts, checkpoint, self.folder, self.cfg)
+        except UserError as error:
+            forget(error)
+            raise
         finally:
             release()
 

@@ -20,8 +20,8 @@ GRADUAL = ["finetune.freeze=['*']", "finetune.train=[@head]", "finetune.gradual.
 KINDS = {
     "plain": [],
     "batch norm": ["data=shapes", "data.dataset.train=60", "model=cnn", "model.channels=[4]", "~model.hidden"],
-    "text": ["data=text", "data.dataset.max_chars=20000", "data.dataset.context_length=8", "model=transformer_lm", "model.dim=16", "model.heads=2",
-             "model.depth=1", "~model.hidden"],
+    "text": ["data=text", "data.dataset.max_chars=20000", "data.dataset.context_length=8", "~model.hidden",
+             "model=transformer_lm", "model.dim=16", "model.heads=2", "model.depth=1"],
     "mixup": ["data.mixup.alpha=0.4"],
     "workers": ["data.num_workers=2"],
     "average": ["trainer.ema.decay=0.9"],
