@@ -36,6 +36,12 @@ def test_two_processes_compose() -> None:
         (["device=fsdp", "finetune.lora.match=['*']"], r"device\.parallel: fine-tuning changes"),
         (["device=fsdp", "finetune.gradual.share=0.5"], r"device\.parallel: fine-tuning changes"),
         (["device.ddp.bucket=3"], r"device\.ddp\.bucket"),
+        (["device=fsdp", "device.batch_size=auto"], r"device\.batch_size: each process holds a part of the model"),
+        (
+            ["device=ddp", "device.ddp.static_graph=true", "device.batch_size=auto"],
+            r"device\.batch_size: the batch may be split, and PyTorch cannot add up",
+        ),
+        (["device.batch_size=64"], r"device\.batch_size: not one of the choices"),
     ],
 )
 def test_what_cannot_be_is_refused(overrides: list[str], message: str) -> None:

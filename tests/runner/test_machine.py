@@ -12,6 +12,7 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.device import usage
+from lightkit.device.memory import Memory
 from lightkit.device.monitor import Monitor, NoMonitor
 from lightkit.device.ranks import Ranks
 from lightkit.loggers.events import read_scalars
@@ -55,6 +56,26 @@ def test_what_was_seen_stands_in_the_rows_of_the_loop_and_nowhere_in_its_state(t
     assert result["system"]["ram_peak_gib"] > 0
     assert result["system"]["gpus"] == []
     assert result["system"]["bound"] is None
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_memory_of_a_gpu_is_logged_beside_the_values_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    class Book(Memory):
+        def read(self) -> dict[str, float]:
+            return {"allocated_peak_gib": 3.5, "reserved_peak_gib": 4.0}
+
+    monkeypatch.setattr(machine, "memory_of", Book)
+    result = run(tmp_path / "run", f"logger.system.enabled={str(watched).lower()}", slowly=False)
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    steps = [row for row in rows if "train/loss_step" in row]
+    assert all(row["system/allocated_peak_gib"] == 3.5 and row["system/reserved_peak_gib"] == 4.0 for row in steps)
+    assert not any("system/reserved_peak_gib" in row for row in rows if row not in steps)
+    assert len(read_scalars(tmp_path / "run")["vitals/system/allocated_peak_gib"]) == len(steps)
+    assert not any(name.startswith("system/") for name in result["metrics"])
+    state = CheckpointStore(tmp_path / "run" / "checkpoints").load_newest()[1]["state"]  # type: ignore[index]
+    assert not any("system/" in name for name in state["last"])
 
 
 def test_watching_changes_nothing_that_counts(tmp_path: Path) -> None:
