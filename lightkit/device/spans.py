@@ -1,0 +1,92 @@
+"""Named stretches of a run's time: counted by the host's clock, and shown in traces and to other profilers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import wraps
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+
+class Spans:
+    """Counts the seconds of named stretches of time.
+
+    A stretch within another one counts for the outer one only, so that the seconds add up: the batches of a validation
+    are part of the validation. Traces and other profilers see both.
+
+    Args:
+        device: On a CUDA device every stretch is an NVTX range too, for `nsys` and the like.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds: dict[str, float] = {}
+        """Seconds so far by name."""
+        self.traced = False
+        """Whether PyTorch's profiler records; elsewhere its marks would cost more than the rest."""
+        self._nvtx, self._within = device.type == "cuda", False
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """While inside, the time is that of `name`."""
+        mark = record_function(name) if self.traced else None
+        outermost, self._within = not self._within, True
+        if self._nvtx:
+            torch.cuda.nvtx.range_push(name)
+        began = perf_counter()
+        try:
+            if mark is None:
+                yield
+            else:
+                with mark:
+                    yield
+        finally:
+            if outermost:
+                self._within = False
+                self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - began
+            if self._nvtx:
+                torch.cuda.nvtx.range_pop()
+
+    def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, whose time is that of `name`."""
+
+        @wraps(call)
+        def timed(*args: Any, **options: Any) -> Any:
+            with self(name):
+                return call(*args, **options)
+
+        return timed
+
+    def each(self, name: str, items: Any) -> Iterator[Any]:
+        """The same items; the time it takes to get them is that of `name`. `items` is closed when this is."""
+        with closing(items):
+            while True:
+                with self(name):
+                    try:
+                        item = next(items)
+                    except StopIteration:
+                        return
+                yield item
+                del item
+
+
+class Timed:
+    """Stands for an object some of whose methods are timed; everything else is that of the object.
+
+    Args:
+        part: The object.
+        spans: Counts.
+        methods: Name of the stretch of time by method.
+    """
+
+    def __init__(self, part: Any, spans: Spans, methods: Mapping[str, str]) -> None:
+        self._part = part
+        for method, name in methods.items():
+            setattr(self, method, spans.around(name, getattr(part, method)))
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever is not timed."""
+        return getattr(self._part, name)
