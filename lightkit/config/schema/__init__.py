@@ -108,8 +108,8 @@ class Config:
     seed: int = 0
     """Seed of everything random in the run but the data split."""
     profile: bool = False
-    """Record some steps with PyTorch's profiler and tell where the time of the run goes; the results are the same. Files
-    are in `profile/` of the run's folder, details in `logger.profile`."""
+    """Record some steps with PyTorch's profiler and tell where the time of the run goes; the results are the same. The
+    files are in `profile/` of the run's folder, details in `logger.profile`."""
     trust: list[str] = field(default_factory=list)
     """Packages, modules, classes or functions that a `_target_` may name beside those of lightkit, torch, torchmetrics,
     torchvision, timm, peft and your own project. What the file of a run says here counts for nothing when it is
