@@ -149,7 +149,7 @@ def _operator_row(found: Operator, steps: int, whole: float, *, on_device: bool)
     each, cost = MILLI / steps, _cost(found, on_device=on_device)
     device = [f"{found.device_seconds * each:.3f}"] if on_device else []
     host, share = f"{found.host_seconds * each:.3f}", f"{100 * cost / whole if whole else 0.0:.1f}"
-    return [found.name, f"{found.calls / steps:g}", *device, host, share]
+    return [found.name, f"{round(found.calls / steps, 1):g}", *device, host, share]
 
 
 def _cost(found: Operator, *, on_device: bool) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -113,6 +113,11 @@ class Recorder:
         self._since, self._before = 0.0, dict[str, float]()
 
     @property
+    def _end(self) -> int:
+        """Steps up to the end of the window."""
+        return self._window.skip + self._window.warmup + self._window.steps
+
+    @property
     def whole(self) -> float:
         """Seconds since this was made, without those that recording took."""
         return perf_counter() - self._began - self._outside
@@ -126,35 +131,45 @@ class Recorder:
         Returns:
             Seconds that it took, which are no training.
         """
-        began, outside = perf_counter(), self._outside
         window, at = self._window, self._taken
         self._taken += 1
-        if window.steps and at == window.skip:
-            self._start()
-        elif self._profile is not None and at == window.skip + window.warmup + window.steps:
-            self._finish()
-        elif self._profile is not None:
-            self._profile.step()
-        if self._profile is not None and at == window.skip + window.warmup:
-            self._measure(step)
-        self._outside = outside + perf_counter() - began
-        return self._outside - outside
+        if at == self._end:
+            self._wait()
+        began = perf_counter()
+        with self._told():
+            if window.steps and at == window.skip:
+                self._start(step)
+            elif at == self._end:
+                self._finish()
+            elif self._profile is not None:
+                self._go_on(step, at)
+        took = perf_counter() - began
+        self._outside += took
+        return took
 
     def close(self) -> None:
         """After the last step: write what there is of a window that is not over."""
-        if self._profile is None:
-            if self.recorded is None and self._window.steps and self._taken <= self._window.skip:
+        self._wait()
+        began = perf_counter()
+        with self._told():
+            if self._taken > self._window.skip + self._window.warmup:
+                self._finish()
+            elif self._window.steps:
                 self._tell("profile nothing was recorded: the run ended before the steps to profile")
-            return
-        if self._taken > self._window.skip + self._window.warmup:
-            self._finish()
-            return
-        profiler, self._profile = self._profile, None
-        with suppress(*_FAILURES):
-            profiler.stop()
-        self._tell("profile nothing was recorded: the run ended before the steps to profile")
+                self._stop()
+        self._outside += perf_counter() - began
 
-    def _start(self) -> None:
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Inside, what goes wrong is told, and ends the recording."""
+        try:
+            yield
+        except _FAILURES as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            self._tell(f"profile not all of it could be recorded: {reason}")
+            self._profile, self.spans.traced = None, False
+
+    def _start(self, step: int) -> None:
         """Begin with the warm-up, or with the steps themselves where there is none."""
         if torch.autograd._profiler_enabled():
             self._tell("profile no trace: another profiler is at work in this process")
@@ -162,45 +177,52 @@ class Recorder:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell the terminal about every start and stop
         kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])
         details = self._details
-        try:
-            profiler = profile(
-                activities=kinds,
-                schedule=self._action,
-                record_shapes=details.shapes,
-                profile_memory=details.memory,
-                with_stack=details.stacks,
-            )
-            profiler.start()
-        except _FAILURES as error:
-            self._tell(f"profile no trace: PyTorch's profiler does not start: {_reason(error)}")
-            return
+        profiler = profile(
+            activities=kinds,
+            schedule=self._action,
+            record_shapes=details.shapes,
+            profile_memory=details.memory,
+            with_stack=details.stacks,
+        )
+        profiler.start()
         self._profile = profiler
+        if not self._window.warmup:
+            self._begin(step)
 
     def _action(self, number: int) -> ProfilerAction:
         return ProfilerAction.WARMUP if number < self._window.warmup else ProfilerAction.RECORD
 
-    def _measure(self, step: int) -> None:
-        """From here on the time counts; what the GPU still has to do of the steps before does not."""
-        self._wait()
+    def _go_on(self, step: int, at: int) -> None:
+        """The next step; from the first one that is kept on, the time counts."""
+        begins = at == self._window.skip + self._window.warmup
+        if begins:
+            self._wait(counted=False)  # what the GPU still has to do of the steps before is not part of it
+        self._profile.step()
+        if begins:
+            self._begin(step)
+
+    def _begin(self, step: int) -> None:
         self.spans.traced, self._first = True, step + 1
         self._since, self._before = perf_counter(), dict(self.spans.seconds)
 
+    def _stop(self) -> Any:
+        """End the recording; the profiler, if there was one."""
+        profiler, self._profile, self.spans.traced = self._profile, None, False
+        if profiler is not None:
+            profiler.stop()
+        return profiler
+
     def _finish(self) -> None:
         """Stop, and write down what was seen."""
-        self._wait()
         seconds = perf_counter() - self._since
-        self.spans.traced = False
-        steps = min(self._taken - self._window.skip - self._window.warmup, self._window.steps)
+        profiler = self._stop()
+        if profiler is None:
+            return
+        steps = min(self._taken, self._end) - self._window.skip - self._window.warmup
         host = {name: value - self._before.get(name, 0.0) for name, value in self.spans.seconds.items()}
-        profiler, self._profile = self._profile, None
-        try:
-            profiler.stop()
-            found = operators(profiler.key_averages())
-            self.recorded = Recorded(self._first, steps, seconds, host, {}, found)
-            self._write(profiler)
-            self.recorded = self.recorded._replace(device=self._on_device())
-        except _FAILURES as error:
-            self._tell(f"profile not all of it could be written: {_reason(error)}")
+        self.recorded = Recorded(self._first, steps, seconds, host, {}, operators(profiler.key_averages()))
+        self._write(profiler)
+        self.recorded = self.recorded._replace(device=self._on_device())
 
     def _write(self, profiler: Any) -> None:
         """Write the trace, whole or not at all."""
@@ -223,11 +245,10 @@ class Recorder:
             self._tell("profile no work of the GPU was seen: another profiler (nsys) may have it")
         return found
 
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            with self.spans("device"):
-                torch.cuda.synchronize(self._device)
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    def _wait(self, *, counted: bool = True) -> None:
+        """Wait for the GPU while one is profiled."""
+        if self._profile is None or self._device.type != "cuda":
+            return
+        # What the GPU failed at shows in the loop too.
+        with suppress(RuntimeError), self.spans("device") if counted else nullcontext():
+            torch.cuda.synchronize(self._device)

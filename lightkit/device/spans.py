@@ -27,7 +27,7 @@ class Spans:
         """Seconds so far by name."""
         self.traced = False
         """Whether PyTorch's profiler records; elsewhere its marks would cost more than the rest."""
-        self._nvtx, self._within = device.type == "cuda", False
+        self._nvtx, self._within = device.type == "cuda" and _has_nvtx(), False
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -90,3 +90,12 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         """Whatever is not timed."""
         return getattr(self._part, name)
+
+
+def _has_nvtx() -> bool:
+    """Whether this build of PyTorch can set ranges; one for AMD's GPUs may not."""
+    try:
+        torch.cuda.nvtx.mark("lightkit")
+    except RuntimeError:
+        return False
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,24 +41,32 @@ def profiled(
     if not cfg.get("profile"):  # not in the file of a run that began before there was such a thing
         yield Trainer
         return
-    from lightkit.device.profiling import Details, Recorder, Window
+    from lightkit.device.profiling import Recorder
     from lightkit.trainer.profiled import ProfiledTrainer
 
-    options: dict[str, Any] = to_plain(cfg.logger.get("profile")) or {}
-    details = Details(**{name: options[name] for name in DETAILS if name in options})
-    names = {"skip_steps": "skip", "warmup_steps": "warmup", "steps": "steps"}
-    window = Window(**{field: options[name] for name, field in names.items() if name in options})
-    left = max(0, parts.timetable.total_steps - state.step)
-    place, rank = folder / FOLDER, parts.engine.ranks.rank
-    fitted = window.fitted(left)
-    _announce(fitted, state.step, logger, short=fitted != window)
-    recorder = Recorder(fitted, parts.engine.device, place, tell=logger.message, details=details, rank=rank)
+    left = parts.timetable.total_steps - state.step
+    wanted, details = _settings(to_plain(cfg.logger.get("profile")) or {})
+    window = wanted.fitted(max(1, left))
+    if left > 0:
+        _announce(window, state.step, logger, short=window != wanted)
+    place, ranks = folder / FOLDER, parts.engine.ranks
+    recorder = Recorder(window, parts.engine.device, place, tell=logger.message, details=details, rank=ranks.rank)
     try:
         yield partial(ProfiledTrainer, recorder=recorder)
-    finally:
-        recorder.close()
-        if parts.engine.ranks.main:
-            _tell(recorder, place, logger, step=state.step)
+    except BaseException:
+        with suppress(OSError):  # a full disk fails here once more, and says less
+            _conclude(recorder, place, logger, step=state.step, main=ranks.main)
+        raise
+    _conclude(recorder, place, logger, step=state.step, main=ranks.main)
+
+
+def _settings(options: dict[str, Any]) -> tuple[Any, Any]:
+    """The steps to profile, and what to record of them."""
+    from lightkit.device.profiling import Details, Window
+
+    names = {"skip_steps": "skip", "warmup_steps": "warmup", "steps": "steps"}
+    window = Window(**{field: options[name] for name, field in names.items() if name in options})
+    return window, Details(**{name: options[name] for name in DETAILS if name in options})
 
 
 def _announce(window: Any, step: int, logger: Logger, *, short: bool) -> None:
@@ -72,8 +80,11 @@ def _announce(window: Any, step: int, logger: Logger, *, short: bool) -> None:
     logger.message(f"profile steps {first} to {first + window.steps - 1} will be recorded{warmup}{why}")
 
 
-def _tell(recorder: Any, place: Path, logger: Logger, *, step: int) -> None:
-    """Show the tables, and keep them in a file and in TensorBoard."""
+def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bool) -> None:
+    """Write what is left; show the tables, and keep them in a file and in TensorBoard."""
+    recorder.close()
+    if not main:
+        return
     from lightkit.device.hotspots import operators_table, stretches_table
     from lightkit.device.profiling import STRETCHES
 
