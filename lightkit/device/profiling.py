@@ -109,8 +109,8 @@ class Recorder:
         """The file of the trace, likewise."""
         self._window, self._device, self._folder, self._tell, self._rank = window, device, folder, tell, rank
         self._details, self._profile = details or Details(), None  # type: Details, Any
-        self._taken, self._first, self._began, self._outside = 0, 0, perf_counter(), 0.0
-        self._since, self._before = 0.0, dict[str, float]()
+        self._taken, self._done, self._began, self._outside = 0, 0, perf_counter(), 0.0
+        self._first, self._since, self._done_before, self._before = 0, 0.0, 0, dict[str, float]()
 
     @property
     def _end(self) -> int:
@@ -146,6 +146,10 @@ class Recorder:
         took = perf_counter() - began
         self._outside += took
         return took
+
+    def after_step(self) -> None:
+        """An optimizer step is done; of one that was broken off nobody says so."""
+        self._done += 1
 
     def close(self) -> None:
         """After the last step: write what there is of a window that is not over."""
@@ -203,7 +207,7 @@ class Recorder:
 
     def _begin(self, step: int) -> None:
         self.spans.traced, self._first = True, step + 1
-        self._since, self._before = perf_counter(), dict(self.spans.seconds)
+        self._since, self._done_before, self._before = perf_counter(), self._done, dict(self.spans.seconds)
 
     def _stop(self) -> Any:
         """End the recording; the profiler, if there was one."""
@@ -218,7 +222,7 @@ class Recorder:
         profiler = self._stop()
         if profiler is None:
             return
-        steps = min(self._taken, self._end) - self._window.skip - self._window.warmup
+        steps = max(1, self._done - self._done_before)
         host = {name: value - self._before.get(name, 0.0) for name, value in self.spans.seconds.items()}
         self.recorded = Recorded(self._first, steps, seconds, host, {}, operators(profiler.key_averages()))
         self._write(profiler)

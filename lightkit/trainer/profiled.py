@@ -50,6 +50,7 @@ class ProfiledTrainer(Trainer):
     def _step(self, batches: Iterator[Any]) -> None:
         self._clock.leave_out(self._recorder.before_step(self.state.step))
         super()._step(batches)
+        self._recorder.after_step()
 
     def _log_step(self) -> None:
         with self._recorder.spans("logging"):

@@ -51,6 +51,7 @@ def steps(made: Recorder, count: int, *, first: int = 0) -> Recorder:
         made.before_step(step)
         with made.spans("forward"):
             torch.ones(8, 8) @ torch.ones(8, 8)
+        made.after_step()
     made.close()
     return made
 
@@ -92,6 +93,17 @@ def test_a_run_that_ends_in_the_window_leaves_what_there_is(tmp_path: Path, coun
     made = steps(recorder(tmp_path), count)
     assert made.recorded is not None
     assert made.recorded.steps == kept == len(named(made, "forward"))
+
+
+def test_a_step_that_was_broken_off_is_none(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    for step in range(3):
+        made.before_step(step)
+        made.after_step()
+    made.before_step(3)
+    made.close()
+    assert made.recorded is not None
+    assert (made.recorded.first, made.recorded.steps) == (3, 1)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
