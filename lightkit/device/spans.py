@@ -76,20 +76,42 @@ class Spans:
 class Timed:
     """Stands for an object some of whose methods are timed; everything else is that of the object.
 
+    Whoever asks what it is hears the class of the object, and what is set is set there: a callback that looks around in
+    the loop finds, and changes, what it always does.
+
     Args:
         part: The object.
         spans: Counts.
         methods: Name of the stretch of time by method.
+        streams: The same for methods that give items; it is the getting of an item that is timed.
     """
 
-    def __init__(self, part: Any, spans: Spans, methods: Mapping[str, str]) -> None:
-        self._part = part
+    def __init__(
+        self, part: Any, spans: Spans, methods: Mapping[str, str], streams: Mapping[str, str] | None = None
+    ) -> None:
+        own = vars(self)
+        own["_part"] = part
         for method, name in methods.items():
-            setattr(self, method, spans.around(name, getattr(part, method)))
+            own[method] = spans.around(name, getattr(part, method))
+        for method, name in (streams or {}).items():
+            own[method] = _each(spans, name, getattr(part, method))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of the object, for `isinstance`."""
+        return type(self._part)
 
     def __getattr__(self, name: str) -> Any:
         """Whatever is not timed."""
-        return getattr(self._part, name)
+        return getattr(vars(self)["_part"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set on the object."""
+        setattr(self._part, name, value)
+
+
+def _each(spans: Spans, name: str, call: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    return lambda *args: spans.each(name, call(*args))
 
 
 def _has_nvtx() -> bool:

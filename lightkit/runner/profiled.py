@@ -36,19 +36,19 @@ def profiled(
         logger: Takes the tables.
 
     Yields:
-        The kind of trainer to use: the plain one, unless `profile` is set.
+        The kind of trainer to use: the plain one, unless `profile` is set and there are steps to do.
     """
-    if not cfg.get("profile"):  # not in the file of a run that began before there was such a thing
+    left = parts.timetable.total_steps - state.step
+    # The key is not in the file of a run that began before there was such a thing.
+    if not cfg.get("profile") or left <= 0 or state.stop_reason is not None:
         yield Trainer
         return
     from lightkit.device.profiling import Recorder
     from lightkit.trainer.profiled import ProfiledTrainer
 
-    left = parts.timetable.total_steps - state.step
     wanted, details = _settings(to_plain(cfg.logger.get("profile")) or {})
-    window = wanted.fitted(max(1, left))
-    if left > 0:
-        _announce(window, state.step, logger, short=window != wanted)
+    window = wanted.fitted(left)
+    _announce(window, state.step, logger, short=window != wanted)
     place, ranks = folder / FOLDER, parts.engine.ranks
     recorder = Recorder(window, parts.engine.device, place, tell=logger.message, details=details, rank=ranks.rank)
     try:

@@ -22,6 +22,8 @@ _TIMED = {
     "logger": dict.fromkeys(("scalars", "progress", "message", "flush"), "logging"),
 }
 """By part of the trainer: the stretch of time that each method stands for."""
+_STREAMS = {"engine": {"prefetch": "data"}}
+"""The same for methods that give items."""
 _HOOKS = ("on_fit_start", "on_step", "on_validation", "on_epoch", "on_fit_end")
 
 
@@ -39,9 +41,7 @@ class ProfiledTrainer(Trainer):
         self._recorder = recorder
         spans = recorder.spans
         for part, methods in _TIMED.items():
-            setattr(self, part, Timed(getattr(self, part), spans, methods))
-        prefetch = self.engine.prefetch
-        self.engine.prefetch = lambda batches: spans.each("data", prefetch(batches))
+            setattr(self, part, Timed(getattr(self, part), spans, methods, _STREAMS.get(part)))
         hooks = dict.fromkeys(_HOOKS, "callbacks")
         timed: dict[int, Any] = {id(callback): Timed(callback, spans, hooks) for callback in self.callbacks}
         self._on_step = [timed[id(callback)] for callback in self._on_step]

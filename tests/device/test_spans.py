@@ -125,5 +125,8 @@ def test_a_timed_object_is_the_object_but_for_the_time(clock: Clock) -> None:
     assert (timed.work(2, twice=True), timed.rest(), timed.size) == (4, "rested", 3)
     assert timed.work.__doc__ == "Works."
     assert spans.seconds == {"forward": 1.0}
+    assert isinstance(timed, Part)
+    timed.size = 4
+    assert timed._part.size == timed.size == 4
     with pytest.raises(AttributeError, match="nothing"):
         _ = timed.nothing

@@ -167,8 +167,10 @@ def test_profiling_may_begin_or_end_with_a_resume(tmp_path: Path) -> None:
     assert "profile: False before, True from now on" in log
     Runner(load_run(tmp_path / "run", ["trainer.epochs=3", "profile=false"]).cfg, tmp_path / "run").run(resume=True)
     assert len(traces(tmp_path / "run")) == 1
+    before = summary(tmp_path / "run")
     finished = Runner(load_run(tmp_path / "run", ["profile=true"]).cfg, tmp_path / "run").run(resume=True)
-    assert finished["status"] == "finished"  # nothing is left to be profiled
+    assert finished["status"] == "finished"
+    assert summary(tmp_path / "run") == before  # nothing was left to be profiled
     assert len(traces(tmp_path / "run")) == 1
 
 

@@ -102,6 +102,23 @@ def test_hooks_that_nobody_has_cost_nothing_here_either(tmp_path: Path, monkeypa
     assert len(under.callbacks) == 2
 
 
+def test_a_callback_that_looks_around_finds_and_changes_what_it_always_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Meddling(Callback):
+        def on_step(self, trainer: Any) -> None:
+            assert [type(found) for found in trainer.callbacks if isinstance(found, Meddling)]
+            assert isinstance(trainer.average, Ema)
+            trainer.average.decay = 0.5
+
+    plain = made(monkeypatch, None, callbacks=[Meddling()], ema=True)
+    under = made(monkeypatch, recorder(tmp_path), callbacks=[Meddling()], ema=True)
+    plain.fit()
+    under.fit()
+    loggers: list[Any] = [plain.logger, under.logger]
+    assert loggers[0].series("val/loss") == loggers[1].series("val/loss")
+
+
 def test_an_error_in_the_window_leaves_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Callback):
         def on_step(self, trainer: Any) -> None:
