@@ -30,8 +30,8 @@ class Outcome:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: many tests wait for a process, a disk or a time limit."""
-    return (os.cpu_count() or 1) + 1
+    """More than there are processors: many tests wait for a process, a disk or a time limit."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
