@@ -1,4 +1,4 @@
-"""What the benchmarks for a GPU share: the cases, the loop by hand, a run of lightkit, and clocks that wait for the GPU.
+"""What the benchmarks for a GPU share: the cases, the loop by hand, a run of lightkit, and clocks that wait.
 
 Everyone starts from the same weights, gets the same samples in the same order, and steps with AdamW. A clock is started
 after steps that warm up, and read once more after the last one; each time the GPU has finished what it was given.
@@ -171,7 +171,8 @@ def lightkit(work: Work, *switches: str) -> Sample:
         "data.split.by=ordered", "data.split.val=0", "data.split.test=0", f"data.batch_size={work.case.batch}",
         *work.case.overrides(),
         "optim=adamw", f"optim.lr={RATE}", "optim.weight_decay=0.01", "scheduler=constant", "checkpoint=none",
-        f"device={work.device}", f"device.precision={work.precision}", f"device.cudnn_benchmark={work.device == 'cuda'}",
+        f"device={work.device}", f"device.precision={work.precision}",
+        f"device.cudnn_benchmark={work.device == 'cuda'}",
         *switches,
         "metrics=none", "metrics.monitor=train/loss", f"logger.every_steps={LOG_STEPS}", f"seed={SEED}",
         "trainer.epochs=1", "trainer.test=none", "logger.console.style=quiet",
@@ -199,17 +200,16 @@ def by_hand(work: Work, change: Callable[[nn.Module], Any] = lambda model: model
     model = weights_channels_last(model) if work.case.images else model
     call, criterion, sample = change(model), nn.CrossEntropyLoss(), Sample()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01, fused=True)
-    losses, step = torch.zeros(work.steps + work.warm, device=work.device), 0
+    losses = torch.zeros(work.steps + work.warm, device=work.device)
     model.train()
-    for x, y in batches(work):
+    for step, (x, y) in enumerate(batches(work), start=1):
         with _autocast(work):
             output = call(x)
         loss = criterion(output.float(), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses[step] = loss.detach()
-        step += 1
+        losses[step - 1] = loss.detach()
         if step == max(work.warm, 1):
             finish(work.device)
             sample.__enter__()

@@ -51,7 +51,11 @@ CASES = [
 
 def measure(work: Work, *, rounds: int, least: float | None) -> bool:
     """Measure one network; returns whether the bar holds."""
-    results = interleave({LIGHTKIT: partial(lightkit, work), HAND: partial(by_hand, work)}, rounds=rounds, warm_ups=int(work.device == "cuda"))
+    results = interleave(
+        {LIGHTKIT: partial(lightkit, work), HAND: partial(by_hand, work)},
+        rounds=rounds,
+        warm_ups=int(work.device == "cuda"),
+    )
     check_same(results, **SAME)
     show(work.case.title, results, HAND, per=work.steps)
     return judge(work.case.title, results, LIGHTKIT, base=HAND, least=least)
