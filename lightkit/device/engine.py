@@ -133,9 +133,9 @@ class Engine:
         """Move a loss to the main device; it is computed in fp32 at least."""
         return self.precision.place_loss(loss)
 
-    def implementation(self, model: nn.Module) -> dict[str, bool]:
-        """Arguments for the optimizer of a placed model, as far as it takes them and nobody set them."""
-        return arguments(self.switches.optimizer, model, self.device)
+    def implementation(self, model: nn.Module, kind: str = "AdamW") -> dict[str, bool]:
+        """Arguments for the optimizer of a placed model, as far as a class of that name takes them."""
+        return arguments(self.switches.optimizer, model, self.device, kind=kind)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The placed model as the loop calls it."""
