@@ -201,6 +201,9 @@ def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> 
     if name == "mps" or (isinstance(name, str) and name.startswith("cuda:")):
         what = "one device cannot be that of several processes; each takes the GPU of its own number"
         report.add(("device", "name"), what, received=name, choices=("auto", "cuda", "cpu"))
+    if "MIG-" in str(device.get("gpus")):
+        what = f"{count} processes (device.nproc) need a whole GPU each: NVIDIA connects no MIG instances"
+        report.add(("device", "gpus"), what, received=device["gpus"], fix="device.nproc=1 device.parallel=none")
     for key in ("batch_size", "eval_batch_size"):
         size = data.get(key)
         if isinstance(size, int) and 1 <= size < count:

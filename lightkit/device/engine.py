@@ -43,7 +43,8 @@ class Engine:
 
     Args:
         name: Device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
-        gpus: GPUs to see, by their physical numbers, or `auto:N`; None sees all. The CPU and Apple's GPU ignore it.
+        gpus: GPUs to see, by their physical numbers or UUIDs, or `auto:N`; None sees all. The CPU and Apple's GPU
+            ignore it.
         precision: `fp32`, `tf32`, `bf16`, `fp16`, `bf16-true` or `fp64`.
         parallel: `none`, `dp`, `ddp` or `fsdp`.
         parallel_options: Settings of `ddp` or `fsdp`.
@@ -64,7 +65,7 @@ class Engine:
         self,
         name: str = "cpu",
         *,
-        gpus: Sequence[int] | str | None = None,
+        gpus: Sequence[int | str] | str | None = None,
         precision: str = "fp32",
         parallel: str = "none",
         parallel_options: Mapping[str, Any] | None = None,

@@ -22,6 +22,10 @@ def test_two_processes_compose() -> None:
         (["device=ddp", "device.name=mps"], r"device\.name: one device cannot be"),
         (["device=ddp", "device.nproc=9", "data.batch_size=8"], r"data\.batch_size: 9 processes (.|\n)*at least 9"),
         (["device=ddp", "data.eval_batch_size=1"], r"data\.eval_batch_size: 2 processes \(device\.nproc\) share each"),
+        (
+            ["device=ddp", "device.gpus=[MIG-1,MIG-2]"],
+            r"device\.gpus: 2 processes \(device\.nproc\) need a whole GPU each",
+        ),
         (["device=ddp", "device.nproc=0"], r"device\.nproc: out of range"),
         (["device.ddp.bucket_mib=0"], r"device\.ddp\.bucket_mib: out of range"),
         (["device.ddp.timeout_seconds=-1"], r"device\.ddp\.timeout_seconds: out of range"),
