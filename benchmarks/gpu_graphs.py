@@ -46,7 +46,7 @@ CASES = [
 
 
 def compiled(model: nn.Module) -> Callable[..., torch.Tensor]:
-    """The model as `torch.compile` has it; its outputs are copied before the next step overwrites them."""
+    """The model as `torch.compile` has it; nobody keeps its outputs, which the next step overwrites."""
     found: Callable[..., torch.Tensor] = torch.compile(model, **compiling._backend("reduce-overhead", graphs=False))
     return found
 
