@@ -357,4 +357,5 @@ def test_what_a_watch_needs_is_imported_before_the_thread(tmp_path: Path, monkey
     assert preloaded == []
     Setup(tmp_path, gpus=(0,))
     assert preloaded == [True]
+    module.Host(tmp_path)
     assert "psutil" in sys.modules
