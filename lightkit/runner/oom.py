@@ -126,7 +126,7 @@ class Scene:
             found.append("device.batch_size=auto, which finds the largest for a new run")
         if device.precision in ("fp32", "tf32"):
             found.append("device.precision=bf16")
-        if pattern is not None and not device.activation_checkpointing and device.parallel != "fsdp":
+        if pattern is not None and not device.activation_checkpointing:
             found.append(f'device.activation_checkpointing=["{pattern}"]')
         if device.parallel == "ddp":
             found.append("device.parallel=fsdp")
