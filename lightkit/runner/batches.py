@@ -185,7 +185,7 @@ class Asked:
         """
         rows, given = int(facts["rows"]), int(self.cfg.data.batch_size)
         if self.largest:
-            return steps_up_to(max(rows, self.ranks), least=self.ranks)
+            return steps_up_to(rows, least=self.ranks) or [self.ranks]
         found = parts(self.effective, least=self.ranks)
         if not self.cfg.data.drop_last:
             return found

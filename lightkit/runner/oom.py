@@ -15,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
 from lightkit.data.probe import small_batch
 from lightkit.device.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
-from lightkit.device.memory import Memory, in_gib, memory_of
+from lightkit.device.memory import Memory, available_memory, in_gib, memory_of
 from lightkit.finetune.proof.state_sizes import state_sizes
 from lightkit.trainer import State
 
@@ -25,8 +25,10 @@ _SHOWN = 4
 """Modules that are named, the largest first."""
 _SHARE = 0.02
 """Share of the activations below which a module is not worth a word."""
-_MOST_PARAMETERS = 200_000_000
-"""Parameters up to which a step is done again with values on the CPU, where it cannot be done without them."""
+_LARGEST = 2**30
+"""Bytes of weights up to which a step is done again with values on the CPU, where it cannot be done without them."""
+_ROOM = 4
+"""How many times the weights must be free there."""
 _FROM_WORKER = "Caught "
 _VALIDATION, _EVALUATION = "trainer.loop._validate", ("trainer.evaluate.evaluate", "runner.evaluation.evaluate_split")
 _STEP = "trainer.loop._step"
@@ -109,7 +111,8 @@ class Scene:
         known["recomputed"] = list(self.cfg.device.activation_checkpointing)
         with suppress(Exception):
             return activations(parts.model, batch, step, device=engine.device, context=engine.autocast, **known)
-        if sum(weight.numel() for weight in parts.model.parameters()) > _MOST_PARAMETERS:
+        weights, room = bytes_of([*parts.model.parameters()]), available_memory() or 0
+        if weights > _LARGEST or _ROOM * weights > room:
             return {}
         return measured(parts.model, batch, step, **known)
 

@@ -115,6 +115,7 @@ def test_max_says_that_the_learning_rate_means_something_else(model: Callable[..
 def test_max_is_no_larger_than_the_training_split(model: Callable[..., Model]) -> None:
     model()
     assert find_batch(config("device.batch_size=max")).size == 120
+    assert Asked(config("device.batch_size=max"), ranks=3).sizes({"rows": 3}) == [3]
 
 
 def test_with_drop_last_the_same_samples_are_left_out(model: Callable[..., Model]) -> None:
@@ -235,7 +236,7 @@ def test_the_run_has_the_numbers_in_place_of_the_question(halves: None, tmp_path
     assert re.search(r"model .*\n.*batch   8 x 2 accumulated", log)
 
 
-@pytest.mark.parametrize("again", [[], ["device.batch_size=auto"], ["device.batch_size=max"]])
+@pytest.mark.parametrize("again", [[], ["device.batch_size=max"]])
 def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
     halves: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: list[str]
 ) -> None:
