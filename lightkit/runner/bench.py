@@ -32,6 +32,8 @@ STEPS = 2
 """Optimizer steps at each size: with the second one the optimizer has its state from the beginning."""
 _MOST_SKIPPED = 16
 """Steps that a loss scale may take to come down to where the optimizer steps at all."""
+_LIBRARIES = 256 << 20
+"""Bytes of memory of the machine that a run takes for what it imports and these steps do not: TensorBoard, figures."""
 _VICTIM = "1000"
 """What tells Linux to end this process, and no other one, where memory runs out all the same."""
 
@@ -140,7 +142,7 @@ class Bench:
         return self._base + bytes_of(list(trained)) + bytes_of(dict(self.parts.optimizer.state))
 
     def _beside(self, batch_bytes: int) -> int:
-        """Bytes that the run needs and these steps do not: copies of the state, batches of loader processes."""
+        """Bytes that the run needs and these steps do not: copies of the state, batches ahead, libraries."""
         cfg, parts = self.cfg, self.parts
         state = bytes_of([*parts.model.state_dict().values(), dict(parts.optimizer.state), parts.average.state_dict()])
         copies = 3 if cfg.trainer.nonfinite.action == "rollback" else 0
@@ -150,7 +152,7 @@ class Bench:
             return copies * state + exchanged
         copies += bool(cfg.checkpoint.enabled and cfg.checkpoint.asynchronous)
         ahead = cfg.data.num_workers * cfg.data.prefetch_factor * batch_bytes
-        return copies * state + exchanged + ahead
+        return copies * state + exchanged + ahead + _LIBRARIES
 
 
 def _iterated(loader: Loader, engine: Engine | None = None) -> Batches:
