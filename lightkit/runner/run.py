@@ -182,8 +182,9 @@ class Runner:
     def _record(self, parts: Components) -> list[str]:
         """Write down what is about to run; returns what of it differs from the part of the run before."""
         before = self._place.facts()
-        device, data = parts.engine.describe(parts.optimizer), parts.data.info.fingerprint
-        self._place.record(self.cfg, self.overrides, device=device, visible=parts.engine.mapping, data=data)
+        info, facts = parts.data.info, {"device": parts.engine.describe(parts.optimizer)}
+        facts |= {"vocabulary": info.vocabulary} if info.vocabulary else {}
+        self._place.record(self.cfg, self.overrides, visible=parts.engine.mapping, data=info.fingerprint, **facts)
         if parts.store:
             parts.store.prepare()
         return differences(before, self._place.facts()) if before else []
