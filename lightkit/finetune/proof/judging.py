@@ -6,14 +6,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lightkit.common.modules import inside, parent_of
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.proof.gradients import Gradients
 from lightkit.finetune.proof.parts import Part, statistics
+from lightkit.finetune.proof.plan import own_rate
 from lightkit.finetune.proof.prints import Prints
-from lightkit.finetune.proof.wording import some
+from lightkit.finetune.proof.wording import rate, some
 
 EARLY = (2, 4, 8, 16, 32)
 SURE = 3
@@ -103,7 +105,7 @@ class Watch:
             line = f"{part.name}: {self._why(part)}" + ("" if moved else ", and it did not move")
             (notes if self.gradients.broken else told).append(f"{line}: {some(filled)}")
         elif not moved and part.name not in self.idle:
-            told.append(f"{part.name}: should move but did not, although gradients reached it: {some(filled)}")
+            told.append(f"{part.name}: should move but did not, {self._stuck(part, filled)}: {some(filled)}")
         elif quiet:
             notes.append(f"{part.name}: no gradient reached {some(quiet)}")
         return faults, notes
@@ -140,6 +142,16 @@ class Watch:
     def _why(self, part: Part) -> str:
         some_came = self.gradients.touched & set(part.names)
         return "only gradients of 0 reached it" if some_came else "no gradient reached it"
+
+    def _stuck(self, part: Part, names: Collection[str]) -> str:
+        """Why parameters with gradients stay: steps below the resolution of their numbers, or nobody knows."""
+        given, parameters = max(own_rate(part.group), float(part.group["lr"])), dict(self.model.named_parameters())
+        largest = max((parameters[name].detach() for name in names), key=lambda tensor: float(tensor.abs().max()))
+        size = float(largest.abs().max())
+        if given < torch.finfo(largest.dtype).eps * size:
+            kind = str(largest.dtype).removeprefix("torch.")
+            return f"as a learning rate of {rate(given)} is too small to change {kind} weights of {size:.2g}; raise it"
+        return "although gradients reached it"
 
     def _filled(self, part: Part) -> list[str]:
         """Names of its parameters that have elements."""
