@@ -50,8 +50,8 @@ def check_vocabulary(path: Path, info: DataInfo, *, key: str) -> None:
         key=key,
         expected=f"the {len(info.vocabulary)} tokens of this data; not in the weights: {_some(info.vocabulary, known)}",
         received=f"{same}; not in this data: {_some(known, info.vocabulary)}",
-        fix=f"the base's own in a YAML file of yours, {_as_yaml(known, run)}; or train the base with one for all texts, "
-        "such as data.dataset.vocabulary=ascii",
+        fix=f"the base's own in a YAML file of yours, {_as_yaml(known, run)}; "
+        "or train the base with one for all texts, such as data.dataset.vocabulary=ascii",
     )
 
 

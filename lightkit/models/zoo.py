@@ -104,7 +104,7 @@ def timm_model(
 
 
 def _new_classifier(model: nn.Module, num_classes: int) -> tuple[str, ...]:
-    """Names of the parameters of a classifier that timm left out of the weights: it does where the classes are others."""
+    """Names of the parameters of a classifier whose weights timm left out, as it does where the classes are others."""
     facts: Any = getattr(model, "pretrained_cfg", None) or {}
     classifiers = facts.get("classifier") or ()
     if facts.get("num_classes") == num_classes:

@@ -182,9 +182,10 @@ class Runner:
     def _record(self, parts: Components) -> list[str]:
         """Write down what is about to run; returns what of it differs from the part of the run before."""
         before = self._place.facts()
-        info, facts = parts.data.info, {"device": parts.engine.describe(parts.optimizer)}
-        facts |= {"vocabulary": info.vocabulary} if info.vocabulary else {}
-        self._place.record(self.cfg, self.overrides, visible=parts.engine.mapping, data=info.fingerprint, **facts)
+        engine, info = parts.engine, parts.data.info
+        known: dict[str, Any] = {"vocabulary": info.vocabulary} if info.vocabulary else {}
+        device = {"device": engine.describe(parts.optimizer), "visible": engine.mapping}
+        self._place.record(self.cfg, self.overrides, **device, data=info.fingerprint, **known)
         if parts.store:
             parts.store.prepare()
         return differences(before, self._place.facts()) if before else []

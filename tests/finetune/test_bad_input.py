@@ -337,7 +337,17 @@ def test_several_mistakes_are_told_at_once(cli: Cli, project: Path) -> None:
 def test_base_weights_of_another_shape(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
     path = f"finetune.weights.path={bases['cnn']}"
     done = cli("train", *options("cnn", "full", path, "model.channels=[8,12]"))
-    check(done, project, ["the weights were not loaded", "stages.1.conv0.weight", "12×8×3×3", "16×8×3×3", "finetune.weights.strict=matching"])
+    check(
+        done,
+        project,
+        [
+            "the weights were not loaded",
+            "stages.1.conv0.weight",
+            "12×8×3×3",
+            "16×8×3×3",
+            "finetune.weights.strict=matching",
+        ],
+    )
     done = cli("train", *options("resnet18", "full", path))
     check(done, project, ["the weights were not loaded", "missing", "conv1.weight"])
 

@@ -17,7 +17,14 @@ from tests.finetune.whole import MODELS, SHORT, run
 pytestmark = pytest.mark.usefixtures("hasty")
 
 TEXT = ("data=text", "data.dataset.context_length=8", "data.split.val=0.2", "data.split.test=0")
-SMALL = ("model=transformer_lm", "model.dim=8", "model.depth=1", "model.heads=1", "trainer.steps=2", "trainer.epochs=null")
+SMALL = (
+    "model=transformer_lm",
+    "model.dim=8",
+    "model.depth=1",
+    "model.heads=1",
+    "trainer.steps=2",
+    "trainer.epochs=null",
+)
 
 
 def text_run(folder: Path, letters: str, *overrides: str) -> Path:
