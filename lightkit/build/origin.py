@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
@@ -14,11 +15,13 @@ from yaml import YAMLError
 
 from lightkit.common.errors import UserError
 from lightkit.config.project import located
-from lightkit.data import DataInfo
+from lightkit.data import Data, DataInfo
+from lightkit.data.normalize import Normalizer
 from lightkit.data.text import UNKNOWN
 
 _CONFIG, _FACTS = "config.yaml", "environment.json"
 _SHOWN, _WRITTEN = 10, 200
+_UNKNOWN: Any = object()
 
 
 def run_of(path: Path) -> Path | None:
@@ -62,6 +65,40 @@ def embeds_tokens(model: nn.Module, info: DataInfo, names: Collection[str]) -> b
     return any(f"{path}.weight" in names and size == info.vocab_size for path, size in sizes.items())
 
 
+def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
+    """The scaling that `data.normalize=base` takes over; None where the base left its inputs as they were.
+
+    Args:
+        cfg: The configuration.
+        folder: That of a run that has begun, which keeps the scaling itself; None asks the base.
+
+    Raises:
+        UserError: There is no base that knows its scaling.
+    """
+    path = cfg.finetune.get("weights", {}).get("path")
+    run = run_of(located(path)) if path else None
+    kept = next((facts["scaling"] for facts in map(_facts, (folder, run)) if "scaling" in facts), _UNKNOWN)
+    if kept is None or (kept is _UNKNOWN and run and _scaling(run) == "none"):
+        return None
+    try:
+        return Normalizer(torch.tensor(kept["shift"]), torch.tensor(kept["scale"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            "it is not known how the base scaled its inputs",
+            key="data.normalize",
+            expected="finetune.weights.path in the folder of a run of lightkit that keeps its scaling",
+            received=path,
+            fix="data.normalize=standard, or another that is fitted on the rows of this run",
+        ) from error
+
+
+def facts_of(data: Data) -> dict[str, Any]:
+    """What a run writes down of its data for those that will be fine-tuned from it."""
+    found: dict[str, Any] = {"vocabulary": data.info.vocabulary} if data.info.vocabulary else {}
+    state = data.normalizer.state_dict() if data.normalizer else None
+    return {**found, "scaling": state and {name: tensor.tolist() for name, tensor in state.items()}}
+
+
 def scaling_note(cfg: DictConfig, rows: int) -> str | None:
     """A line for people where a run scales its inputs in another way than the one its weights come from did.
 
@@ -74,9 +111,11 @@ def scaling_note(cfg: DictConfig, rows: int) -> str | None:
     before, now = _scaling(run) if run else None, cfg.data.normalize
     if before is None or before == now == "none":
         return None
+    if now == "base":
+        return f"inputs are scaled as those of the base were (data.normalize={before})"
     if before != now:
         return f"the base saw its inputs with data.normalize={before}, this run has {now}"
-    return f"data.normalize={now} is fitted on the {rows:,} training rows of this run, not taken over from the base"
+    return f"data.normalize={now} is fitted on the {rows:,} training rows of this run; base takes over that of the base"
 
 
 def _scaling(run: Path) -> str | None:
@@ -87,9 +126,9 @@ def _scaling(run: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _facts(run: Path) -> dict[str, Any]:
+def _facts(run: Path | None) -> dict[str, Any]:
     try:
-        found = json.loads((run / _FACTS).read_text(encoding="utf-8"))
+        found = json.loads((run / _FACTS).read_text(encoding="utf-8")) if run else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lightkit.build import Components, Network, build, build_engine, build_network, build_splits
@@ -148,6 +148,6 @@ def measuring(cfg: DictConfig, folder: Path) -> Iterator[Measure]:
 def _surroundings(cfg: DictConfig) -> tuple[Engine, DataInfo]:
     """What a network is built with: the device room, and the sizes of the data."""
     engine = build_engine(cfg)
-    data = build_splits(cfg, engine)
+    data = build_splits(OmegaConf.merge(cfg, {"data": {"normalize": "none"}}), engine)  # type: ignore[arg-type]
     data.close()
     return engine, data.info

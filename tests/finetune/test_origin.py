@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from lightkit.build.origin import check_vocabulary, run_of, scaling_note
+from lightkit.build import build
+from lightkit.build.origin import check_vocabulary, run_of, scaling_note, scaling_of_base
 from lightkit.common.errors import UserError
-from lightkit.config import compose
+from lightkit.config import compose, load_run
 from lightkit.data import DataInfo
+from lightkit.data.normalize import Normalizer
 from tests.finetune.whole import MODELS, SHORT, run
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -101,6 +106,7 @@ def test_the_run_that_a_file_lies_in(tmp_path: Path, place: str) -> None:
         ("image", "image", "data.normalize=image is fitted on the 1,200 training rows of this run"),
         ("standard", "none", "the base saw its inputs with data.normalize=standard, this run has none"),
         ("none", "minmax", "the base saw its inputs with data.normalize=none, this run has minmax"),
+        ("image", "base", "inputs are scaled as those of the base were (data.normalize=image)"),
     ],
 )
 def test_inputs_scaled_in_another_way_are_told(tmp_path: Path, before: str, now: str, expected: str | None) -> None:
@@ -119,3 +125,72 @@ def test_a_file_of_others_says_nothing_of_scaling(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("data: 3")
     assert scaling_note(cfg, 10) is None
     assert scaling_note(compose(list(MODELS["cnn"])).cfg, 10) is None
+
+
+# Scaling
+
+
+def test_the_scaling_of_the_base_is_taken_over_and_kept(tmp_path: Path) -> None:
+    base = run(tmp_path / "base", *SHORT, *MODELS["mlp"], "trainer.epochs=1", "data.normalize=standard")
+    few = [*SHORT, *MODELS["mlp"], "finetune=full", f"finetune.weights.path={base}", "data.split.per_class=3"]
+    own, same = (run(tmp_path / f"as-{kind}", *few, f"data.normalize={kind}") for kind in ("minmax", "base"))
+    assert scaling(same) == scaling(base) != scaling(own)
+    assert "inputs are scaled as those of the base were (data.normalize=standard)" in (same / "run.log").read_text()
+    expected = inputs(base)
+    assert torch.equal(inputs(same), expected)
+    shutil.rmtree(base)  # a finished run needs its base no more
+    assert torch.equal(inputs(same), expected)
+    again = run(tmp_path / "again", *few[:-2], f"finetune.weights.path={same}", "data.normalize=base")
+    assert scaling(again) == scaling(same)
+
+
+def scaling(folder: Path) -> object:
+    return json.loads((folder / "environment.json").read_text())["scaling"]
+
+
+def inputs(folder: Path) -> Tensor:
+    """The first batch of the test split, as a finished run sees it."""
+    parts = build(load_run(folder).cfg, folder, pretrained=False)
+    with closing(parts.data):
+        assert parts.data.test is not None
+        return next(iter(parts.data.test.epoch(0)))[0]
+
+
+def test_a_base_without_scaling_leaves_inputs_as_they_are(tmp_path: Path) -> None:
+    base = run(tmp_path / "base", *SHORT, *MODELS["mlp"], "trainer.epochs=1", "data.normalize=none")
+    path = f"finetune.weights.path={base}"
+    same = run(tmp_path / "same", *SHORT, *MODELS["mlp"], "finetune=full", path, "data.normalize=base")
+    assert scaling(base) is scaling(same) is None
+    assert torch.equal(inputs(base), inputs(same))
+
+
+def test_a_base_that_does_not_know_its_scaling(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").touch()
+    asked = [*MODELS["mlp"], "data.normalize=base"]
+    with pytest.raises(UserError, match="it is not known how the base scaled its inputs"):
+        scaling_of_base(compose(asked).cfg, None)
+    cfg = compose([*asked, f"finetune.weights.path={tmp_path}/weights.pt"]).cfg
+    with pytest.raises(UserError, match="fix: +data.normalize=standard"):
+        scaling_of_base(cfg, None)
+    (tmp_path / "config.yaml").write_text("data: {normalize: minmax}")  # of an older lightkit
+    with pytest.raises(UserError, match="it is not known"):
+        scaling_of_base(cfg, None)
+    (tmp_path / "environment.json").write_text('{"scaling": {"shift": [1.0], "scale": "two"}}')
+    with pytest.raises(UserError, match="it is not known"):
+        scaling_of_base(cfg, None)
+    (tmp_path / "config.yaml").write_text("data: {normalize: none}")
+    (tmp_path / "environment.json").unlink()
+    assert scaling_of_base(cfg, None) is None
+
+
+@pytest.mark.parametrize(
+    ("shift", "shape", "fits"),
+    [((3,), (3,), True), ((3, 1, 1), (3, 8, 8), True), ((), (3,), True), ((4,), (3,), False), ((3, 1, 1), (3,), False)],
+)
+def test_a_scaling_is_for_inputs_of_its_shape(shift: tuple[int, ...], shape: tuple[int, ...], fits: bool) -> None:
+    normalizer = Normalizer(torch.zeros(shift), torch.ones(shift))
+    if fits:
+        assert normalizer.suited(shape) is normalizer
+    else:
+        with pytest.raises(UserError, match="this scaling is for inputs of another shape"):
+            normalizer.suited(shape)
