@@ -17,6 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.data import DataInfo
 from lightkit.data.normalize import Normalizer
+from lightkit.runner import Runner
 from tests.finetune.whole import MODELS, SHORT, run
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -60,6 +61,15 @@ def test_other_characters_are_refused(tmp_path: Path, base: Path) -> None:
         text_run(tmp_path / "fewer", "abz", "finetune=full", f"finetune.weights.path={run_file(base)}")
     with pytest.raises(UserError, match=r"finetune\.distill\.teacher: the weights belong to another vocabulary"):
         text_run(tmp_path / "student", "abxy", f"finetune.distill.teacher={base}")
+
+
+def test_a_run_is_not_measured_on_other_characters(tmp_path: Path, base: Path) -> None:
+    (tmp_path / "other.txt").write_text("abxy" * 40, encoding="utf-8")
+    path = f"data.dataset.path={tmp_path}/other.txt"
+    with pytest.raises(UserError, match=r"data\.dataset: the weights belong to another vocabulary"):
+        Runner(load_run(base, [path]).cfg, base).evaluate("val")
+    shared = load_run(base, [path, "data.dataset.vocabulary=abcd"]).cfg
+    assert Runner(shared, base).evaluate("val")["val/bits_per_character"] > 0
 
 
 def run_file(folder: Path) -> Path:
