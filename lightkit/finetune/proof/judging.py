@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lightkit.common.modules import inside, parent_of
+from lightkit.common.shards import is_shard, settle
+from lightkit.common.shards import part as piece
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.proof.gradients import Gradients
 from lightkit.finetune.proof.parts import Part, statistics
 from lightkit.finetune.proof.plan import own_rate
 from lightkit.finetune.proof.prints import Prints
+from lightkit.finetune.proof.witnesses import Alone, Witnesses
 from lightkit.finetune.proof.wording import rate, some
 
 EARLY = (2, 4, 8, 16, 32)
@@ -43,6 +47,8 @@ class Watch:
     """Lines that have been reported."""
     checks: list[int] = field(default_factory=lambda: list(EARLY))
     """Steps of the phase after which to look early."""
+    witnesses: Witnesses = field(default_factory=Alone)
+    """The processes that look together."""
 
     def __post_init__(self) -> None:
         self.prints = Prints(tensors(self.model))
@@ -59,7 +65,16 @@ class Watch:
         """
         frozen = {name for part in self.parts if not part.trains for name in part.names}
         now = {n: t for n, t in tensors(self.model).items() if not resting or n in frozen or n in self.still}
-        return self.prints.changed(Prints(now))
+        found = self.prints.changed(Prints(now))
+        # What other processes have as a whole too, rank 0 overwrites with its own.
+        return set(self.witnesses.unite(n for n in sorted(found) if self.witnesses.main or is_shard(now[n])))
+
+    def read(self) -> None:
+        """Bring what is known of the gradients up to date, in all processes."""
+        seen, unite = self.gradients, self.witnesses.unite
+        seen.read()
+        seen.reached, seen.touched = set(unite(sorted(seen.reached))), set(unite(sorted(seen.touched)))
+        seen.broken = bool(unite(["broken"] if seen.broken else []))
 
     def stirred(self, changed: Collection[str]) -> list[str]:
         """What should rest but moved, one line each with the names."""
@@ -146,11 +161,15 @@ class Watch:
     def _stuck(self, part: Part, names: Collection[str]) -> str:
         """Why parameters with gradients stay: steps below the resolution of their numbers, or nobody knows."""
         given, parameters = max(own_rate(part.group), float(part.group["lr"])), dict(self.model.named_parameters())
-        largest = max((parameters[name].detach() for name in names), key=lambda tensor: float(tensor.abs().max()))
-        size = float(largest.abs().max())
-        if given < torch.finfo(largest.dtype).eps * size:
-            kind = str(largest.dtype).removeprefix("torch.")
-            return f"as a learning rate of {rate(given)} is too small to change {kind} weights of {size:.2g}; raise it"
+        held = [own for own in (piece(parameters[name].detach()) for name in names) if own.numel()]
+        size, kind = max(
+            ((float(own.abs().max()), own.dtype) for own in held), default=(0.0, torch.float32), key=itemgetter(0)
+        )
+        if given < torch.finfo(kind).eps * size:
+            # Processes that hold other parts would each name another size.
+            of_size = "of such a size" if any(map(is_shard, parameters.values())) else f"of {size:.2g}"
+            numbers = f"{str(kind).removeprefix('torch.')} weights {of_size}"
+            return f"as a learning rate of {rate(given)} is too small to change {numbers}; raise it"
         return "although gradients reached it"
 
     def _filled(self, part: Part) -> list[str]:
@@ -168,5 +187,6 @@ class Watch:
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name."""
+    """Parameters and buffers by name, of a model of shards the shards."""
+    settle(model)
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
