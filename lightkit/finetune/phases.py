@@ -186,8 +186,8 @@ def make_phases(
 def resting_norms(model: nn.Module, trained: Collection[str], names: Names, *, bn: str) -> frozenset[str]:
     """Paths of the norm layers with statistics in frozen parts, which are to be held in eval mode.
 
-    One with a weight is frozen when its weight is. So with BitFit (https://arxiv.org/abs/2106.10199) only biases change:
-    statistics that go on would change more than these.
+    One with a weight is frozen when its weight is, so that with BitFit (https://arxiv.org/abs/2106.10199) only biases
+    change: statistics that go on would change more than these.
 
     Args:
         model: The network.
