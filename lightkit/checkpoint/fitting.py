@@ -75,6 +75,7 @@ def fit(
     strict: str = "exact",
     head: str = "refuse",
     head_name: str | None = None,
+    asked: str = "",
 ) -> Report:
     """Copy tensors into a model by name. What is refused changes nothing.
 
@@ -87,6 +88,7 @@ def fit(
         head: What becomes of the last layer. `keep` takes what fits and leaves the rest as the model was built, `reset`
             leaves all of it so, `refuse` refuses a last layer that does not fit.
         head_name: Name of the last layer's module; None goes by the usual names, or takes the last module.
+        asked: What stands before `strict` and `head` where a user gives them, for the message: `finetune.weights.`.
 
     Raises:
         UserError: The weights do not fit; the message lists the names.
@@ -97,7 +99,8 @@ def fit(
     there, prefix = _aligned(state, here)
     under = _head_prefix(list(here), head_name)
     report = _compared(here, there, Report(source, prefix=prefix), under=under, head=head)
-    _refuse(report, strict, head_fits=head != "refuse" or not any(name.startswith(under) for name in report.reshaped))
+    fits = head != "refuse" or not any(name.startswith(under) for name in report.reshaped)
+    _refuse(report, strict, head_fits=fits, fix=_advice(report, strict, head, asked))
     with torch.no_grad():
         for name in report.loaded:
             here[name].copy_(there[name])
@@ -178,7 +181,17 @@ def _really_missing(
     ]
 
 
-def _refuse(report: Report, strict: str, *, head_fits: bool) -> None:
+def _advice(report: Report, strict: str, head: str, asked: str) -> str:
+    """What would let more weights through than was asked for."""
+    looser, ways = {"exact": "complete or matching", "complete": "matching"}.get(strict), list[str]()
+    if looser and report.loaded:
+        ways.append(f"{asked}strict={looser}")
+    if head == "refuse" and report.loaded:
+        ways.append(f"{asked}head=keep or reset")
+    return ", ".join(ways) + (", or " if ways else "") + "a mapping of names" + (f" ({asked}mapping)" if asked else "")
+
+
+def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str) -> None:
     """Raise unless the report is good enough."""
     names = "the names or shapes differ"
     refusals = {
@@ -192,7 +205,6 @@ def _refuse(report: Report, strict: str, *, head_fits: bool) -> None:
     elif not head_fits and not refused:
         refused, why = True, "its last layer has another shape"
     if refused:
-        fix = "strict=complete or matching, head=keep or reset, or a mapping of names"
         what = f"the weights were not loaded: {why} ({report.summary()})\n{report.text()}"
         raise UserError(what.rstrip(), key=report.source, fix=fix)
 
