@@ -210,9 +210,8 @@ class Asked:
             "mixup": self.cfg.data.mixup.alpha is not None,
             "the contrastive loss": str(self.cfg.loss["_target_"]).endswith("Contrastive"),
         }
-        named = ["batch norm, if there is any", *(name for name, there in sees.items() if there)]
-        given = int(self.cfg.data.batch_size)
-        return [f"        in place of {given} at once; {' and '.join(named)}, sees the parts only"]
+        named = ["batch norm (where there is any)", *(name for name, there in sees.items() if there)]
+        return [f"        {' and '.join(named)} see{'' if len(named) > 1 else 's'} the parts only"]
 
 
 def _next(search: Search, best: Probe) -> str:
