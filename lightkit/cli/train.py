@@ -192,8 +192,8 @@ def _with_hydra(composed: Composed, *, alone: bool, resolve: bool) -> DictConfig
     from lightkit.config.hydra_compat import hydra_node
 
     own: Any = OmegaConf.create(OmegaConf.to_container(hydra_node(composed.hydra_cfg)))
-    for kind, default, below in (("run", "outputs/", "runs"), ("sweep", "multirun/", "sweeps")):
-        if hydra_folder(composed, kind, default) is None:
+    for kind, below in (("run", "runs"), ("sweep", "sweeps")):
+        if hydra_folder(composed, kind) is None:
             base = project() / "outputs" / below
             own.hydra[kind].dir = f"{base}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-{slug(str(composed.cfg.name))}"
     job: Any = {} if alone else OmegaConf.to_container(composed.cfg, resolve=resolve)
@@ -235,8 +235,5 @@ def _run_folder(root: Path, composed: Composed, options: argparse.Namespace) -> 
 
 
 def _named_folder(composed: Composed, options: argparse.Namespace) -> Path | None:
-    # The configuration of an earlier run has no Hydra node to find it in.
-    typed = [text.partition("=")[2] for text in options.overrides if text.startswith("hydra.run.dir=")]
-    named = Path(typed[-1]).absolute() if options.source and typed else hydra_folder(composed, "run", "outputs/")
-    folder: Path | None = options.folder or named
+    folder: Path | None = options.folder or hydra_folder(composed, "run", options.overrides)
     return folder

@@ -44,6 +44,15 @@ def test_a_run_folder_that_refers_to_nothing(process: Cli) -> None:
     assert "hydra.run.dir: cannot be worked out" in odd.err
 
 
+@pytest.mark.parametrize("args", [[], ["resume=auto"], ["-m", "seed=0,1"]])
+def test_a_folder_without_a_name_is_not_the_working_directory(cli: Cli, project: Path, args: list[str]) -> None:
+    kind = "sweep" if "-m" in args else "run"
+    done = cli("train", *args, f"hydra.{kind}.dir=")
+    assert done.code == 2
+    assert f"hydra.{kind}.dir: a folder is missing" in done.err
+    assert not (project / "config.yaml").exists()
+
+
 def test_the_time_in_hydra_run_dir(cli: Cli, runner: Any, project: Path) -> None:
     done = cli("train", "hydra.run.dir=mine/${now:%Y}-${name}")
     assert done.code == 0, done.err
