@@ -141,29 +141,25 @@ def _compared(
 ) -> Report:
     """The report on the two sides; `under` is what names of the head begin with."""
     both = [name for name in here if name in there]
-    loaded = [name for name in both if _alike(here[name], there[name])]
+    fits = [name for name in both if _alike(here[name], there[name])]
     reshaped = {name: _differing(here[name], there[name]) for name in both if not _alike(here[name], there[name])}
-    missing = _really_missing(here, there, loaded)
-    unexpected = [name for name in there if name not in here]
-    left: list[str] = []
-    if head != "refuse":
-        gone = {*missing, *reshaped, *(loaded if head == "reset" else ())}
-        left = [name for name in here if name.startswith(under) and name in gone]
-        loaded, missing, unexpected = (_without(names, under) for names in (loaded, missing, unexpected))
-        loaded += [name for name in both if name.startswith(under) and name not in left]
-        reshaped = {name: sizes for name, sizes in reshaped.items() if name not in left}
-    shapes = {name: tuple(here[name].shape) for name in missing} | {
-        name: tuple(there[name].shape) for name in unexpected
-    }
-    nearest = nearest_names({name: shapes[name] for name in missing}, {name: shapes[name] for name in unexpected})
+    missing = _really_missing(here, there, fits)
+    # What names of the head a choice other than `refuse` leaves as they were built.
+    freed = under if head != "refuse" else None
+    unfit = {*missing, *reshaped, *(fits if head == "reset" else ())}
+    left = [name for name in here if name in unfit and _is_below(name, freed)]
+    loaded, missing = (tuple(name for name in names if name not in left) for names in (fits, missing))
+    unexpected = tuple(name for name in there if name not in here and not _is_below(name, freed))
+    shapes = _shapes({**{name: here[name] for name in missing}, **{name: there[name] for name in unexpected}})
     return replace(
-        report, loaded=tuple(loaded), missing=tuple(missing), unexpected=tuple(unexpected), reshaped=reshaped,
-        left=tuple(left), nearest=nearest, shapes=shapes,
+        report, loaded=loaded, missing=missing, unexpected=unexpected, left=tuple(left), shapes=shapes,
+        reshaped={name: sizes for name, sizes in reshaped.items() if name not in left},
+        nearest=nearest_names({name: shapes[name] for name in missing}, {name: shapes[name] for name in unexpected}),
     )  # fmt: skip
 
 
-def _without(names: Iterable[str], prefix: str) -> list[str]:
-    return [name for name in names if not name.startswith(prefix)]
+def _is_below(name: str, prefix: str | None) -> bool:
+    return prefix is not None and name.startswith(prefix)
 
 
 def _really_missing(
