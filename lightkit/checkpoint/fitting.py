@@ -148,11 +148,12 @@ def _compared(
     freed = under if head != "refuse" else None
     unfit = {*missing, *reshaped, *(fits if head == "reset" else ())}
     left = [name for name in here if name in unfit and _is_below(name, freed)]
-    loaded, missing = (tuple(name for name in names if name not in left) for names in (fits, missing))
-    unexpected = tuple(name for name in there if name not in here and not _is_below(name, freed))
+    loaded, missing = ([name for name in names if name not in left] for names in (fits, missing))
+    unexpected = [name for name in there if name not in here and not _is_below(name, freed)]
     shapes = _shapes({**{name: here[name] for name in missing}, **{name: there[name] for name in unexpected}})
     return replace(
-        report, loaded=loaded, missing=missing, unexpected=unexpected, left=tuple(left), shapes=shapes,
+        report, loaded=tuple(loaded), missing=tuple(missing), unexpected=tuple(unexpected), left=tuple(left),
+        shapes=shapes,
         reshaped={name: sizes for name, sizes in reshaped.items() if name not in left},
         nearest=nearest_names({name: shapes[name] for name in missing}, {name: shapes[name] for name in unexpected}),
     )  # fmt: skip
