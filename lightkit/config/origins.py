@@ -88,9 +88,10 @@ class Sources:
         self.overrides = [(parts_of(key), text) for key, text in overrides]
 
     def find(self, key: str | Key) -> str | None:
-        """`file:line` or `command line: a.b=c`, of the key, else of what is typed below it or of a node around it."""
+        """`file:line` or `command line: a.b=c`: of the key, where something below it is typed of that, or of a node
+        around it."""
         place = parts_of(key) if isinstance(key, str) else key
-        typed = None if self.exact(place) else self._below(place)
+        typed = self.on_command_line(place) or self._below(place)
         if typed is not None:
             return typed
         while place:
@@ -112,7 +113,7 @@ class Sources:
         return None
 
     def _below(self, key: Key) -> str | None:
-        """The override that makes the key by setting one below it."""
+        """The last override that sets a key below this one."""
         texts = (text for place, text in reversed(self.overrides) if place[: len(key)] == key)
         return next((f"command line: {text}" for text in texts), None)
 

@@ -53,7 +53,8 @@ def taken_over(
         parts.scheduler.refresh()
     if goes_on(changes):
         state.stop_reason = None
-    return replace(parts, timetable=timetable), [*map(str, changes), *notes, *given_up]
+    over = ["nothing is left to train"] if state.step >= timetable.total_steps else []
+    return replace(parts, timetable=timetable), [*map(str, changes), *notes, *given_up, *over]
 
 
 def stateful(parts: Components, state: State, *, kept: bool = True) -> dict[str, Any]:
