@@ -28,7 +28,14 @@ class Outcome:
     err: str
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """More than there are processors: many tests wait for a process, a disk or a time limit."""
+    return (os.cpu_count() or 1) + 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # so that none is left for last, and alone
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu:
         return

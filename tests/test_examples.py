@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.warm import client
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,14 +29,14 @@ RunBash = Callable[[str], subprocess.CompletedProcess[str]]
 # `lightkit` as the README's commands see it: a few steps instead of a whole training, and a board that ends by itself.
 LIGHTKIT = """\
 #!/bin/bash
-case " $* " in *" --cfg "* | *" -sc "*) exec "{python}" -m lightkit "$@" ;; esac
+case " $* " in *" --cfg "* | *" -sc "*) exec "{warm}" "$@" ;; esac
 case "$1" in
-  train) exec "{python}" -m lightkit "$@" trainer.steps=30 device.name=cpu ;;
-  resume) exec "{python}" -m lightkit "$@" trainer.steps=35 ;;
+  train) exec "{warm}" "$@" trainer.steps=30 device.name=cpu ;;
+  resume) exec "{warm}" "$@" trainer.steps=35 ;;
   board)
     timeout -s TERM 4 "{python}" -m lightkit "$@"
     [ $? = 124 ] ;;
-  *) exec "{python}" -m lightkit "$@" ;;
+  *) exec "{warm}" "$@" ;;
 esac
 """
 # `torchrun` on this machine alone, with two processes: there are no others to meet.
@@ -52,17 +55,23 @@ exec "{make}" --no-print-directory -C "{root}" VENV="{venv}" ARGS="$args" "$@"
 
 
 @pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A stand-in for .venv, whose bin/ is put in front of the PATH."""
     venv = tmp_path_factory.mktemp("venv")
-    binaries = venv / "bin"
+    binaries, warm = venv / "bin", venv / "warm"
     binaries.mkdir()
-    _script(binaries / "lightkit", LIGHTKIT.format(python=sys.executable))
+    _script(warm, client(str(venv / "socket"), sys.executable))
+    _script(binaries / "lightkit", LIGHTKIT.format(python=sys.executable, warm=warm))
     _script(binaries / "torchrun", TORCHRUN.format(python=sys.executable))
     _script(binaries / "python", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
     _script(binaries / "make", MAKE.format(make=shutil.which("make"), root=ROOT, venv=venv))
     (venv / ".lightkit-installed").touch()
-    return binaries
+    with subprocess.Popen([sys.executable, "-m", "tests.warm", str(venv / "socket")], cwd=ROOT) as server:
+        while not (venv / "socket").exists():
+            assert server.poll() is None
+            time.sleep(0.05)
+        yield binaries
+        server.kill()
 
 
 def _script(path: Path, text: str) -> None:

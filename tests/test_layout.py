@@ -38,7 +38,7 @@ ONLY_IN = {
     "torchvision": ("lightkit/data/", "lightkit/models/"),
     "timm": ("lightkit/models/",),
     "peft": ("lightkit/finetune/inserted/peft_bridge.py",),
-    "matplotlib": ("lightkit/metrics/", "lightkit/loggers/"),
+    "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/common/pixels.py"),
     "pynvml": ("lightkit/device/nvml.py",),
     "psutil": ("lightkit/device/",),
 }

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HIDDEN = ("checkpoint", "extra", "logger", "name", "resume", "trust")
+HIDDEN = ("checkpoint", "extra", "logger", "name", "profile", "resume", "trust")
 """Sections that say how a run is watched and kept."""
 TYPED = (
     "device", "metrics", "trainer.nonfinite", "trainer.task", "trainer.test", "trainer.validate_every",

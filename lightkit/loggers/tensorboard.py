@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common.disk import sync_file
+from lightkit.common.pixels import pixels
 from lightkit.loggers.base import Logger
 from lightkit.loggers.hparams import columns, records
 
@@ -79,12 +80,7 @@ class TensorBoardLogger(Logger):
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """A matplotlib figure as an image. `SummaryWriter.add_figure` would import pyplot and pick a window system."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from numpy import asarray
-
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        self._writer.add_image(f"{VIEW}/{tag(name)}", asarray(canvas.buffer_rgba())[..., :3], step, dataformats="HWC")
+        self._writer.add_image(f"{VIEW}/{tag(name)}", pixels(figure)[..., :3], step, dataformats="HWC")
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
         """Markdown in the Text tab."""

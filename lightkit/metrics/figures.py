@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lightkit.common.pixels import pixels
 from lightkit.metrics.counts import Counts, Row, per_class
 
 TASKS = ("multiclass", "binary", "multilabel")
@@ -74,10 +75,12 @@ class Figures:
             step: Optimizer steps taken.
             split: Begins the names in the logger (`test/roc`).
         """
-        target = Path(folder)
-        for name, figure in self.draw().items():
+        target, drawn = Path(folder), self.draw()
+        if drawn:
+            from matplotlib.image import imsave  # slow to import, as all of matplotlib
+        for name, figure in drawn.items():
             target.mkdir(parents=True, exist_ok=True)
-            figure.savefig(target / f"{name}.png", dpi=figure.dpi)
+            imsave(target / f"{name}.png", pixels(figure), dpi=figure.dpi)
             logger.figure(f"{split}/{name}", figure, step=step)
         for name, (columns, rows) in self.tables().items():
             (target / f"{name}.csv").write_text(_csv(columns, rows), encoding="utf-8")

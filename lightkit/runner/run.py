@@ -27,6 +27,7 @@ from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
 from lightkit.runner.machine import Machine
 from lightkit.runner.models import holding
+from lightkit.runner.profiled import profiled
 from lightkit.runner.restore import start_logging, taken_over
 from lightkit.runner.settle import Change, settle
 from lightkit.runner.together import newest, together
@@ -152,8 +153,8 @@ class Runner:
         machine = Machine(self.cfg, self.folder, parts)
         who |= {"tuning": tuned.tuning, "clock": machine.clock}
         try:
-            with machine:
-                make_trainer(self.cfg, self._place, parts, signals=signals, **who).fit()
+            with machine, profiled(self.cfg, self.folder, parts, state=state, logger=logger) as kind:
+                make_trainer(self.cfg, self._place, parts, kind=kind, signals=signals, **who).fit()
         finally:
             self._system = machine.summary()
             with suppress(OSError):

@@ -13,6 +13,7 @@ from lightkit.config import public
 
 FREE = (
     "name",
+    "profile",
     "extra*",
     "resume*",
     "trust*",

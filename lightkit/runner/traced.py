@@ -150,6 +150,7 @@ def settings_of(job: Job) -> tuple[str, ...]:
         f"checkpoint.every_steps={_save_steps(table, total, job.at)}",
         f"logger.every_steps={min(cfg.logger.every_steps, max(1, total // 10))}",
         "logger.console.style=quiet",
+        "profile=false",
     )
 
 

@@ -30,6 +30,7 @@ def make_trainer(
     save: Callable[[float | None], None],
     tuning: NoTuning,
     clock: Clock,
+    kind: Callable[..., Trainer] = Trainer,
 ) -> Trainer:
     """The loop over the parts of a run.
 
@@ -43,8 +44,9 @@ def make_trainer(
         save: From `make_saver`.
         tuning: What trains when.
         clock: Measures where the time goes.
+        kind: The trainer itself, or one that does more.
     """
-    return Trainer(
+    return kind(
         parts.network,
         parts.data.train,
         parts.data.val,

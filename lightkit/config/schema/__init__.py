@@ -33,6 +33,7 @@ from lightkit.config.schema.running import (
     FsdpConfig,
     LoggerConfig,
     NonfiniteConfig,
+    ProfileConfig,
     ResumeConfig,
     SystemConfig,
     TensorBoardConfig,
@@ -59,6 +60,7 @@ __all__ = [
     "ModelConfig",
     "NonfiniteConfig",
     "OptimConfig",
+    "ProfileConfig",
     "ResumeConfig",
     "RuleConfig",
     "SchedulerConfig",
@@ -105,6 +107,9 @@ class Config:
     the options of data and model, such as `wine_mlp`."""
     seed: int = 0
     """Seed of everything random in the run but the data split."""
+    profile: bool = False
+    """Record some steps with PyTorch's profiler and tell where the time of the run goes; the results are the same. The
+    files are in `profile/` of the run's folder, details in `logger.profile`."""
     trust: list[str] = field(default_factory=list)
     """Packages, modules, classes or functions that a `_target_` may name beside those of lightkit, torch, torchmetrics,
     torchvision, timm, peft and your own project. What the file of a run says here counts for nothing when it is

@@ -206,6 +206,25 @@ class SystemConfig:
 
 
 @dataclass
+class ProfileConfig:
+    """What is recorded with `profile: true`."""
+
+    skip_steps: int = 10
+    """Optimizer steps before anything is recorded; a run that is too short for them skips fewer."""
+    warmup_steps: int = 3
+    """Steps after them that are recorded and thrown away: the first ones under a profiler are slow."""
+    steps: int = 5
+    """Steps after these that are kept. With 0 nothing is recorded, but time is still counted and NVTX ranges are there:
+    for profilers that bring their own recording, as `nsys`."""
+    memory: bool = False
+    """Record what each operator takes and gives back of memory."""
+    stacks: bool = False
+    """Record the lines of Python that called each operator; slow."""
+    shapes: bool = False
+    """Record the shapes of the inputs of each operator."""
+
+
+@dataclass
 class LoggerConfig:
     """Where numbers go."""
 
@@ -217,6 +236,8 @@ class LoggerConfig:
     """TensorBoard output."""
     system: SystemConfig = field(default_factory=SystemConfig)
     """Statistics of the machine."""
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    """What is recorded with `profile: true`."""
 
 
 @dataclass

@@ -1,0 +1,115 @@
+"""A run under a profiler, where the configuration asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lightkit.build import Components
+from lightkit.config import to_plain
+from lightkit.loggers import Logger
+from lightkit.loggers.files import replace_file
+from lightkit.loggers.wording import plain_table
+from lightkit.trainer import State, Trainer
+
+FOLDER = "profile"
+SUMMARY = "summary.txt"
+DETAILS = ("memory", "stacks", "shapes")
+
+
+@contextmanager
+def profiled(
+    cfg: DictConfig, folder: Path, parts: Components, *, state: State, logger: Logger
+) -> Iterator[Callable[..., Trainer]]:
+    """While inside, the run may be profiled; afterwards it is told where the time went.
+
+    Args:
+        cfg: The configuration.
+        folder: The run's folder.
+        parts: The parts.
+        state: The counters, also those of a resumed run.
+        logger: Takes the tables.
+
+    Yields:
+        The kind of trainer to use: the plain one, unless `profile` is set and there are steps to do.
+    """
+    left = parts.timetable.total_steps - state.step
+    # The key is not in the file of a run that began before there was such a thing.
+    if not cfg.get("profile") or left <= 0 or state.stop_reason is not None:
+        yield Trainer
+        return
+    from lightkit.device.profiling import Recorder
+    from lightkit.trainer.profiled import ProfiledTrainer
+
+    wanted, details = _settings(to_plain(cfg.logger.get("profile")) or {})
+    window = wanted.fitted(left)
+    _announce(window, state.step, logger, short=window != wanted)
+    place, ranks = folder / FOLDER, parts.engine.ranks
+    recorder = Recorder(window, parts.engine.device, place, tell=logger.message, details=details, rank=ranks.rank)
+    try:
+        yield partial(ProfiledTrainer, recorder=recorder)
+    except BaseException:
+        with suppress(OSError):  # a full disk fails here once more, and says less
+            _conclude(recorder, place, logger, step=state.step, main=ranks.main)
+        raise
+    _conclude(recorder, place, logger, step=state.step, main=ranks.main)
+
+
+def _settings(options: dict[str, Any]) -> tuple[Any, Any]:
+    """The steps to profile, and what to record of them."""
+    from lightkit.device.profiling import Details, Window
+
+    names = {"skip_steps": "skip", "warmup_steps": "warmup", "steps": "steps"}
+    window = Window(**{field: options[name] for name, field in names.items() if name in options})
+    return window, Details(**{name: options[name] for name in DETAILS if name in options})
+
+
+def _announce(window: Any, step: int, logger: Logger, *, short: bool) -> None:
+    """Say which steps will be profiled."""
+    if not window.steps:
+        logger.message("profile time is counted, and nothing recorded (logger.profile.steps=0)")
+        return
+    first = step + window.skip + window.warmup + 1
+    why = f": the run has only {window.skip + window.warmup + window.steps} left" if short else ""
+    warmup = f", after {window.warmup} to warm up" if window.warmup else ""
+    logger.message(f"profile steps {first} to {first + window.steps - 1} will be recorded{warmup}{why}")
+
+
+def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bool) -> None:
+    """Write what is left; show the tables, and keep them in a file and in TensorBoard."""
+    recorder.close()
+    if not main:
+        return
+    from lightkit.device.hotspots import operators_table, stretches_table
+    from lightkit.device.profiling import STRETCHES
+
+    tables = [stretches_table(recorder.recorded, recorder.spans.seconds, recorder.whole, order=STRETCHES)]
+    if recorder.recorded is not None:
+        tables.append(operators_table(recorder.recorded))
+    hints = _hints(recorder, place)
+    text = "\n\n".join([*(plain_table(*table) for table in tables), "\n".join(hints)]).rstrip() + "\n"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        replace_file(place / SUMMARY, text)
+    except OSError as error:
+        logger.message(f"profile {place / SUMMARY} cannot be written: {error.strerror}")
+    for table in tables:
+        logger.table(*table)
+    logger.text(FOLDER, f"```text\n{text}```", step=step)
+    for line in hints:
+        logger.message(line)
+
+
+def _hints(recorder: Any, place: Path) -> list[str]:
+    """What to do with the trace; nothing without one."""
+    if recorder.trace is None:
+        return []
+    return [
+        f"profile {recorder.trace}: open it in https://ui.perfetto.dev,",
+        f"        or `pip install torch-tb-profiler` and `tensorboard --logdir {place}`",
+    ]
