@@ -88,8 +88,10 @@ class Sources:
         self.overrides = [(parts_of(key), text) for key, text in overrides]
 
     def find(self, key: str | Key) -> str | None:
-        """`file:line` or `command line: a.b=c`: of the key, where something below it is typed of that, or of a node
-        around it."""
+        """`file:line` or `command line: a.b=c`, of the key or else of the nearest node around it.
+
+        Of a node, what is typed below it counts before its file.
+        """
         place = parts_of(key) if isinstance(key, str) else key
         typed = self.on_command_line(place) or self._below(place)
         if typed is not None:
