@@ -75,6 +75,7 @@ def fit(
     strict: str = "exact",
     head: str = "refuse",
     head_name: str | None = None,
+    fix: str | None = None,
 ) -> Report:
     """Copy tensors into a model by name. What is refused changes nothing.
 
@@ -87,6 +88,7 @@ def fit(
         head: What becomes of the last layer. `keep` takes what fits and leaves the rest as the model was built, `reset`
             leaves all of it so, `refuse` refuses a last layer that does not fit.
         head_name: Name of the last layer's module; None goes by the usual names, or takes the last module.
+        fix: What to do where they are refused, as the caller offers it.
 
     Raises:
         UserError: The weights do not fit; the message lists the names.
@@ -97,7 +99,8 @@ def fit(
     there, prefix = _aligned(state, here)
     under = _head_prefix(list(here), head_name)
     report = _compared(here, there, Report(source, prefix=prefix), under=under, head=head)
-    _refuse(report, strict, head_fits=head != "refuse" or not any(name.startswith(under) for name in report.reshaped))
+    head_fits = head != "refuse" or not any(name.startswith(under) for name in report.reshaped)
+    _refuse(report, strict, head_fits=head_fits, fix=fix)
     with torch.no_grad():
         for name in report.loaded:
             here[name].copy_(there[name])
@@ -175,7 +178,7 @@ def _really_missing(
     ]
 
 
-def _refuse(report: Report, strict: str, *, head_fits: bool) -> None:
+def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str | None) -> None:
     """Raise unless the report is good enough."""
     names = "the names or shapes differ"
     refusals = {
@@ -189,7 +192,6 @@ def _refuse(report: Report, strict: str, *, head_fits: bool) -> None:
     elif not head_fits and not refused:
         refused, why = True, "its last layer has another shape"
     if refused:
-        fix = "strict=complete or matching, head=keep or reset, or a mapping of names"
         what = f"the weights were not loaded: {why} ({report.summary()})\n{report.text()}"
         raise UserError(what.rstrip(), key=report.source, fix=fix)
 

@@ -139,7 +139,8 @@ def load_weights(
     Raises:
         UserError: The weights do not fit; the message lists the names with the nearest ones.
     """
-    return fit(model, weights.state, source=weights.source, strict=strict, head=head, head_name=head_name)
+    fix = "strict=complete or matching, head=keep or reset, or a mapping of names"
+    return fit(model, weights.state, source=weights.source, strict=strict, head=head, head_name=head_name, fix=fix)
 
 
 def _located(path: Path) -> tuple[list[Path], Path]:
