@@ -34,7 +34,7 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
     }
     groups = parameter_groups(made.model, **settings | _of_finetuning(cfg, made, timetable))
     own = any(cfg.optim.get(flag) is not None for flag in FLAGS)
-    steps = {} if own else engine.implementation(made.model)
+    steps = {} if own else engine.implementation(made.model, cfg.optim["_target_"].rpartition(".")[2])
     return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups, **steps)
 
 

@@ -9,6 +9,7 @@ from lightkit.device.stepping import take_step
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.proof.audit import Audit
 from lightkit.finetune.proof.plan import Plan, build_plan, phase_steps, plain_phases
+from lightkit.finetune.proof.witnesses import Witnesses
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.optim.preview import rates
 
@@ -45,6 +46,7 @@ def build_tuning(
     report: Callable[[str], None],
     skipped: Callable[[], int],
     ended: Callable[[], None] = lambda: None,
+    witnesses: Witnesses | None = None,
 ) -> NoTuning:
     """What holds the network to its phases; nothing in plain training.
 
@@ -55,6 +57,7 @@ def build_tuning(
         report: Takes lines for people.
         skipped: Tells how many optimizer steps were left out so far.
         ended: Called when the audit has looked at a phase that ended.
+        witnesses: The processes that audit together, where each holds a part of the model.
 
     Raises:
         UserError: A new output layer is never trained.
@@ -73,5 +76,6 @@ def build_tuning(
         rate_scale=lambda: parts.scheduler.rate_scale,
         skipped=skipped,
         ended=ended,
+        witnesses=witnesses,
     )
     return Tuning(parts.model, prepared.phases, witness=None if audit == "none" else witness)

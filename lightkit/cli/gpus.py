@@ -190,7 +190,7 @@ def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
         fitting(titles, cells, columns=[2], width=width),
         right=[at for at, title in enumerate(titles) if title in TITLES[3:-1]],
     )
-    parts = [head, body, _processes(found, width)]
+    parts = [head, body, _instances(found), _processes(found, width)]
     if not is_order_known(source.gpus):
         parts.append("torch counts the fastest GPU first: CUDA_DEVICE_ORDER=PCI_BUS_ID makes it count as shown here")
     return "\n\n".join(part for part in parts if part)
@@ -212,16 +212,30 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
+def _instances(found: Sequence[Row]) -> str:
+    """How to choose each MIG instance; empty where there are none."""
+    lines = [
+        [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
+    ]
+    if not lines:
+        return ""
+    return f"a process computes on one MIG instance, chosen by its UUID:\n{table([], lines)}"
+
+
 def _processes(found: Sequence[Row], width: int | None) -> str:
     root = project().resolve()
     lines = [
-        [str(row["index"]), str(one["pid"]), one["user"] or "?", _memory(one["memory_mib"]), _work(one, root)]
+        [_place(row), str(one["pid"]), one["user"] or "?", _memory(one["memory_mib"]), _work(one, root)]
         for row in found
         for one in row["processes"]
     ]
     if not lines:
         return "no process uses them"
     return table(PROCESS_TITLES, fitting(PROCESS_TITLES, lines, columns=[4], width=width), right=[1, 3])
+
+
+def _place(row: Row) -> str:
+    return str(row["index"]) if row["mig"] is None else f"{row['index']} MIG {row['mig']}"
 
 
 def _work(process: Row, root: Path) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-EXPECTED = "a list of GPU numbers such as [0, 2], or auto:N for the N with the most free memory"
+EXPECTED = "a list of GPU numbers such as [0, 2], or of UUIDs, or auto:N for the N with the most free memory"
+_UUID = re.compile(r"(GPU|MIG)-[\w/.-]+")
 _AUTO = re.compile(r"auto(?::([1-9]\d*))?")
 
 
-def read_gpus(value: Any) -> tuple[int, ...] | int:
-    """The numbers of the GPUs that are meant, or how many are.
+def read_gpus(value: Any) -> tuple[int | str, ...] | int:
+    """The numbers or UUIDs of the GPUs that are meant, or how many are.
 
     Raises:
         ValueError: It is neither; the text says what is wrong with it.
     """
+    if isinstance(value, str) and _UUID.fullmatch(value):
+        return (value,)
     if isinstance(value, str):
         found = _AUTO.fullmatch(value)
         if found is None:
@@ -23,8 +26,13 @@ def read_gpus(value: Any) -> tuple[int, ...] | int:
     numbers = tuple(value)
     if not numbers:
         raise ValueError("this chooses no GPU")
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError("not the numbers of GPUs")
+    if not all(map(_is_name, numbers)):
+        raise ValueError("not the numbers or UUIDs of GPUs")
     if len(set(numbers)) < len(numbers):
         raise ValueError("a GPU is named twice")
     return numbers
+
+
+def _is_name(item: Any) -> bool:
+    """Whether it is a number, or the UUID of a GPU or of a MIG instance, or the beginning of one."""
+    return (type(item) is int and item >= 0) or (isinstance(item, str) and _UUID.fullmatch(item) is not None)

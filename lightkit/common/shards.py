@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def is_shard(value: Any) -> bool:
@@ -46,3 +46,15 @@ def like(value: Any, live: Any) -> Any:
 def all_like(values: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
     """The same for tensors by name."""
     return {name: like(value, live.get(name)) for name, value in values.items()}
+
+
+def settle(model: nn.Module) -> None:
+    """Give back whatever a model of shards has gathered, so that its parameters are the shards again."""
+    for module in model.modules():
+        if callable(give_back := getattr(module, "reshard", None)):
+            give_back()
+
+
+def part(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor."""
+    return tensor.to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]

@@ -204,6 +204,9 @@ def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> 
     if name == "mps" or (isinstance(name, str) and name.startswith("cuda:")):
         what = "one device cannot be that of several processes; each takes the GPU of its own number"
         report.add(("device", "name"), what, received=name, choices=("auto", "cuda", "cpu"))
+    if "MIG-" in str(device.get("gpus")):
+        what = f"{count} processes (device.nproc) need a whole GPU each: NVIDIA connects no MIG instances"
+        report.add(("device", "gpus"), what, received=device["gpus"], fix="device.nproc=1 device.parallel=none")
     for key in ("batch_size", "eval_batch_size"):
         size = data.get(key)
         if isinstance(size, int) and 1 <= size < count:
@@ -211,26 +214,25 @@ def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> 
             report.add(("data", key), what, expected=f"at least {count}", received=size)
 
 
+_WHOLE_ONLY = {
+    "compile": "code is compiled for a whole model",
+    "cuda_graphs": "kernels are recorded for a whole model",
+    "channels_last": "PyTorch shares out parameters in their usual order in memory only",
+}
+"""Why some settings of `device` do not go with `fsdp`."""
+
+
 def _sharded(device: dict[str, Any], finetune: dict[str, Any], report: Report) -> None:
-    """What each process can do with its part of the model only."""
+    """What cannot be done where each process holds a part of the model only."""
     if device.get("parallel") != "fsdp":
         return
-    if device.get("precision") == "fp16":
-        report.add(("device", "precision"), "fsdp has no loss scale", received="fp16", fix="device.precision=bf16")
-    for name in ("cuda_graphs", "activation_checkpointing", "channels_last"):
-        if device.get(name):
-            report.add(("device", name), "not with fsdp", received=device[name], fix="device.parallel=ddp")
-    if device.get("compile", "none") != "none":
-        report.add(("device", "compile"), "not with fsdp", received=device["compile"], choices=("none",))
-    if any(finetune.get(name) for name in ("freeze", "train", "schedule", "peft")) or _injects(finetune):
-        what = "fine-tuning changes parameters one by one, of which a process of fsdp holds parts"
-        report.add(("device", "parallel"), what, received="fsdp", fix="device.parallel=ddp")
-
-
-def _injects(finetune: dict[str, Any]) -> bool:
-    gradual = _node(finetune, "gradual")
-    parts = [_node(finetune, name).get("match") for name in ("lora", "adapter", "prefix")]
-    return any([*parts, *(gradual.get(name) for name in ("every_epochs", "every_steps", "share"))])
+    for name, why in _WHOLE_ONLY.items():
+        if device.get(name, "none") not in ("none", False):
+            what = f"not with fsdp, where each process holds a part of the model: {why}"
+            report.add(("device", name), what, received=device[name], fix="device.parallel=ddp")
+    if finetune.get("peft"):
+        what = "not with fsdp: the layers of peft know nothing of weights that are shared out"
+        report.add(("finetune", "peft"), what, fix="finetune.lora, adapter or prefix, or device.parallel=ddp")
 
 
 def _static(ddp: dict[str, Any], trainer: dict[str, Any], report: Report) -> None:

@@ -43,7 +43,8 @@ class Engine:
 
     Args:
         name: Device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
-        gpus: GPUs to see, by their physical numbers, or `auto:N`; None sees all. The CPU and Apple's GPU ignore it.
+        gpus: GPUs to see, by their physical numbers or UUIDs, or `auto:N`; None sees all. The CPU and Apple's GPU
+            ignore it.
         precision: `fp32`, `tf32`, `bf16`, `fp16`, `bf16-true` or `fp64`.
         parallel: `none`, `dp`, `ddp` or `fsdp`.
         parallel_options: Settings of `ddp` or `fsdp`.
@@ -64,7 +65,7 @@ class Engine:
         self,
         name: str = "cpu",
         *,
-        gpus: Sequence[int] | str | None = None,
+        gpus: Sequence[int | str] | str | None = None,
         precision: str = "fp32",
         parallel: str = "none",
         parallel_options: Mapping[str, Any] | None = None,
@@ -133,9 +134,9 @@ class Engine:
         """Move a loss to the main device; it is computed in fp32 at least."""
         return self.precision.place_loss(loss)
 
-    def implementation(self, model: nn.Module) -> dict[str, bool]:
-        """Arguments for the optimizer of a placed model, as far as it takes them and nobody set them."""
-        return arguments(self.switches.optimizer, model, self.device)
+    def implementation(self, model: nn.Module, kind: str = "AdamW") -> dict[str, bool]:
+        """Arguments for the optimizer of a placed model, as far as a class of that name takes them."""
+        return arguments(self.switches.optimizer, model, self.device, kind=kind)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The placed model as the loop calls it."""

@@ -56,6 +56,8 @@ class GpuFacts:
     """Size of a MIG instance, such as `1g.5gb`; None for a whole GPU."""
     split: bool = False
     """Whether the GPU is split into MIG instances, and so computes only through them."""
+    whole: str = ""
+    """UUID of the GPU that a MIG instance is a part of."""
 
 
 @dataclass(frozen=True)
@@ -131,21 +133,47 @@ def visible(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) 
 
     `CUDA_VISIBLE_DEVICES` may hold numbers, the beginnings of UUIDs, and UUIDs of MIG instances. As CUDA does, it is
     read up to the first entry that names no GPU, and an entry that stands twice leaves none at all. A split GPU stands
-    for its first instance: a process computes on no other unless that is named.
+    for its first instance. A process computes on one instance at most, and then on no other GPU beside it
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html).
 
     Args:
         gpus: All GPUs and instances of the machine.
         environ: The process's environment; None takes this one's.
     """
+    found = []
+    for gpu in _entries(gpus, environ):
+        parts = parts_of(gpu, gpus) if gpu.split else [gpu]
+        found += parts[:1]
+    instances = [gpu for gpu in found if gpu.mig is not None]
+    return instances[:1] or found
+
+
+def allowed(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
+    """The GPUs and MIG instances that a process may choose among; see `visible`.
+
+    Args:
+        gpus: All GPUs and instances of the machine.
+        environ: The process's environment; None takes this one's.
+    """
+    found = [part for gpu in _entries(gpus, environ) for part in (parts_of(gpu, gpus) if gpu.split else [gpu])]
+    return list(dict.fromkeys(found))
+
+
+def parts_of(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
+    """The MIG instances of a GPU."""
+    return [other for other in gpus if other.mig is not None and other.index == gpu.index]
+
+
+def _entries(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None) -> list[GpuFacts]:
+    """What the environment names, GPUs that are split among them; without a word of it all GPUs that answer."""
     wanted = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
     whole = sorted((gpu for gpu in gpus if gpu.mig is None), key=lambda gpu: gpu.index)
     if wanted is None:
-        found: list[GpuFacts | None] = [_computing(gpu, gpus) for gpu in whole]
-        return [gpu for gpu in found if gpu is not None]
+        return [gpu for gpu in whole if gpu.uuid]
     seen: list[GpuFacts] = []
     for entry in wanted.split(","):
         gpu = _named(entry.strip(), gpus, whole)
-        if gpu is None:
+        if gpu is None or not gpu.uuid or (gpu.split and not parts_of(gpu, gpus)):
             break
         if gpu in seen:
             return []
@@ -155,18 +183,16 @@ def visible(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) 
 
 def _named(entry: str, gpus: Sequence[GpuFacts], whole: Sequence[GpuFacts]) -> GpuFacts | None:
     if entry.startswith(("GPU-", "MIG-")):
-        found = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
-        return _computing(found[0], gpus) if len(found) == 1 else None
+        return by_uuid(entry, gpus)
     ordinal = _ORDINAL.match(entry)  # CUDA too reads `1x` as 1
     at = int(ordinal[0]) if ordinal else -1
-    return _computing(whole[at], gpus) if 0 <= at < len(whole) else None
+    return whole[at] if 0 <= at < len(whole) else None
 
 
-def _computing(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> GpuFacts | None:
-    """The GPU itself, or its first instance where it is split; None for one that does not answer."""
-    if not gpu.split:
-        return gpu if gpu.uuid else None
-    return next((other for other in gpus if other.mig is not None and other.index == gpu.index), None)
+def by_uuid(start: str, gpus: Sequence[GpuFacts]) -> GpuFacts | None:
+    """The one GPU or MIG instance whose UUID begins like that; None where there is none, or several."""
+    found = [gpu for gpu in gpus if gpu.uuid.startswith(start)]
+    return found[0] if len(found) == 1 else None
 
 
 def is_order_known(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> bool:
@@ -199,8 +225,8 @@ def computing_on(
     seen = visible(gpus, environ)
     found = []
     for at in numbers:
-        by_uuid = known.get((uuids or {}).get(at, "").removeprefix("GPU-").removeprefix("MIG-"))
-        gpu = by_uuid or (seen[at] if at < len(seen) else None)
+        told = known.get((uuids or {}).get(at, "").removeprefix("GPU-").removeprefix("MIG-"))
+        gpu = told or (seen[at] if at < len(seen) else None)
         if gpu is not None and gpu not in found:
             found.append(gpu)
     return found

@@ -6,24 +6,38 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightkit.common.errors import UserError
+from lightkit.common.shards import is_shard
+
 NAMES = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}
 """Arguments that ask for an implementation."""
 FLAGS = ("fused", "foreach")
 """Arguments and group settings that tell of one; they belong to the machine, not to what was learnt."""
 _KERNELS = ("cuda", "cpu")
+SHARED_OUT = ("Adam", "AdamW")
+"""Optimizers of PyTorch with a kernel for parameters of which each process holds a part."""
 
 
-def arguments(name: str, model: nn.Module, device: torch.device) -> dict[str, bool]:
+def arguments(name: str, model: nn.Module, device: torch.device, *, kind: str = "AdamW") -> dict[str, bool]:
     """Arguments for an optimizer, as far as it takes them.
 
     `auto` asks for one kernel for all parameters on NVIDIA's GPUs and on the CPU. Elsewhere, and for gradients that it
-    does not take, PyTorch chooses.
+    does not take, PyTorch chooses. Of parameters that are shared out not every optimizer has such a kernel.
 
     Args:
         name: `auto`, `fused`, `foreach` or `loop`.
         model: Its parameters are those of the optimizer.
         device: Where they are.
+        kind: Name of the optimizer's class.
+
+    Raises:
+        UserError: `fused` is asked for where there is no such kernel.
     """
+    if kind not in SHARED_OUT and any(map(is_shard, model.parameters())):
+        if name == "fused":
+            what = f"PyTorch has no kernel of {kind} for parameters of which each process holds a part"
+            raise UserError(what, key="device.optimizer", received=name, choices=("auto", "foreach", "loop"))
+        return dict(NAMES["foreach" if name == "auto" else name])
     if name != "auto":
         return dict(NAMES[name])
     return {"fused": True} if device.type in _KERNELS and _takes_kernel(model) else {}

@@ -119,7 +119,8 @@ class Watch:
         row = {f"{PREFIX}{name}": value for name, value in host.items()}
         for sample in self._source.samples(self._watched):
             self._tallies[sample.gpu.uuid].add(sample, seconds=seconds)
-            row |= {f"{PREFIX}gpu{sample.gpu.index}_{name}": value for name, value in gpu_values(sample).items()}
+            own = f"{PREFIX}gpu{sample.gpu.index}_{'' if sample.gpu.mig is None else 'mig_'}"
+            row |= {f"{own}{name}": value for name, value in gpu_values(sample).items()}
         if not last:
             self.rows.append(row)
 

@@ -59,6 +59,10 @@ class Nvml(Source):
             lists = (self._ask(f"nvmlDeviceGet{kind}RunningProcesses", handle) for kind in ("Compute", "Graphics"))
             memory = {int(item.pid): _mib(item.usedGpuMemory) for items in lists for item in items or ()}
             found[uuid] = sorted(memory.items())
+        for gpu in self.gpus:
+            if gpu.mig is not None:  # a split GPU lists the processes of its instances once more
+                own = {pid for pid, _ in found[gpu.uuid]}
+                found[gpu.whole] = [process for process in found.get(gpu.whole, []) if process[0] not in own]
         return found
 
     def close(self) -> None:
@@ -74,15 +78,16 @@ class Nvml(Source):
         parts = int(self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0) if split else 0
         handles = [self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, part) for part in range(parts)]
         found = [self._facts(index, handle, driver, split=split)]
-        return found + [self._facts(index, part, driver, is_part=True) for part in handles if part is not None]
+        parts_of = found[0].uuid
+        return found + [self._facts(index, part, driver, whole=parts_of) for part in handles if part is not None]
 
     def _facts(
-        self, index: int, handle: Any, driver: str | None, *, split: bool = False, is_part: bool = False
+        self, index: int, handle: Any, driver: str | None, *, split: bool = False, whole: str | None = None
     ) -> GpuFacts:
         name, _, size = (self._text("nvmlDeviceGetName", handle) or "unknown").partition(" MIG ")
         uuid = self._text("nvmlDeviceGetUUID", handle) or ""
         bus = self._text_of(getattr(self._ask("nvmlDeviceGetPciInfo", handle), "busId", None))
-        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit", handle)
+        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit", handle) if whole is None else None
         total = getattr(self._memory(handle), "total", None)
         self._handles[uuid] = handle
         return GpuFacts(
@@ -93,14 +98,17 @@ class Nvml(Source):
             bus=bus,
             power_limit_w=_divided(limit, 1e3),
             memory_total_mib=_mib(total),
-            mig=(size or "instance") if is_part else None,
+            mig=None if whole is None else size or "instance",
             split=split,
+            whole=whole or "",
         )
 
     def _sample(self, gpu: GpuFacts, handle: Any) -> GpuSample:
         if handle is None:
             return GpuSample(gpu)
         nvml, ask = self._nvml, self._ask
+        if gpu.mig is not None:  # whatever else is told is that of the whole GPU, on which others compute too
+            return GpuSample(gpu, memory_used_mib=_mib(getattr(self._memory(handle), "used", None)))
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
         return GpuSample(
             gpu,

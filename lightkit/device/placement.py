@@ -102,12 +102,12 @@ def _updated(original: Any, parts: dict[Any, Any]) -> Any:
     return clone
 
 
-def located(name: str, gpus: Sequence[int] | str | None) -> tuple[torch.device, list[str]]:
+def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.device, list[str]]:
     """The device of a name, among chosen GPUs where some are.
 
     Args:
         name: See `choose`.
-        gpus: Physical numbers of GPUs, or `auto:N`, to be the only ones that this process sees; None sees all.
+        gpus: Physical numbers or UUIDs of GPUs, or `auto:N`, to be the only ones that this process sees; None sees all.
 
     Returns:
         The device, and lines that tell which GPU stands behind each number, where that is not plain.

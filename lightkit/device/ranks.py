@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -58,6 +58,10 @@ class Ranks:
     def least(self, number: int) -> int:
         """The smallest number that any process gives; waits for them."""
         return number
+
+    def unite(self, texts: Iterable[str]) -> list[str]:
+        """What any process says, each text once, in the order of the ranks; waits for them."""
+        return list(dict.fromkeys(texts))
 
     def gather(self, tensors: Sequence[Tensor], note: Any = None) -> list[tuple[Any, list[Tensor]]]:
         """Tensors and a note of every process in the order of the ranks, on rank 0; nothing elsewhere."""
@@ -116,6 +120,12 @@ class Several(Ranks):
         found = torch.tensor([number])
         self._dist.all_reduce(found, op=self._dist.ReduceOp.MIN)
         return int(found.item())
+
+    def unite(self, texts: Iterable[str]) -> list[str]:
+        """What any process says, each text once, in the order of the ranks; waits for them."""
+        said: list[Any] = [None] * self.size
+        self._dist.all_gather_object(said, list(texts))
+        return list(dict.fromkeys(text for own in said for text in own))
 
     def vote(self, number: int) -> int:
         """The largest number that any process gave at its vote before this one; waits for nobody.

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.errors import UserError
+from lightkit.common.shards import settle
+
 
 def shard(model: nn.Module, device: torch.device, *, min_parameters: int, reshard: bool) -> nn.Module:
     """Cut the parameters of a model into parts, in place; their names stay.
@@ -21,7 +24,11 @@ def shard(model: nn.Module, device: torch.device, *, min_parameters: int, reshar
         device: Its device.
         min_parameters: Layers with fewer are not gathered by themselves.
         reshard: Give the gathered weights back after the forward pass, and gather them again for the backward pass.
+
+    Raises:
+        UserError: PyTorch cannot cut one of its parameters.
     """
+    _check_parameters(model)
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -34,7 +41,20 @@ def shard(model: nn.Module, device: torch.device, *, min_parameters: int, reshar
         fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, reshard_after_forward=True)  # always: others look at its parameters between steps
     model.register_forward_pre_hook(_share_buffers)
+    model.register_forward_hook(_give_back)
     return model
+
+
+def _check_parameters(model: nn.Module) -> None:
+    named = dict(model.named_parameters())
+    single = [name for name, parameter in named.items() if not parameter.ndim]
+    turned = [name for name, parameter in named.items() if not parameter.is_contiguous()]
+    for names, what, fix in (
+        (single, "a number by itself cannot be cut into parts", "a parameter of shape (1,), or device.parallel=ddp"),
+        (turned, "PyTorch cuts parameters in their usual order in memory only", "device.parallel=ddp"),
+    ):
+        if names:
+            raise UserError(what, key="device.parallel", received=", ".join(names[:5]), fix=fix)
 
 
 def layers(model: nn.Module, least: int) -> list[nn.Module]:
@@ -50,9 +70,11 @@ def layers(model: nn.Module, least: int) -> list[nn.Module]:
 
 
 def _listed(model: nn.Module) -> Iterator[nn.Module]:
+    """Layers of sequences and lists. What a fine-tuning puts into a layer is used by hooks of it, not called itself."""
     for module in model.modules():
         if isinstance(module, (nn.Sequential, nn.ModuleList)):
-            yield from (child for child in module.children() if not isinstance(child, nn.ModuleList))
+            children = (child for child in module.children() if getattr(child, "stands_alone", True))
+            yield from (child for child in children if not isinstance(child, nn.ModuleList))
 
 
 def _share_buffers(model: nn.Module, _inputs: Any) -> None:
@@ -62,3 +84,9 @@ def _share_buffers(model: nn.Module, _inputs: Any) -> None:
     buffers: list[Tensor] = list(model.buffers())
     for buffer in buffers:
         dist.broadcast(buffer, 0)
+
+
+def _give_back(model: nn.Module, _inputs: Any, _outputs: Any) -> None:
+    """No backward pass gives gathered weights back: without it the next pass would compute with what they were then."""
+    if not torch.is_grad_enabled():
+        settle(model)

@@ -107,7 +107,8 @@ class Smi(Source):
             if gpu := _GPU.match(line):
                 index = int(gpu[1])
             elif (part := _INSTANCE.match(line)) and index in named:
-                found.append(GpuFacts(index, part[2], named[index].name, named[index].driver, mig=part[1]))
+                whole = named[index]
+                found.append(GpuFacts(index, part[2], whole.name, whole.driver, mig=part[1], whole=whole.uuid))
         return found
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:

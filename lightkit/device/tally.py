@@ -122,7 +122,7 @@ class GpuTally:
         return GpuUsage(
             self.gpu.index,
             self.gpu.uuid,
-            self.gpu.name,
+            self.gpu.name if self.gpu.mig is None else f"{self.gpu.name} MIG {self.gpu.mig}",
             utilisation=self._utilisation.value,
             memory_peak_mib=self._memory,
             memory_total_mib=self.gpu.memory_total_mib,

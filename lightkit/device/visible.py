@@ -12,7 +12,7 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
-from lightkit.device.gpus import GpuFacts, Source, computing_on, is_order_known, visible
+from lightkit.device.gpus import GpuFacts, Source, allowed, by_uuid, computing_on, is_order_known, parts_of
 from lightkit.device.sources import open_source
 
 KEY = "device.gpus"
@@ -24,8 +24,8 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     """Let this process, and those it starts, see the wanted GPUs only, counted in this order.
 
     Args:
-        wanted: Numbers as `nvidia-smi` has them, or `auto:N` for the N with the most free memory. Where
-            `CUDA_VISIBLE_DEVICES` is set already, they must be among those.
+        wanted: Numbers as `nvidia-smi` has them, UUIDs, or `auto:N` for the N with the most free memory. A GPU that is
+            split by MIG is used by one instance. Where `CUDA_VISIBLE_DEVICES` is set already, they must be among those.
         look: Opens what knows the GPUs of the machine.
 
     Returns:
@@ -34,17 +34,20 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     Raises:
         UserError: There are no such GPUs, or this process may not use them.
     """
-    numbers = _read(wanted)
+    names = _read(wanted)
     source = look()
     try:
         if not source.gpus:
             raise UserError(f"there is no NVIDIA GPU here ({source.reason})", key=KEY, received=wanted, fix=TO_CPU)
-        allowed = _allowed(source.gpus)
-        chosen = _freest(source, allowed, numbers) if isinstance(numbers, int) else _named(source, allowed, numbers)
+        among = _allowed(source.gpus)
+        chosen = _freest(source, among, names) if isinstance(names, int) else _named(source, among, names)
     finally:
         source.close()
+    if len(chosen) > 1 and any(gpu.mig is not None for gpu in chosen):
+        what = "a process computes on one MIG instance, and on no other GPU beside it"
+        raise UserError(what, key=KEY, received=wanted, fix="one of them; several GPUs, or processes, need whole ones")
     os.environ[ORDER] = "PCI_BUS_ID"
-    os.environ[VISIBLE] = ",".join(str(gpu.index) if gpu.mig is None else gpu.uuid for gpu in chosen)
+    os.environ[VISIBLE] = ",".join(map(_name, chosen))
     return chosen
 
 
@@ -59,14 +62,14 @@ def check_shown(chosen: Sequence[GpuFacts], count: int, uuids: Mapping[int, str]
     Raises:
         UserError: PyTorch sees others: something asked for GPUs before they were chosen.
     """
-    others = [gpu for number, gpu in enumerate(chosen) if gpu.uuid.partition("-")[2] != uuids.get(number, "")]
+    others = [gpu for number, gpu in enumerate(chosen) if uuids.get(number, "") not in _known_as(gpu)]
     if count != len(chosen) or (others and uuids):
-        numbers = ",".join(str(gpu.index) for gpu in chosen)
+        names = ",".join(map(_name, chosen))
         raise UserError(
             f"PyTorch sees {count} GPUs that are not those: something asked for GPUs before they were chosen",
             key=KEY,
-            received=[gpu.index for gpu in chosen],
-            fix=f"a process of its own, or start this one with {ORDER}=PCI_BUS_ID {VISIBLE}={numbers}",
+            received=names,
+            fix=f"a process of its own, or start this one with {ORDER}=PCI_BUS_ID {VISIBLE}={names}",
         )
 
 
@@ -92,7 +95,17 @@ def shown(gpu: GpuFacts) -> str:
     return f"GPU {gpu.index} ({gpu.name}{part}, {gpu.uuid})"
 
 
-def _read(wanted: Any) -> tuple[int, ...] | int:
+def _name(gpu: GpuFacts) -> str:
+    """How CUDA is told of it."""
+    return str(gpu.index) if gpu.mig is None else gpu.uuid
+
+
+def _known_as(gpu: GpuFacts) -> list[str]:
+    """UUIDs that CUDA may tell of it; of a MIG instance some versions tell that of the whole GPU."""
+    return [uuid.partition("-")[2] for uuid in (gpu.uuid, gpu.whole) if uuid]
+
+
+def _read(wanted: Any) -> tuple[int | str, ...] | int:
     try:
         return read_gpus(wanted)
     except (ValueError, TypeError) as error:
@@ -100,41 +113,59 @@ def _read(wanted: Any) -> tuple[int, ...] | int:
 
 
 def _allowed(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
-    """The GPUs this process may use, in its own order where that is set."""
+    """The GPUs and instances this process may use, in its own order where that is set."""
     if VISIBLE in os.environ and not is_order_known(gpus):
         what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
         raise UserError(what, key=KEY, received=os.environ[VISIBLE], fix=f"set {ORDER}=PCI_BUS_ID beside it")
-    return visible(gpus)
+    return allowed(gpus)
 
 
-def _named(source: Source, allowed: Sequence[GpuFacts], numbers: Sequence[int]) -> list[GpuFacts]:
-    found = []
-    for number in numbers:
-        gpu = next((gpu for gpu in allowed if gpu.index == number), None)
-        if gpu is None:
-            raise _missing(source, allowed, number)
-        found.append(gpu)
+def _named(source: Source, among: Sequence[GpuFacts], names: Sequence[int | str]) -> list[GpuFacts]:
+    found: list[GpuFacts] = []
+    for name in names:
+        gpu = _meant(source.gpus, name)
+        meant = [] if gpu is None else parts_of(gpu, among) if gpu.split else [one for one in among if one == gpu]
+        if not meant:
+            raise _missing(source, among, name)
+        if len(meant) > 1:
+            what = f"GPU {meant[0].index} is split into MIG instances: which one?"
+            choices = [f"{part.uuid} ({part.mig})" for part in meant]
+            raise UserError(what, key=KEY, received=name, choices=choices, fix=f"{KEY}=[{meant[0].uuid}]")
+        if meant[0] in found:
+            raise UserError("a GPU is named twice", key=KEY, received=list(names))
+        found += meant
     return found
 
 
-def _freest(source: Source, allowed: Sequence[GpuFacts], count: int) -> list[GpuFacts]:
+def _meant(gpus: Sequence[GpuFacts], name: int | str) -> GpuFacts | None:
+    """The GPU of a number, or the GPU or instance of a UUID, wherever it is."""
+    if isinstance(name, str):
+        return by_uuid(name, gpus)
+    return next((gpu for gpu in gpus if gpu.index == name and gpu.mig is None), None)
+
+
+def _freest(source: Source, among: Sequence[GpuFacts], count: int) -> list[GpuFacts]:
     """The GPUs with the most free memory; where just as many are allowed, those in their order."""
-    if count > len(allowed):
-        raise _missing(source, allowed, f"auto:{count}")
-    if count == len(allowed):
-        return list(allowed)
-    used = {sample.gpu: sample.memory_used_mib or 0.0 for sample in source.samples(allowed)}
-    return sorted(allowed, key=lambda gpu: used.get(gpu, 0.0) - (gpu.memory_total_mib or 0.0))[:count]
+    among = [gpu for gpu in among if count == 1 or gpu.mig is None]
+    if count > len(among):
+        raise _missing(source, among, f"auto:{count}")
+    if count == len(among):
+        return list(among)
+    used = {sample.gpu: sample.memory_used_mib or 0.0 for sample in source.samples(among)}
+    return sorted(among, key=lambda gpu: used.get(gpu, 0.0) - (gpu.memory_total_mib or 0.0))[:count]
 
 
-def _missing(source: Source, allowed: Sequence[GpuFacts], wanted: int | str) -> UserError:
-    there = {gpu.index for gpu in source.gpus}
+def _missing(source: Source, among: Sequence[GpuFacts], wanted: int | str) -> UserError:
     limited = f"{VISIBLE}={os.environ.get(VISIBLE, '')}"
-    if isinstance(wanted, str):
-        what = f"there are only {len(allowed)} GPUs to choose from" + (f" ({limited})" if VISIBLE in os.environ else "")
-    elif wanted in there:
-        what = f"GPU {wanted} is not among those that this process may use ({limited})"
-    else:
-        what = f"there is no GPU {wanted} here"
-    names = [f"{gpu.index} ({gpu.name})" for gpu in allowed]
+    name = wanted if isinstance(wanted, str) else f"GPU {wanted}"
+    what = f"there is no {name} here"
+    if str(wanted).startswith("auto"):
+        what = f"there are only {len(among)} GPUs to choose from" + (f" ({limited})" if VISIBLE in os.environ else "")
+        if any(gpu.split for gpu in source.gpus):
+            what += "; a process computes on one MIG instance at most"
+    elif (gpu := _meant(source.gpus, wanted)) is not None:
+        bare = gpu.split and not parts_of(gpu, source.gpus)
+        why = f"is not among those that this process may use ({limited})"
+        what = f"{name} is split by MIG, without an instance to compute on" if bare else f"{name} {why}"
+    names = [f"{_name(gpu)} ({gpu.name}{'' if gpu.mig is None else f' MIG {gpu.mig}'})" for gpu in among]
     return UserError(what, key=KEY, received=wanted, choices=names, fix=f"other numbers, or {TO_CPU}")

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from lightkit.common.shards import settle
 from lightkit.finetune.phases import Phase
 
 
@@ -100,6 +101,7 @@ class Tuning(NoTuning):
 
 def freeze(model: nn.Module, phase: Phase) -> None:
     """Let exactly the parameters of a phase train. What rests loses its gradient: optimizers move what has one."""
+    settle(model)
     for name, parameter in model.named_parameters():
         trains = name in phase.trainable
         parameter.requires_grad_(trains)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,17 +54,42 @@ class Machine:
 def make_monitor(cfg: DictConfig, folder: Path, engine: Engine) -> NoMonitor:
     """What watches the machine under a run, where that is asked for.
 
+    Of several processes rank 0 watches, also the GPUs of the others on its machine; all have to call this.
+
     Args:
         cfg: The configuration.
         folder: The run's folder.
-        engine: Its devices are watched, if they are GPUs.
+        engine: The GPUs that it and the other processes compute on are watched.
     """
     options = cfg.logger.get("system")  # not in the file of a run that began before there was such a thing
-    if options is None or not options.enabled or not engine.ranks.main:
+    if options is None or not options.enabled:
         return NoMonitor()
-    uuids = cuda_uuids(engine.parallel.devices)
-    gpus = [device.index for device in engine.parallel.devices if device.type == "cuda"]
-    return Monitor(Watch(folder, gpus, uuids), options.every_seconds)
+    gpus = local_gpus(engine)
+    if not engine.ranks.main:
+        return NoMonitor()
+    uuids = {number: uuid for number, uuid in gpus.items() if uuid}
+    return Monitor(Watch(folder, list(gpus), uuids), options.every_seconds)
+
+
+def local_gpus(engine: Engine) -> dict[int, str]:
+    """The GPUs on the machine of rank 0 that the processes of a run compute on; known to rank 0 only.
+
+    Every process computes on the GPU that has its number on its machine, and tells once which one that is.
+
+    Args:
+        engine: Of this process.
+
+    Returns:
+        What CUDA says they are, by number; empty where it says nothing.
+    """
+    devices = [device for device in engine.parallel.devices if device.type == "cuda"]
+    uuids = cuda_uuids(devices)
+    own = [[device.index, uuids.get(device.index, "")] for device in devices]
+    found: dict[int, str] = {}
+    for (machine, gpus), _ in engine.ranks.gather([], (platform.node(), own)):
+        for number, uuid in gpus if machine == platform.node() else ():
+            found.setdefault(number, uuid)
+    return found
 
 
 def loading(data: Data) -> Loading:

@@ -40,14 +40,17 @@ class Tuned:
         if parts.made.prepared is None:
             return
         self._plan = build_plan_of(parts)
+        ranks, shared_out = parts.engine.ranks, any(map(is_shard, parts.model.parameters()))
         self._earlier = _ended_before(self._path, state.step)
         self.tuning = build_tuning(
             parts,
             self._plan,
-            audit=cfg.finetune.get("audit", "fail") if _looks(parts) else "none",
+            # One does for all, as all see the same, unless each holds a part of the model.
+            audit=cfg.finetune.get("audit", "fail") if ranks.main or shared_out else "none",
             report=logger.message,
             skipped=lambda: state.skipped + parts.engine.skipped(),
             ended=self._keep,
+            witnesses=ranks if shared_out else None,
         )
 
     def introduce(self) -> None:
@@ -98,8 +101,3 @@ def _frozen_without_weights(parts: Components, cfg: DictConfig) -> bool:
     some = len(phases[0].trainable) < len(list(parts.model.parameters()))
     given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
     return some and not given
-
-
-def _looks(parts: Components) -> bool:
-    """Whether this process audits: one does for all, as all see the same, unless each holds a part of the model."""
-    return parts.engine.ranks.main and not any(map(is_shard, parts.model.parameters()))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 import torch
 
-from benchmarks import checkpoint, ddp, loader, lora, monitor, startup, step_overhead
+from benchmarks import checkpoint, ddp, gpu, gpu_graphs, gpu_throughput, loader, lora, monitor, startup, step_overhead
 from benchmarks.harness import Bar, Sample, check_same, figure, interleave, judge
+from lightkit.device import compiling
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +42,32 @@ def figures(text: str) -> dict[str, float]:
 def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
     main(arguments)
     assert len(figures(capsys.readouterr().out)) == bars
+
+
+@pytest.mark.parametrize(("module", "lines"), [(gpu_throughput, 1), (gpu_graphs, 2)])
+def test_a_benchmark_for_a_gpu_runs_on_a_cpu_where_it_is_told_to(
+    module: ModuleType, lines: int, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    monkeypatch.setattr(module, "CASES", module.CASES[:1])
+    assert module.main(["--device", "cpu", "--small", "--rounds", "1", "--steps", "2", "--warm", "1"])
+    found = re.findall(r"^a small .+, throughput: [\d.]+$", capsys.readouterr().out, re.M)
+    assert len(found) == lines  # and no bar: this is no measurement
+
+
+@pytest.mark.parametrize("module", [gpu_throughput, gpu_graphs])
+def test_a_benchmark_for_a_gpu_says_that_it_needs_one(module: ModuleType, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert module.main([])
+    assert capsys.readouterr().out == f"{gpu.NO_GPU}\n"
+
+
+def test_a_throughput_below_its_bar_is_told(capsys) -> None:
+    results = {"ours": [Sample(4.0)], "theirs": [Sample(2.0)]}
+    assert not gpu.judge("work", results, "ours", base="theirs", least=0.98)
+    assert gpu.judge("work", results, "theirs", base="ours", least=2.0)
+    assert "work: ours / theirs, throughput: 0.500 (at least 0.98: MISSED)" in capsys.readouterr().out
 
 
 def test_no_slow_module_is_loaded_before_the_first_step(tmp_path):

@@ -68,16 +68,18 @@ def test_the_table(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[0] == "3 GPUs, driver 570.86.10, by NVML"
     assert lines[2:7] == [
         "GPU  torch   name              temp        power            memory  busy     clock  limited by",
-        "0    cuda:0  H200             41 °C  312 / 700 W  12.0 / 140.0 GiB  98 %  1980 MHz  power cap",
+        "0    -       H200             41 °C  312 / 700 W  12.0 / 140.0 GiB  98 %  1980 MHz  power cap",
         "1    -       A100             88 °C    ? / 700 W  12.0 / 140.0 GiB  98 %  1980 MHz  power cap, heat",
-        "1    cuda:1    MIG 1g.5gb                            2.0 / 5.0 GiB",
+        "1    cuda:0    MIG 1g.5gb                            2.0 / 5.0 GiB",
         "2    -       does not answer",
     ]
-    assert lines[8].split() == ["GPU", "process", "user", "memory", "run", "or", "command"]
-    assert lines[9].split()[:2] == ["0", str(os.getpid())]
-    assert "11.0 GiB" in lines[9]
-    assert lines[10].split() == ["0", str(2**22 + 1), "?", "300", "MiB", "?"]
-    assert lines[12] == "torch counts the fastest GPU first: CUDA_DEVICE_ORDER=PCI_BUS_ID makes it count as shown here"
+    assert lines[8] == "a process computes on one MIG instance, chosen by its UUID:"
+    assert lines[9] == "GPU 1  MIG 1g.5gb  device.gpus=[MIG-1]"
+    assert lines[11].split() == ["GPU", "process", "user", "memory", "run", "or", "command"]
+    assert lines[12].split()[:2] == ["0", str(os.getpid())]
+    assert "11.0 GiB" in lines[12]
+    assert lines[13].split() == ["0", str(2**22 + 1), "?", "300", "MiB", "?"]
+    assert lines[15] == "torch counts the fastest GPU first: CUDA_DEVICE_ORDER=PCI_BUS_ID makes it count as shown here"
 
 
 def test_columns_nobody_fills_are_left_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.device.gpus import GpuFacts, computing_on, is_order_known, number, throttle_names, visible
+from lightkit.device.gpus import GpuFacts, allowed, computing_on, is_order_known, number, throttle_names, visible
 
 PLAIN = [GpuFacts(at, f"GPU-{letter * 4}-0", "NVIDIA H200") for at, letter in enumerate("abcd")]
 SPLIT = [
@@ -60,9 +60,13 @@ def test_visible_gpus_are_those_cuda_would_count(wanted: str | None, seen: str) 
 @pytest.mark.parametrize(
     ("wanted", "seen"),
     [
-        (None, ["GPU-aaaa-0", "MIG-1111"]),
+        (None, ["MIG-1111"]),
         ("1", ["MIG-1111"]),
-        ("1,0", ["MIG-1111", "GPU-aaaa-0"]),
+        ("1,0", ["MIG-1111"]),
+        ("0", ["GPU-aaaa-0"]),
+        ("0,MIG-2222", ["MIG-2222"]),
+        ("MIG-2222,MIG-1111", ["MIG-2222"]),
+        ("MIG-2222,MIG-2222", []),
         ("MIG-2222", ["MIG-2222"]),
         ("GPU-ssss-1", ["MIG-1111"]),
         ("MIG-9", []),
@@ -70,6 +74,21 @@ def test_visible_gpus_are_those_cuda_would_count(wanted: str | None, seen: str) 
 )
 def test_a_split_gpu_stands_for_an_instance(wanted: str | None, seen: list[str]) -> None:
     assert uuids(SPLIT, wanted) == seen
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen"),
+    [
+        (None, ["GPU-aaaa-0", "MIG-1111", "MIG-2222"]),
+        ("1", ["MIG-1111", "MIG-2222"]),
+        ("MIG-2222,0", ["MIG-2222", "GPU-aaaa-0"]),
+        ("MIG-2222,1", ["MIG-2222", "MIG-1111"]),
+        ("", []),
+    ],
+)
+def test_a_process_may_choose_among_instances(wanted: str | None, seen: list[str]) -> None:
+    environ = {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted}
+    assert [gpu.uuid for gpu in allowed(SPLIT, environ)] == seen
 
 
 def test_a_split_gpu_without_instances_and_one_that_does_not_answer_are_not_seen() -> None:

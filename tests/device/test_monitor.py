@@ -124,6 +124,20 @@ def test_a_row_has_the_physical_numbers_of_the_gpus_this_run_uses(
     ]
 
 
+def test_what_an_instance_uses_is_not_that_of_the_whole_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    setup = Setup(tmp_path)
+    part = GpuFacts(3, "MIG-1", "NVIDIA H200", mig="1g.18gb", memory_total_mib=18 * 1024, whole="GPU-b")
+    setup.gpus.gpus = (GPUS[0], GpuFacts(3, "GPU-b", "NVIDIA H200", split=True), part)
+    setup.watch.begin()
+    setup.after(10.0, memory_used_mib=1024.0)
+    assert setup.watch.rows[0]["system/gpu3_mig_memory_gib"] == 1.0
+    totals = setup.watch.totals()
+    (usage,) = totals.gpus
+    assert (usage.name, usage.uuid, usage.memory_total_mib) == ("NVIDIA H200 MIG 1g.18gb", "MIG-1", 18 * 1024)
+    assert totals.energy_kwh is None
+
+
 def test_cuda_itself_knows_best_which_gpus_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     setup = Setup(tmp_path, uuids={0: "b"})
@@ -343,4 +357,5 @@ def test_what_a_watch_needs_is_imported_before_the_thread(tmp_path: Path, monkey
     assert preloaded == []
     Setup(tmp_path, gpus=(0,))
     assert preloaded == [True]
+    module.Host(tmp_path)
     assert "psutil" in sys.modules

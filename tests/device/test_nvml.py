@@ -99,8 +99,20 @@ def test_mig_instances_follow_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         (1, "MIG-1", "1g.5gb", False),
         (1, "MIG-2", "1g.5gb", False),
     ]
+    assert [gpu.whole for gpu in source.gpus] == ["", "", "GPU-split", "GPU-split"]
     sample = source.samples(source.gpus)[2]
     assert (sample.memory_used_mib, sample.power_w, sample.utilisation) == (2 * 1024, None, None)
+
+
+def test_of_an_instance_only_its_memory_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = SimpleNamespace(pid=7, usedGpuMemory=GIB)
+    other = SimpleNamespace(pid=8, usedGpuMemory=GIB)
+    part = Card(uuid="MIG-1", name="NVIDIA A100 MIG 1g.5gb", used=2 * GIB, total=5 * GIB, processes=[told])
+    source = nvml(monkeypatch, [Card(uuid="GPU-split", instances=[part], processes=[told, other])])
+    gpu = source.gpus[1]
+    assert gpu.power_limit_w is None
+    assert source.samples([gpu]) == [GpuSample(gpu, memory_used_mib=2 * 1024)]
+    assert source.processes() == {"GPU-split": [(8, 1024.0)], "MIG-1": [(7, 1024.0)]}
 
 
 def test_older_drivers_know_the_old_names(monkeypatch: pytest.MonkeyPatch) -> None:

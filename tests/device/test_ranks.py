@@ -27,6 +27,7 @@ def test_alone_nothing_is_asked() -> None:
     assert ranks.mean(torch.tensor(1.5), 3) == 1.5
     assert ranks.shared(lambda: "made") == "made"
     assert ranks.gather([torch.ones(2)], "note")[0][0] == "note"
+    assert ranks.unite(["a", "b", "a"]) == ["a", "b"]
     assert ranks.device_name("auto") == "auto"
     assert not is_lost(RuntimeError("gloo"))
 
@@ -51,6 +52,7 @@ def test_three_processes(tmp_path: Path) -> None:
                 "mean": ranks.mean(torch.tensor(float(number)), number),
                 "shared": ranks.shared(lambda: ["made", number]),
                 "own": ranks.own(8),
+                "united": ranks.unite(["both", f"from {number}"]),
             }
             found = ranks.gather([torch.full((number,), float(number)), torch.tensor(number)], f"from {number}")
             facts["gathered"] = [[note, [tensor.tolist() for tensor in tensors]] for note, tensors in found]
@@ -66,6 +68,7 @@ def test_three_processes(tmp_path: Path) -> None:
     for number, own in enumerate(facts):
         assert own["agree"] == [True, False]
         assert own["least"] == 3
+        assert own["united"] == ["both", "from 0", "from 1", "from 2"]
         assert own["votes"] == [0, 15, 0]
         assert own["mean"] == pytest.approx(5 / 3)
         assert own["shared"] == ["made", 0]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
-from lightkit.common.shards import all_like, is_shard, like, whole
+from lightkit.common.errors import UserError
+from lightkit.common.shards import all_like, is_shard, like, part, settle, whole
+from lightkit.device.engine import Engine
+from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.parallel import Sharded, make_parallel
-from lightkit.device.sharding import layers
+from lightkit.device.ranks import joined
+from lightkit.device.sharding import layers, shard
+from lightkit.finetune.inserted.injected import Injected
+from tests.runner.processes import together
 
 
 def test_one_process_is_the_plain_case() -> None:
@@ -29,6 +39,82 @@ def test_layers_of_sequences_and_lists_from_the_inside_out() -> None:
     assert layers(model, 10_000) == []
 
 
+def test_what_a_fine_tuning_puts_into_a_layer_stays_with_it() -> None:
+    class Inserted(Injected):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(10, 10))
+
+    host = nn.Sequential(nn.Linear(10, 10))
+    host.add_module("adapter", Inserted())
+    assert layers(nn.Sequential(host), 1) == [host[0], host]
+
+
+def test_parameters_that_cannot_be_cut_are_named() -> None:
+    model = nn.Linear(2, 2)
+    model.scale = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(UserError, match=r"device\.parallel: a number by itself(.|\n)*scale(.|\n)*shape \(1,\)"):
+        shard(model, torch.device("cpu"), min_parameters=1, reshard=True)
+    model = nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)
+    with pytest.raises(UserError, match=r"usual order in memory only(.|\n)*weight"):
+        shard(model, torch.device("cpu"), min_parameters=1, reshard=True)
+
+
+class TwoLayers(nn.Module):
+    """Two layers that are gathered by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+def test_two_processes_with_a_part_each(tmp_path: Path) -> None:
+    """Weights are read anew after an evaluation, all step or none, and each optimizer gets what it can."""
+
+    def job() -> None:
+        with joined("fsdp", "cpu", batch_size=8) as ranks:
+            model, engine = TwoLayers(), _engine(ranks, "fp16")
+            network, x = engine.wrap(model), torch.ones(2, 3)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **engine.implementation(model))
+            assert implementation_of(optimizer) == "fused"
+            with torch.no_grad():
+                network(x)
+                kept = [part(parameter).clone() for parameter in model.parameters()]
+                for parameter in model.parameters():
+                    part(parameter).zero_()
+                assert network(x).abs().max() == 0
+                for parameter, values in zip(model.parameters(), kept, strict=True):
+                    part(parameter).copy_(values)
+
+            engine.backward(network(x).square().mean())
+            if ranks.rank == 1:
+                part(next(model.parameters()).grad).fill_(torch.inf)
+            engine.step(optimizer)
+            assert engine.skipped() == 1  # in both processes
+            assert all(torch.equal(part(p), own) for p, own in zip(model.parameters(), kept, strict=True))
+            assert engine.precision.state_dict()["scale"] == 2.0**15
+            engine.backward(network(x).square().mean())
+            engine.step(optimizer, want_norm=True)
+            assert engine.skipped() == 1
+            assert not any(torch.equal(part(p), own) for p, own in zip(model.parameters(), kept) if own.numel())
+
+            assert engine.implementation(model, "SGD") == {"foreach": True}
+            with pytest.raises(UserError, match=r"device\.optimizer: PyTorch has no kernel of SGD(.|\n)*foreach, loop"):
+                arguments("fused", model, engine.device, kind="SGD")
+            assert arguments("loop", model, engine.device, kind="SGD") == {"foreach": False}
+
+    assert together(job, 2, tmp_path / "log") == [0, 0], (tmp_path / "log-0").read_text()
+
+
+def _engine(ranks: Any, precision: str) -> Engine:
+    options = {"min_parameters": 1, "reshard": False}
+    return Engine("cpu", parallel="fsdp", ranks=ranks, parallel_options=options, precision=precision)
+
+
 def test_tied_weights_stay_in_one_piece() -> None:
     first, second = nn.Linear(10, 10), nn.Linear(10, 10)
     second.weight = first.weight
@@ -43,5 +129,7 @@ def test_whole_tensors_are_left_alone() -> None:
     assert found["a"][1] == (tensor, 1)
     assert found["b"] == "text"
     assert not is_shard(tensor)
+    assert part(tensor) is tensor
+    settle(nn.Linear(1, 1))
     assert like(tensor, torch.zeros(3)) is tensor
     assert all_like({"a": tensor, "b": 3}, {"a": torch.zeros(3)})["a"] is tensor

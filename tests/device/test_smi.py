@@ -100,6 +100,7 @@ exit 0"""
         (0, "MIG-2222", "2g.10gb", False),
         (1, "GPU-bbbb", None, False),
     ]
+    assert [gpu.whole for gpu in source.gpus] == ["", "GPU-aaaa", "GPU-aaaa", ""]
     assert source.samples([source.gpus[1]]) == [GpuSample(source.gpus[1])]
 
 

@@ -89,6 +89,81 @@ def test_a_part_of_a_gpu_goes_by_its_uuid(monkeypatch):
     assert found == part
 
 
+class SplitMachine(Machine):
+    """A whole GPU with 10 GiB free, and one that is split into two instances and has none to itself."""
+
+    def __init__(self) -> None:
+        super().__init__(used=(30_720, 0))
+        self.gpus = (
+            self.gpus[0],
+            GpuFacts(1, UUIDS[1], "A100", split=True),
+            *(
+                GpuFacts(1, f"MIG-{name}", "A100", mig=size, memory_total_mib=mib, whole=UUIDS[1])
+                for name, size, mib in (("1111-1", "1g.5gb", 5_000), ("2222-2", "2g.20gb", 20_000))
+            ),
+            GpuFacts(2, UUIDS[2], "A100", split=True),
+        )
+
+    def samples(self, gpus):
+        used = {UUIDS[0]: 30_720, "MIG-1111-1": 0, "MIG-2222-2": 1_000}
+        return [GpuSample(gpu, memory_used_mib=used[gpu.uuid]) for gpu in gpus]
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "expected"),
+    [
+        (None, ["MIG-2222-2"], "MIG-2222-2"),
+        (None, "MIG-2222", "MIG-2222-2"),
+        (None, [UUIDS[0]], "0"),
+        (None, [0], "0"),
+        (None, "auto:1", "MIG-2222-2"),
+        ("0,MIG-1111-1", "auto", "0"),
+        ("MIG-1111-1", [1], "MIG-1111-1"),
+        ("MIG-1111-1,MIG-2222-2", ["MIG-2222-2"], "MIG-2222-2"),
+        ("1", ["MIG-2222-2"], "MIG-2222-2"),
+    ],
+)
+def test_an_instance_of_a_split_gpu(monkeypatch, before, wanted, expected):
+    if before is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    show_only(wanted, look=SplitMachine)
+    assert shown() == expected
+    show_only(wanted, look=SplitMachine)
+    assert shown() == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "message"),
+    [
+        (None, [1], r"GPU 1 is split into MIG instances: which one\?(.|\n)*MIG-1111-1 \(1g\.5gb\), MIG-2222-2 \(2g"),
+        (None, [UUIDS[1]], r"which one\?(.|\n)*fix: +device\.gpus=\[MIG-1111-1\]"),
+        (None, [2], "GPU 2 is split by MIG, without an instance to compute on"),
+        (None, ["MIG-1111-1", "MIG-2222-2"], "a process computes on one MIG instance, and on no other GPU beside it"),
+        (None, [0, "MIG-1111-1"], "on no other GPU beside it(.|\n)*need whole ones"),
+        (None, ["MIG-1111-1", "MIG-1"], "a GPU is named twice"),
+        (None, ["MIG-9"], r"there is no MIG-9 here(.|\n)*0 \(A100\), MIG-1111-1 \(A100 MIG 1g\.5gb\)"),
+        (None, "auto:2", "there are only 1 GPUs to choose from; a process computes on one MIG instance at most"),
+        ("0", ["MIG-1111-1"], r"MIG-1111-1 is not among those that this process may use \(CUDA_VISIBLE_DEVICES=0\)"),
+    ],
+)
+def test_an_instance_that_cannot_be_chosen(monkeypatch, before, wanted, message):
+    if before is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    with pytest.raises(UserError, match=message):
+        show_only(wanted, look=SplitMachine)
+    assert shown() == before
+
+
+def test_of_an_instance_cuda_may_tell_the_uuid_of_the_whole():
+    chosen = show_only(["MIG-2222-2"], look=SplitMachine)
+    for told in ("2222-2", UUIDS[1].removeprefix("GPU-")):
+        check_shown(chosen, 1, {0: told})
+        (line,) = mapping([0], {0: told}, look=SplitMachine)
+        assert line == "cuda:0 is GPU 1 (A100 MIG 2g.20gb, MIG-2222-2)"
+    with pytest.raises(UserError, match="VISIBLE_DEVICES=MIG-2222-2"):
+        check_shown(chosen, 1, {0: "1111-1"})
+
+
 @pytest.mark.parametrize(
     ("before", "wanted", "message"),
     [
@@ -104,7 +179,7 @@ def test_a_part_of_a_gpu_goes_by_its_uuid(monkeypatch):
         (None, "freest", "not a choice of GPUs"),
         (None, [], "this chooses no GPU"),
         (None, [1, 1], "a GPU is named twice"),
-        (None, [-1], "not the numbers of GPUs"),
+        (None, [-1], "not the numbers or UUIDs of GPUs"),
         (None, 3, r"device\.gpus(.|\n)*a list of GPU numbers such as \[0, 2\]"),
     ],
 )

@@ -12,7 +12,8 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
 from lightkit.device import usage
-from lightkit.device.monitor import Monitor, NoMonitor
+from lightkit.device.gpus import GpuFacts, GpuSample, Source
+from lightkit.device.monitor import Monitor, NoMonitor, Watch
 from lightkit.device.ranks import Ranks
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
@@ -96,6 +97,69 @@ def test_the_gpus_of_a_run_are_watched(tmp_path: Path, monkeypatch: pytest.Monke
     assert isinstance(monitor, Monitor)
     assert monitor.every_seconds == 10.0
     assert (monitor.watch.gpus, monitor.watch.uuids) == ([1, 0], {0: "u0", 1: "u1"})
+
+
+class Told(Ranks):
+    """Several processes, of which this one is told what the others say."""
+
+    def __init__(self, rank: int, notes: list[Any]) -> None:
+        self.rank, self.notes, self.said = rank, notes, list[Any]()
+        self.size = len(notes) + 1
+
+    def gather(self, tensors: Any, note: Any = None) -> list[tuple[Any, list[torch.Tensor]]]:
+        self.said.append(note)
+        return [(told, []) for told in [note, *self.notes]] if self.main else []
+
+
+def test_rank_0_watches_the_gpus_of_all_processes_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "cuda_uuids", lambda devices: {device.index: f"u{device.index}" for device in devices})
+    monkeypatch.setattr(machine.platform, "node", lambda: "here")
+    others = [("here", [[1, "u1"]]), ("there", [[0, "v0"]]), ("there", [[7, "v7"]]), ("here", [[2, ""]])]
+    ranks = Told(0, others)
+    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=[torch.device("cuda", 0)]), ranks=ranks)
+    cfg = compose(list(QUICK)).cfg
+    monitor = machine.make_monitor(cfg, tmp_path, engine)
+    assert isinstance(monitor, Monitor)
+    assert (monitor.watch.gpus, monitor.watch.uuids) == ([0, 1, 2], {0: "u0", 1: "u1"})
+    assert ranks.said == [("here", [[0, "u0"]])]  # once, at the start
+
+
+def test_the_energy_of_a_run_is_that_of_all_its_gpus_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = GpuFacts(0, "GPU-u0", "H200"), GpuFacts(1, "GPU-u1", "H200"), GpuFacts(2, "GPU-u2", "H200")
+
+    class Driver(Source):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gpus = cards
+
+        def samples(self, gpus: Any) -> list[GpuSample]:
+            return [GpuSample(gpu, power_w=100.0, utilisation=30.0 * (gpu.index + 1)) for gpu in gpus]
+
+    monkeypatch.setattr(machine, "cuda_uuids", lambda devices: {device.index: f"u{device.index}" for device in devices})
+    ranks = Told(0, [(machine.platform.node(), [[1, "u1"]])])
+    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=[torch.device("cuda", 0)]), ranks=ranks)
+    monitor: Any = machine.make_monitor(compose(list(QUICK)).cfg, tmp_path, engine)
+    now = [0.0]
+    watch = Watch(tmp_path, monitor.watch.gpus, monitor.watch.uuids, clock=lambda: now[0], open_gpus=Driver)
+    watch.begin()
+    now[0] = 3600.0
+    watch.take()
+    totals = watch.totals()
+    assert [gpu.utilisation for gpu in totals.gpus] == [30.0, 60.0]  # not the third, which is somebody else's
+    assert totals.energy_kwh == pytest.approx(0.2)
+
+
+def test_another_process_watches_nothing_but_says_where_it_computes(tmp_path: Path) -> None:
+    ranks = Told(1, [])
+    engine: Any = SimpleNamespace(parallel=SimpleNamespace(devices=[torch.device("cpu")]), ranks=ranks)
+    cfg = compose(list(QUICK)).cfg
+    assert type(machine.make_monitor(cfg, tmp_path, engine)) is NoMonitor
+    assert len(ranks.said) == 1
+    cfg = compose([*QUICK, "logger.system.enabled=false"]).cfg
+    assert type(machine.make_monitor(cfg, tmp_path, engine)) is NoMonitor
+    assert len(ranks.said) == 1
 
 
 def test_a_run_from_before_there_was_such_a_thing_goes_on(tmp_path: Path) -> None:

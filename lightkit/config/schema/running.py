@@ -41,9 +41,11 @@ class DeviceConfig:
 
     name: str = "auto"
     """`auto` (a GPU when there is one), `cpu`, `cuda`, `cuda:1` (the second one that is visible), `mps`."""
-    gpus: Optional[Union[str, list[int]]] = None
+    gpus: Optional[Union[str, list[Union[int, str]]]] = None
     """GPUs that the run may see, `[0, 2]`, by the numbers of `nvidia-smi`: the first of them is `cuda:0`, the main one.
-    `auto:2` takes the two with the most free memory. Null sees all; the CPU and Apple's GPU ignore this."""
+    `auto:2` takes the two with the most free memory. A GPU that is split by MIG is used by one of its instances, named
+    by its UUID (`[MIG-…]`, see `lightkit gpus`); `auto` takes the freest of whole GPUs and instances. Null sees all;
+    the CPU and Apple's GPU ignore this."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp64"] = "fp32"
     """Arithmetic. `fp32` is exact; `tf32` rounds matrix products and convolutions on NVIDIA's GPUs from Ampere on;
     `bf16` and `fp16` use autocast and keep weights and losses in fp32, `fp16` with a loss scale; `bf16-true` has

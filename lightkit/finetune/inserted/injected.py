@@ -18,6 +18,8 @@ class Injected(nn.Module):
     """What users call it."""
     mergeable = False
     """Whether its effect can be put into weights of the plain network."""
+    stands_alone = False
+    """Whether calling it is all that uses its parameters: it belongs to its host, whose hooks use them."""
 
 
 def injected_modules(model: nn.Module) -> Iterator[tuple[str, Injected]]:

@@ -14,6 +14,7 @@ from lightkit.finetune.proof.judging import EARLY, SURE, Watch
 from lightkit.finetune.proof.parts import split
 from lightkit.finetune.proof.plan import PhaseTable, Plan, live_table
 from lightkit.finetune.proof.structure import faults, gradient_faults, membership_faults, mode_faults
+from lightkit.finetune.proof.witnesses import Alone, Witnesses
 from lightkit.finetune.proof.wording import some
 
 AUDIT_FAILED = 6
@@ -38,6 +39,7 @@ class Audit:
         rate_scale: Tells what all rates are multiplied with besides the schedule.
         skipped: Tells how many optimizer steps were left out so far.
         ended: Called when a phase has ended and `table` knows it.
+        witnesses: The processes that look together, each at its part of the model; None where this one sees all of it.
         exit_code: Exit status of a run that fails.
 
     Raises:
@@ -57,11 +59,12 @@ class Audit:
         rate_scale: Callable[[], float] = lambda: 1.0,
         skipped: Callable[[], int] = lambda: 0,
         ended: Callable[[], None] = lambda: None,
+        witnesses: Witnesses | None = None,
         exit_code: int = AUDIT_FAILED,
     ) -> None:
         self.model, self.optimizer, self.action, self.report = model, optimizer, action, report
         self.plan, self.rate_scale, self.skipped, self.exit_code = plan, rate_scale, skipped, exit_code
-        self.ended = ended
+        self.ended, self.witnesses = ended, witnesses or Alone()
         self._rows: list[dict[str, Any]] = []
         self._watch: Watch | None = None
         self._last_begin: int | None = None
@@ -104,6 +107,7 @@ class Audit:
             skipped=self.skipped(),
             idle=frozenset(row.group for row in planned if row.rates and not any(row.rates)),
             told=told,
+            witnesses=self.witnesses,
         )
 
     def after_steps(self, step: int) -> None:
@@ -119,7 +123,7 @@ class Audit:
         if watch is None or not watch.checks or step - watch.began < watch.checks[0]:
             return
         first = watch.checks.pop(0) == EARLY[0]
-        watch.gradients.read()
+        watch.read()
         found = [*watch.stirred(watch.changed(resting=True)), *self._structure(watch.phase)] if first else []
         silent = watch.silent() if watch.gradients.touched and self._taken(watch, step) > 0 else []
         lines = [f"no gradient has reached group {name} in {step - watch.began} steps" for name in silent]
@@ -143,7 +147,7 @@ class Audit:
         watch = self._watch
         if watch is None:
             return
-        watch.gradients.read()
+        watch.read()
         changed, notes = watch.changed(), list[str]()
         found = [*watch.stirred(changed), *self._structure(watch.phase)]
         steps = self._taken(watch, step) if watch.stepped(changed) else 0
@@ -198,8 +202,8 @@ class Audit:
                 self.report(f"audit: {line}")
 
     def _settle(self, found: Iterable[str], when: str, told: set[str]) -> None:
-        """Raise or report what was found and has not been told yet."""
-        lines = [line for line in dict.fromkeys(found) if line not in told]
+        """Raise or report what any process has found and has not been told yet."""
+        lines = [line for line in self.witnesses.unite(found) if line not in told]
         if lines and self.action == "fail":
             self._drop()
             text = "".join(f"\n      {line}" for line in lines)

@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from lightkit.common.shards import part
+
 
 class Gradients:
     """Listens to parameters until each has had a gradient that is finite and not zero everywhere.
+
+    Of one that processes share out, the part of this process is looked at.
 
     On a CPU each is looked at as it comes. On other devices its largest element stays there until `read` asks for it.
 
@@ -51,6 +55,7 @@ class Gradients:
             if gradient is None:
                 return
             self.touched.add(name)
+            gradient = part(gradient)
             values = (gradient._values() if gradient.is_sparse else gradient).detach()
             if values.numel():
                 largest = torch.linalg.vector_norm(values, math.inf).nan_to_num(nan=-1.0, posinf=-1.0).float()

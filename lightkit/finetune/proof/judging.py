@@ -9,10 +9,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightkit.common.modules import inside, parent_of
+from lightkit.common.shards import is_shard, settle
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.proof.gradients import Gradients
 from lightkit.finetune.proof.parts import Part, statistics
 from lightkit.finetune.proof.prints import Prints
+from lightkit.finetune.proof.witnesses import Alone, Witnesses
 from lightkit.finetune.proof.wording import some
 
 EARLY = (2, 4, 8, 16, 32)
@@ -41,6 +43,8 @@ class Watch:
     """Lines that have been reported."""
     checks: list[int] = field(default_factory=lambda: list(EARLY))
     """Steps of the phase after which to look early."""
+    witnesses: Witnesses = field(default_factory=Alone)
+    """The processes that look together."""
 
     def __post_init__(self) -> None:
         self.prints = Prints(tensors(self.model))
@@ -57,7 +61,16 @@ class Watch:
         """
         frozen = {name for part in self.parts if not part.trains for name in part.names}
         now = {n: t for n, t in tensors(self.model).items() if not resting or n in frozen or n in self.still}
-        return self.prints.changed(Prints(now))
+        found = self.prints.changed(Prints(now))
+        # What other processes have as a whole too, rank 0 overwrites with its own.
+        return set(self.witnesses.unite(n for n in sorted(found) if self.witnesses.main or is_shard(now[n])))
+
+    def read(self) -> None:
+        """Bring what is known of the gradients up to date, in all processes."""
+        seen, unite = self.gradients, self.witnesses.unite
+        seen.read()
+        seen.reached, seen.touched = set(unite(sorted(seen.reached))), set(unite(sorted(seen.touched)))
+        seen.broken = bool(unite(["broken"] if seen.broken else []))
 
     def stirred(self, changed: Collection[str]) -> list[str]:
         """What should rest but moved, one line each with the names."""
@@ -156,5 +169,6 @@ class Watch:
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name."""
+    """Parameters and buffers by name, of a model of shards the shards."""
+    settle(model)
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

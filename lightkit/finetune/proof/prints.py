@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from lightkit.common.shards import part
+
 # 64-bit elements count as two: of two flipped top bits of 64 nothing would be left in a sum modulo 2^64.
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 # Constants of splitmix64 (https://doi.org/10.1145/2714064.2660195) as signed numbers.
@@ -23,17 +25,19 @@ def fingerprint(tensor: Tensor) -> Tensor:
     """Two sums over the bits of a tensor.
 
     Args:
-        tensor: Of any type, shape and layout in memory; small temporary tensors are made, no copy of a dense one.
+        tensor: Of any type, shape and layout in memory; small temporary tensors are made, no copy of a dense one. Of a
+            tensor that processes share out, the part of this one counts.
 
     Returns:
         Shape (2,), int64, on the device of the tensor, which is not waited for.
     """
-    whole = _whole_numbers(tensor.detach())
-    total = torch.zeros(2, dtype=torch.int64, device=tensor.device)
-    weights = _weights(tensor.device)
-    for part in whole.split(weights.shape[1]):
-        part = part.to(torch.int64)
-        total = total * _GOLDEN + (weights[:, : part.numel()] * part).sum(1)
+    own = part(tensor.detach())
+    whole = _whole_numbers(own)
+    total = torch.zeros(2, dtype=torch.int64, device=own.device)
+    weights = _weights(own.device)
+    for piece in whole.split(weights.shape[1]):
+        piece = piece.to(torch.int64)
+        total = total * _GOLDEN + (weights[:, : piece.numel()] * piece).sum(1)
     return total
 
 

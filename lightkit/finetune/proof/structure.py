@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightkit.common.modules import has_statistics, parameter_aliases
+from lightkit.common.shards import part
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.proof.plan import own_rate
 from lightkit.finetune.proof.wording import some
@@ -107,8 +108,9 @@ def _tie_faults(model: nn.Module, phase: Phase) -> list[str]:
             lines.append(f"one tensor is to train as {some(trained)} and to rest as {rest}")
     places: dict[tuple[object, int], list[str]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.numel() and parameter.device.type != "meta":
-            places.setdefault((parameter.device, parameter.data_ptr()), []).append(name)
+        own = part(parameter)
+        if own.numel() and own.device.type != "meta":
+            places.setdefault((own.device, own.data_ptr()), []).append(name)
     for names in places.values():
         trained = [name for name in names if name in phase.trainable]
         if trained and trained != names:
