@@ -14,6 +14,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.folders import find_run, project
 from lightkit.cli.terminal import number, say, table
 from lightkit.common.errors import UserError
+from lightkit.common.signals import held
 
 if TYPE_CHECKING:
     from lightkit.runner import Runner
@@ -99,7 +100,8 @@ def _runner(parser: Parser, args: list[str]) -> tuple[Runner, Path, Any]:
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    from lightkit.runner import Runner
+    with held():
+        from lightkit.runner import Runner
 
     return Runner(composed.cfg, folder, overrides=options.overrides), folder, options
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from lightkit.cli.folders import (
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError
+from lightkit.common.patterns import named
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -113,9 +115,21 @@ def resume(args: list[str]) -> int:
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
+    leave = _leave(composed.cfg.resume.override, options.overrides)
+    if leave != composed.cfg.resume.override:
+        quoted = ",".join(f"'{pattern}'" for pattern in leave)
+        composed = read_run(folder, [*options.overrides, f"resume.override=[{quoted}]"])
     if status(folder) == "finished" and (not options.overrides or composed.cfg == read_run(folder).cfg):
         return _finished(folder)
     return start(composed.cfg, folder, overrides=options.overrides, resume=True)
+
+
+def _leave(given: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """What an earlier `resume.override` still allows: another value typed now wants its own."""
+    keys = [text.lstrip("+~").partition("=")[0] for text in overrides]
+    if "resume.override" in keys:
+        return list(given)
+    return [pattern for pattern in given if not any(named(key, (pattern,)) for key in keys)]
 
 
 def _finished(folder: Path) -> int:
