@@ -102,7 +102,7 @@ def _classic(folder: Path) -> float:
     from sklearn.svm import SVC
 
     cfg = load_run(folder).cfg
-    data = build_splits(cfg, build_engine(cfg))
+    data = build_splits(cfg, build_engine(cfg), folder)
     (x, y), (test_x, test_y) = (data.source.take(data.rows[split]) for split in ("train", "test"))
     machine = SVC(C=10.0).fit(x.flatten(1).numpy(), y.numpy())
     return float(machine.score(test_x.flatten(1).numpy(), test_y.numpy()))

@@ -86,7 +86,7 @@ def build(
     if trains and not pretrained:
         check_base(cfg)
     engine = build_engine(cfg, ranks)
-    data = build_splits(cfg, engine)
+    data = build_splits(cfg, engine, None if pretrained else folder)
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)

@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from lightkit.build.origin import check_vocabulary, embeds_tokens
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.fitting import Report
 from lightkit.checkpoint.names import renamed
@@ -28,6 +29,7 @@ from lightkit.finetune.prepare import Prepared, prepare
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.timetable import Timetable
 
+_ASKED = "finetune.weights."
 _INJECTED = ("lora", "adapter", "prefix")
 _ASKING = ("freeze", "train", "schedule", "rules", "layer_decay", "slices")
 _SIZES = ("num_classes", "num_labels", "vocab_size", "out_features")
@@ -46,8 +48,12 @@ class Network:
 
     @property
     def fresh(self) -> tuple[str, ...]:
-        """Names of the tensors that the file had no weights for."""
-        return () if self.report is None else (*self.report.missing, *self.report.left)
+        """Names of the tensors that neither a file nor a package of models had pretrained weights for."""
+        own: tuple[str, ...] | None = getattr(self.model, "fresh_parameters", None)
+        if self.report is None:
+            return own or ()
+        without = (*self.report.missing, *self.report.left)
+        return without if own is None else tuple(name for name in without if name in own)
 
 
 def build_network(
@@ -95,8 +101,11 @@ def build_base(cfg: DictConfig, info: DataInfo, engine: Engine, *, pretrained: b
     if not pretrained or not weights.get("path"):
         return Network(model)
     found = _read(weights, info, engine)
+    if embeds_tokens(model, info, found.state):
+        check_vocabulary(located(weights["path"]), info, key=f"{_ASKED}path")
     name = find_head(model, options["head"]["name"] if options else None)
-    report = load_weights(model, found, strict=weights["strict"], head=weights["head"], head_name=name)
+    chosen: dict[str, Any] = {"strict": weights["strict"], "head": weights["head"], "asked": _ASKED}
+    report = load_weights(model, found, **chosen, head_name=name)
     return Network(model, report)
 
 
@@ -104,10 +113,10 @@ def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine) -> Weights
     """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
     path, mapping = located(weights["path"]), weights["mapping"] or None
     if not (path / "config.yaml").is_file() or not injects(finetune_options(load_run(path).cfg)):
-        return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping)
+        return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
     state = merged_state(trained_network(path, info, engine))
     if mapping:
-        state = {new: state[old] for old, new in renamed(list(state), mapping).items()}
+        state = {new: state[old] for old, new in renamed(list(state), mapping, key=f"{_ASKED}mapping").items()}
     return Weights(state, path, "run of lightkit", "merged")
 
 
@@ -120,6 +129,7 @@ def trained_network(run: Path, info: DataInfo, engine: Engine, *, key: str = "fi
     if not (run / "config.yaml").is_file():
         raise UserError("not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them")
     cfg, weights = load_run(run).cfg, read_weights(run)
+    check_vocabulary(run, info, key=key)
     model = build_network(cfg, info, engine, pretrained=False).model
     learnt = _with_outputs_of(weights.state, model, info)
     if learnt != info:

@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from lightkit.build.origin import scaling_of_base
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import instantiate, to_plain
@@ -44,8 +45,17 @@ def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     )
 
 
-def build_splits(cfg: DictConfig, engine: Engine) -> Data:
-    """Load the data set, split it and make the loaders."""
+def build_splits(cfg: DictConfig, engine: Engine, folder: Path | None = None) -> Data:
+    """Load the data set, split it and make the loaders.
+
+    Args:
+        cfg: The configuration.
+        engine: Tells which part of every batch is for this process.
+        folder: That of a run that has begun, which knows its scaling; None for others.
+
+    Raises:
+        UserError: The data cannot be loaded, or a setting does not suit it.
+    """
     options = to_plain(cfg.data)
     dataset = instantiate(cfg.data.dataset, key="data.dataset", expected=Sized)
     del options["dataset"]
@@ -54,6 +64,8 @@ def build_splits(cfg: DictConfig, engine: Engine) -> Data:
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
     ]
     options |= {"rank": engine.ranks.rank, "ranks": engine.ranks.size}
+    if cfg.data.normalize == "base":
+        options["normalize"] = scaling_of_base(cfg, folder)
     return build_data(dataset=dataset, seed=cfg.seed, pin_default=engine.pins_memory, **options)
 
 

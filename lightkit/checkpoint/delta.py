@@ -189,7 +189,8 @@ def _check_fit(here: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tens
         shown = "\n".join(f"    {line}" for line in lines[:20])
         more = f"\n    … and {len(lines) - 20} more" if len(lines) > 20 else ""
         what = f"the adapter was written for another model; nothing was loaded\n{shown}{more}"
-        raise UserError(what, key="adapter", fix="build the model from the configuration in the adapter file")
+        fix = "build the model from the configuration in the adapter file"
+        raise UserError(what, key="finetune.weights.adapter", fix=fix)
 
 
 def _text(tensor: torch.Tensor) -> str:

@@ -75,7 +75,7 @@ def fit(
     strict: str = "exact",
     head: str = "refuse",
     head_name: str | None = None,
-    fix: str | None = None,
+    asked: str | None = None,
 ) -> Report:
     """Copy tensors into a model by name. What is refused changes nothing.
 
@@ -88,7 +88,8 @@ def fit(
         head: What becomes of the last layer. `keep` takes what fits and leaves the rest as the model was built, `reset`
             leaves all of it so, `refuse` refuses a last layer that does not fit.
         head_name: Name of the last layer's module; None goes by the usual names, or takes the last module.
-        fix: What to do where they are refused, as the caller offers it.
+        asked: What stands before `strict` and `head` where a user gives them, for the message: `finetune.weights.`;
+            None where nobody is asked.
 
     Raises:
         UserError: The weights do not fit; the message lists the names.
@@ -99,8 +100,8 @@ def fit(
     there, prefix = _aligned(state, here)
     under = _head_prefix(list(here), head_name)
     report = _compared(here, there, Report(source, prefix=prefix), under=under, head=head)
-    head_fits = head != "refuse" or not any(name.startswith(under) for name in report.reshaped)
-    _refuse(report, strict, head_fits=head_fits, fix=fix)
+    fits = head != "refuse" or not any(name.startswith(under) for name in report.reshaped)
+    _refuse(report, strict, head_fits=fits, fix=_advice(report, strict, head, asked))
     with torch.no_grad():
         for name in report.loaded:
             here[name].copy_(there[name])
@@ -176,6 +177,18 @@ def _really_missing(
         for name, tensor in here.items()
         if name not in there and not name.endswith(_OPTIONAL) and (tensor.data_ptr(), tensor.shape) not in filled
     ]
+
+
+def _advice(report: Report, strict: str, head: str, asked: str | None) -> str | None:
+    """What would let more weights through than was asked for."""
+    if asked is None:
+        return None
+    looser, ways = {"exact": "complete or matching", "complete": "matching"}.get(strict), list[str]()
+    if looser and report.loaded:
+        ways.append(f"{asked}strict={looser}")
+    if head == "refuse" and report.loaded:
+        ways.append(f"{asked}head=keep or reset")
+    return ", ".join(ways) + (", or " if ways else "") + "a mapping of names" + (f" ({asked}mapping)" if asked else "")
 
 
 def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str | None) -> None:

@@ -43,12 +43,13 @@ def kind_of(path: Path) -> str:
     raise unreadable(path, what)
 
 
-def open_file(path: Path, *, trust: bool = False) -> Any:
+def open_file(path: Path, *, trust: bool = False, asked: str = "") -> Any:
     """The content of a file, tensors on the CPU.
 
     Args:
         path: A file of `torch.save` or safetensors.
         trust: Run the code that a pickle of whole objects holds. Only for files whose origin is known.
+        asked: What stands before `trust` where a user gives it, for the message: `finetune.weights.`.
 
     Raises:
         UserError: It is missing, damaged or of another kind, or it holds code and is not trusted (exit code 5).
@@ -61,7 +62,7 @@ def open_file(path: Path, *, trust: bool = False) -> Any:
     try:
         return _open_trusted(path) if trust else _open_plain(path)
     except pickle.UnpicklingError as error:
-        raise _holds_code(path, error, trust=trust) from error
+        raise unreadable(path, reason(error)) if trust else _holds_code(path, asked) from error
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, ImportError) as error:
         raise unreadable(path, reason(error)) from error
 
@@ -106,9 +107,8 @@ def _check_archive(path: Path) -> None:
         raise UserError(what, key=str(path), fix="save its `state_dict()` with torch.save", exit_code=UNREADABLE)
 
 
-def _holds_code(path: Path, error: Exception, *, trust: bool) -> UserError:
-    if trust:
-        return unreadable(path, reason(error))
+def _holds_code(path: Path, asked: str) -> UserError:
+    option = f"{asked}trust=true" if asked else "trust=True (--trust)"
     try:
         with path.open("rb") as file:
             names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
@@ -118,7 +118,7 @@ def _holds_code(path: Path, error: Exception, *, trust: bool) -> UserError:
         "the file holds Python objects, which run code when they are opened; it was not opened"
         + (f" (it asks for {', '.join(names[:5])})" if names else ""),
         key=str(path),
-        fix="save the model's `state_dict()` where the file comes from; if you trust its origin: trust=True (--trust)",
+        fix=f"save the model's `state_dict()` where the file comes from; if you trust its origin: {option}",
         exit_code=UNREADABLE,
     )
 

@@ -91,6 +91,7 @@ def read_weights(
     trust: bool = False,
     key: str | None = None,
     mapping: Mapping[str, str | None] | None = None,
+    asked: str = "",
 ) -> Weights:
     """Read weights from a file or folder of any known kind, onto the CPU.
 
@@ -100,16 +101,17 @@ def read_weights(
         key: Where in the file they are, such as `model` or `ema.weights`; None looks in the usual places.
         mapping: New names by pattern, applied in order; see `lightkit.checkpoint.names.renamed`. Prefixes of
             DataParallel and `torch.compile` are gone before.
+        asked: What stands before the names of these arguments where a user gives them: `finetune.weights.`.
 
     Raises:
         UserError: The file is missing, damaged, holds code or no weights (exit code 5), or the mapping does not fit it.
     """
     files, shown = _located(Path(path))
-    parts = [_read(file, trust=trust, key=key) for file in files]
+    parts = [_read(file, trust=trust, key=key, asked=asked) for file in files]
     state = {name: tensor for part in parts for name, tensor in part.state.items()}
     state = {own: state[name] for name, own in unwrapped(state).items()}
     if mapping:
-        state = {new: state[old] for old, new in renamed(list(state), mapping).items()}
+        state = {new: state[old] for old, new in renamed(list(state), mapping, key=f"{asked}mapping").items()}
     left_out = tuple(name for part in parts for name in part.left_out)
     return Weights(state, shown, parts[0].kind, parts[0].key, left_out)
 
@@ -121,6 +123,7 @@ def load_weights(
     strict: str = "exact",
     head: str = "refuse",
     head_name: str | None = None,
+    asked: str = "",
 ) -> Report:
     """Put weights into a model. All that is wanted fits, or the model stays as it is.
 
@@ -132,6 +135,7 @@ def load_weights(
         head: The last layer: `keep` takes what fits of it and leaves the rest as the model was built, `reset` leaves
             all of it so, `refuse` refuses one that does not fit.
         head_name: Name of the last layer's module, such as `classifier.3`; None goes by the usual names.
+        asked: What stands before the names of these arguments where a user gives them: `finetune.weights.`.
 
     Returns:
         What was loaded and what not, by name.
@@ -139,8 +143,8 @@ def load_weights(
     Raises:
         UserError: The weights do not fit; the message lists the names with the nearest ones.
     """
-    fix = "strict=complete or matching, head=keep or reset, or a mapping of names"
-    return fit(model, weights.state, source=weights.source, strict=strict, head=head, head_name=head_name, fix=fix)
+    how: dict[str, Any] = {"strict": strict, "head": head, "head_name": head_name, "asked": asked}
+    return fit(model, weights.state, source=weights.source, **how)
 
 
 def _located(path: Path) -> tuple[list[Path], Path]:
@@ -170,8 +174,8 @@ def _best(folder: Path) -> Path:
     return found
 
 
-def _read(path: Path, *, trust: bool, key: str | None) -> Weights:
-    content = open_file(path, trust=trust)
+def _read(path: Path, *, trust: bool, key: str | None, asked: str) -> Weights:
+    content = open_file(path, trust=trust, asked=asked)
     if kind_of(path) == SAFETENSORS:
         return _weights(content, path, SAFETENSORS, None)
     if isinstance(content, nn.Module):
@@ -184,7 +188,7 @@ def _read(path: Path, *, trust: bool, key: str | None) -> Weights:
         has_average = content.get("ema") is not None
         state = lightkit_content.model_state(lightkit_content.upgrade(dict(content)))
         return _weights(state, path, "lightkit checkpoint", "moving average" if has_average else "model")
-    place, found = _walk(content, key, path) if key else _search(content, path)
+    place, found = _walk(content, key, path, asked) if key else _search(content, path, asked)
     return _weights(found, path, _kind(content, place), place or None)
 
 
@@ -203,12 +207,13 @@ def _kind(content: Mapping[str, Any], place: str) -> str:
     return "training file" if place else "state dict"
 
 
-def _walk(content: Any, key: str, path: Path) -> tuple[str, Mapping[str, Any]]:
+def _walk(content: Any, key: str, path: Path, asked: str) -> tuple[str, Mapping[str, Any]]:
     """What lies under a dotted key."""
     for part in key.split("."):
         choices = [str(name) for name in content] if isinstance(content, Mapping) else []
         if part not in choices:
-            raise UserError("the file has no such entry", key=str(path), received=key, choices=choices, exit_code=5)
+            what = f"the file has no such entry ({asked}key)" if asked else "the file has no such entry"
+            raise UserError(what, key=str(path), received=key, choices=choices, exit_code=5)
         content = content[part]
     state = content.state_dict() if isinstance(content, nn.Module) else content
     if not isinstance(state, Mapping):
@@ -216,12 +221,13 @@ def _walk(content: Any, key: str, path: Path) -> tuple[str, Mapping[str, Any]]:
     return key, state
 
 
-def _search(content: Mapping[str, Any], path: Path) -> tuple[str, Mapping[str, Any]]:
+def _search(content: Mapping[str, Any], path: Path, asked: str) -> tuple[str, Mapping[str, Any]]:
     """The state dict in a file, wherever training scripts put it."""
     found = _nested(content, depth=2)
     if found is None:
         choices = [str(name) for name, value in content.items() if isinstance(value, (Mapping, nn.Module))]
-        fix = f"name the entry they are in by its key: {', '.join(choices)}" if choices else None
+        named = f" ({asked}key)" if asked else ""
+        fix = f"name the entry they are in by its key{named}: {', '.join(choices)}" if choices else None
         raise UserError("there are no weights in the usual places", key=str(path), fix=fix, exit_code=5)
     return found
 

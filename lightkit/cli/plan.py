@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 HELP = {
     "plan": """\
-usage: lightkit plan [OVERRIDES] [--json]
+usage: lightkit plan [OVERRIDES] [--long | --json]
 
 What `lightkit train OVERRIDES` would train, without training: for every phase and every parameter group its size,
 whether it trains, the learning rate at the start of each epoch (first, highest, last), weight decay, the mode of
 its norm layers with running statistics, and the keys of the configuration that put it there; then the share that
-trains, the memory of the optimizer's state, and what was loaded from pretrained weights.
+trains, the memory of the optimizer's state, and what was loaded from pretrained weights. A later phase shows what
+changes in it; groups that go on as before and have one rate are put together.
 Everything is built on the CPU; nothing is written.
 
 options:
+  --long                every group in every phase
   --json                all of it as JSON, with every rate and the names of all parameters
   --config-dir FOLDER   one more folder of options, searched first
   --config-name NAME    another file than config.yaml to start from
@@ -49,6 +51,7 @@ def plan(args: list[str]) -> int:
     cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.build import build
+    from lightkit.build.origin import scaling_note
     from lightkit.build.phases import build_plan_of
 
     parts = build(cfg, project() / "outputs")
@@ -57,12 +60,15 @@ def plan(args: list[str]) -> int:
         if options.json:
             say(json.dumps({**found.to_json(), **_weights(parts)}, indent=2))
         else:
-            _show(found, parts.made.report)
+            _show(found, parts.made.report, long=options.long)
+            note = scaling_note(cfg, len(parts.data.rows["train"])) if parts.made.report else None
+            if note:
+                say(note)
     return 0
 
 
-def _show(found: Plan, report: Report | None) -> None:
-    titles, rows = found.table()
+def _show(found: Plan, report: Report | None, *, long: bool) -> None:
+    titles, rows = found.table(long=long)
     last = len(titles) - 1
     say(table(titles, fitting(titles, rows, columns=[1, last], width=width()), right=RIGHT))
     say()
@@ -88,6 +94,7 @@ def _weights(parts: Components) -> dict[str, Any]:
 def _parser() -> Parser:
     parser = Parser("plan")
     parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--long", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default="config")

@@ -82,7 +82,7 @@ def build_data(
     split: Mapping[str, Any] | SplitSpec,
     batch_size: int = 64,
     eval_batch_size: int | None = None,
-    normalize: str = "none",
+    normalize: str | Normalizer | None = "none",
     augment: Sequence[Transform] = (),
     mixup: Mapping[str, Any] | None = None,
     drop_last: bool = False,
@@ -102,7 +102,7 @@ def build_data(
         split: `SplitSpec` or its arguments.
         batch_size: Samples per training batch.
         eval_batch_size: Samples per batch in validation and test; None takes `batch_size`.
-        normalize: `none`, `standard`, `minmax` or `image`.
+        normalize: `none`, `standard`, `minmax` or `image`, or a scaling that was fitted elsewhere; None is `none`.
         augment: Transforms of training inputs.
         mixup: `alpha` (None: no mixup) and `probability`.
         drop_last: Leave out a last smaller training batch.
@@ -139,7 +139,10 @@ def build_data(
     if eval_batch_size is not None and eval_batch_size < 1:
         raise UserError("too small", key="data.eval_batch_size", expected="1 or more", received=eval_batch_size)
     plain = replace(options, batch_size=eval_batch_size or batch_size, shuffle=False, drop_last=False)
-    normalizer = scaling.fit(normalize, _training_inputs(source, rows["train"]))
+    fitted = normalize if isinstance(normalize, str) else "none"
+    normalizer = scaling.fit(fitted, _training_inputs(source, rows["train"]))
+    if isinstance(normalize, Normalizer):
+        normalizer = normalize.suited(source.info.input_shape)
     source, rest = _scaled(source, normalizer)
     mixer = make_mixup(mixup, seed=seed, info=source.info)
     train = Loader(source, rows["train"], options, prepare=Prepare(seed, rest, tuple(augment)), mixup=mixer)

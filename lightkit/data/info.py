@@ -28,6 +28,7 @@ class DataInfo:
         vocab_size: Number of tokens, for language modelling.
         context_length: Tokens of one sample, for language modelling.
         fingerprint: blake2b of the content or of what identifies it; changes when the data changes.
+        vocabulary: The tokens in order of their numbers, for language modelling; empty where they are not known.
     """
 
     task: str
@@ -37,6 +38,7 @@ class DataInfo:
     vocab_size: int | None = None
     context_length: int | None = None
     fingerprint: str = ""
+    vocabulary: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,19 @@ class Normalizer:
     def __call__(self, x: Tensor) -> Tensor:
         """Scaled copy of inputs `(B, ...)`."""
         return (x - self.shift.to(x.device)).div_(self.scale.to(x.device))
+
+    def suited(self, shape: Sequence[int]) -> Normalizer:
+        """Itself, for inputs of this shape.
+
+        Raises:
+            UserError: It is for inputs of another.
+        """
+        own = torch.broadcast_shapes(self.shift.shape, self.scale.shape)
+        sizes = zip(reversed(own), reversed(tuple(shape)))
+        if len(own) > len(shape) or any(size not in (1, wanted) for size, wanted in sizes):
+            what = "this scaling is for inputs of another shape"
+            raise UserError(what, key="data.normalize", expected=str(tuple(own)), received=tuple(shape))
+        return self
 
     def state_dict(self) -> dict[str, Tensor]:
         """Both tensors, for a checkpoint or an exported model."""

@@ -186,6 +186,9 @@ def make_phases(
 def resting_norms(model: nn.Module, trained: Collection[str], names: Names, *, bn: str) -> frozenset[str]:
     """Paths of the norm layers with statistics in frozen parts, which are to be held in eval mode.
 
+    One with a weight is frozen when its weight is, so that with BitFit (https://arxiv.org/abs/2106.10199) only biases
+    change: statistics that go on would change more than these.
+
     Args:
         model: The network.
         trained: Names, as before anything was injected, of the parameters that train.
@@ -195,7 +198,13 @@ def resting_norms(model: nn.Module, trained: Collection[str], names: Names, *, b
     if bn != "frozen":
         return frozenset()
     resting = frozen_paths(model, trained, names)
-    return frozenset(path for path, module in model.named_modules() if path in resting and has_statistics(module))
+    first = {alias: name for name, aliases in names.aliases.items() for alias in aliases}
+    found = set()
+    for path, module in model.named_modules():
+        weight = first.get(f"{path}.weight".lstrip("."))
+        if has_statistics(module) and (path in resting if weight is None else weight not in trained):
+            found.add(path)
+    return frozenset(found)
 
 
 def frozen_paths(model: nn.Module, trained: Collection[str], names: Names) -> frozenset[str]:

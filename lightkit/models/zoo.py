@@ -1,6 +1,7 @@
 """Models of torchvision and timm by name.
 
-Neither package is imported before one of these functions is called.
+Neither package is imported before one of these functions is called. A model that was given pretrained weights has an
+attribute `fresh_parameters`: the names of those that the weights had nothing for, which have to train.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def torchvision_model(
     if chosen is not None:
         # torchvision renames keys of some old files while it loads them, so a model of its own does the loading.
         source = _fetch(lambda: _call(models.get_model, name, options, weights=chosen, progress=False), name)
-        _load(model, source.state_dict())
+        model.fresh_parameters = _load(model, source.state_dict())  # type: ignore[assignment]
     return model
 
 
@@ -97,7 +98,19 @@ def timm_model(
     sizes = {"num_classes": num_classes, "in_chans": in_channels, "pretrained": pretrained}
     if not pretrained:
         return _call(timm.create_model, name, options, **sizes)
-    return _fetch(lambda: _call(timm.create_model, name, options, **sizes), name)
+    model = _fetch(lambda: _call(timm.create_model, name, options, **sizes), name)
+    model.fresh_parameters = _new_classifier(model, num_classes)
+    return model
+
+
+def _new_classifier(model: nn.Module, num_classes: int) -> tuple[str, ...]:
+    """Names of the parameters of a classifier whose weights timm left out, as it does where the classes are others."""
+    facts: Any = getattr(model, "pretrained_cfg", None) or {}
+    classifiers = facts.get("classifier") or ()
+    if facts.get("num_classes") == num_classes:
+        return ()
+    paths = (classifiers,) if isinstance(classifiers, str) else classifiers
+    return tuple(name for name, _ in model.named_parameters() if name.rpartition(".")[0] in paths)
 
 
 def _refuse_loading(options: Mapping[str, Any] | None, *, own: str) -> None:
@@ -184,8 +197,8 @@ def _widened(conv: nn.Conv2d, channels: int) -> nn.Conv2d:
     return nn.Conv2d(channels, bias=conv.bias is not None, **{key: getattr(conv, key) for key in keys})
 
 
-def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load what fits, and check that only head, auxiliary heads and input channels did not."""
+def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Load what fits, and check that only head, auxiliary heads and input channels did not; what it did not reach."""
     own, fitting = model.state_dict(), {}
     for name, tensor in weights.items():
         if name not in own:
@@ -198,6 +211,7 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if len(heads) > 1:
         raise UserError("the weights do not fit the model", key="model.weights", received=missing)
     model.load_state_dict(fitting, strict=False)
+    return tuple(missing)
 
 
 def _adapted(tensor: Tensor, shape: torch.Size) -> Tensor | None:

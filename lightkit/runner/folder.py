@@ -97,7 +97,7 @@ class RunFolder:
         Args:
             cfg: The configuration.
             overrides: What was typed on the command line.
-            facts: What belongs into `environment.json` besides the machine: device, fingerprint of the data.
+            facts: What belongs into `environment.json` besides the machine: device, and what is known of the data.
 
         Raises:
             UserError: The folder cannot be written.

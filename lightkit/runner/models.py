@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lightkit.build import Components, Network, build, build_engine, build_network, build_splits
 from lightkit.build.network import build_base
+from lightkit.build.origin import check_vocabulary
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common.errors import UserError
@@ -93,8 +94,10 @@ def holding(parts: Components, checkpoint: str, folder: Path, cfg: DictConfig) -
         cfg: Its configuration.
 
     Raises:
-        UserError: There is no such checkpoint, or its weights do not fit the network.
+        UserError: There is no such checkpoint, its weights do not fit the network, or the data are a text with another
+            vocabulary than the run was trained with.
     """
+    check_vocabulary(folder, parts.data.info, key="data.dataset")
     if checkpoint in ("best", "last"):
         load_checkpoint(parts, checkpoint, folder)
         return parts
@@ -148,6 +151,6 @@ def measuring(cfg: DictConfig, folder: Path) -> Iterator[Measure]:
 def _surroundings(cfg: DictConfig) -> tuple[Engine, DataInfo]:
     """What a network is built with: the device room, and the sizes of the data."""
     engine = build_engine(cfg)
-    data = build_splits(cfg, engine)
+    data = build_splits(OmegaConf.merge(cfg, {"data": {"normalize": "none"}}), engine)  # type: ignore[arg-type]
     data.close()
     return engine, data.info

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 import lightkit.device.usage as usage
 import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
+from lightkit.build.origin import facts_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import public
@@ -184,7 +185,8 @@ class Runner:
         """Write down what is about to run; returns what of it differs from the part of the run before."""
         before = self._place.facts()
         device, data = parts.engine.describe(parts.optimizer), parts.data.info.fingerprint
-        self._place.record(self.cfg, self.overrides, device=device, visible=parts.engine.mapping, data=data)
+        facts = {"visible": parts.engine.mapping, "data": data, **facts_of(parts.data)}
+        self._place.record(self.cfg, self.overrides, device=device, **facts)
         if parts.store:
             parts.store.prepare()
         return differences(before, self._place.facts()) if before else []

@@ -50,6 +50,7 @@ def test_phases_of_a_fine_tuning(cli: Cli) -> None:
     assert "finetune.head" in first["head"]["rules"]
     done = cli("plan", *WINE, "finetune=head", schedule)
     assert "\nfrom epoch 2: " in done.out
+    assert " as before" not in cli("plan", *WINE, "finetune=head", schedule, "--long").out
 
 
 def test_what_was_loaded(cli: Cli, project: Path) -> None:

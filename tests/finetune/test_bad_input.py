@@ -337,7 +337,17 @@ def test_several_mistakes_are_told_at_once(cli: Cli, project: Path) -> None:
 def test_base_weights_of_another_shape(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
     path = f"finetune.weights.path={bases['cnn']}"
     done = cli("train", *options("cnn", "full", path, "model.channels=[8,12]"))
-    check(done, project, ["the weights were not loaded", "stages.1.conv0.weight", "12×8×3×3", "16×8×3×3"])
+    check(
+        done,
+        project,
+        [
+            "the weights were not loaded",
+            "stages.1.conv0.weight",
+            "12×8×3×3",
+            "16×8×3×3",
+            "finetune.weights.strict=matching",
+        ],
+    )
     done = cli("train", *options("resnet18", "full", path))
     check(done, project, ["the weights were not loaded", "missing", "conv1.weight"])
 
@@ -345,7 +355,7 @@ def test_base_weights_of_another_shape(cli: Cli, project: Path, bases: dict[str,
 def test_a_head_of_another_shape_where_that_is_refused(cli: Cli, project: Path, bases: dict[str, Path]) -> None:
     path = f"finetune.weights.path={bases['cnn']}"
     done = cli("train", *options("cnn", "full", path, "finetune.weights.head=refuse"))
-    check(done, project, ["the weights were not loaded", "head.weight", "head=keep or reset"])
+    check(done, project, ["the weights were not loaded", "head.weight", "finetune.weights.head=keep or reset"])
 
 
 def test_a_file_that_is_none(cli: Cli, project: Path) -> None:
@@ -360,14 +370,14 @@ def test_a_file_that_is_none(cli: Cli, project: Path) -> None:
 def test_a_key_that_the_file_has_not(cli: Cli, project: Path) -> None:
     torch.save({"net": {"head.weight": torch.zeros(8, 16)}}, project / "base.pt")
     done = cli("train", *options("cnn", "full", "finetune.weights.path=base.pt", "finetune.weights.key=nett"))
-    check_unreadable(done, project, ["nett", "net"])
+    check_unreadable(done, project, ["nett", "net", "(finetune.weights.key)"])
 
 
 def test_a_mapping_that_matches_nothing(cli: Cli, project: Path) -> None:
     torch.save({"head.weight": torch.zeros(8, 16), "head.bias": torch.zeros(8)}, project / "base.pt")
     mapping = "finetune.weights.mapping={encoder.*: stages.*}"
     done = cli("train", *options("cnn", "full", "finetune.weights.path=base.pt", mapping))
-    check_unreadable(done, project, ["encoder.*"])
+    check_unreadable(done, project, ["finetune.weights.mapping", "encoder.*"])
 
 
 def check_unreadable(done: Outcome, project: Path, texts: list[str]) -> None:

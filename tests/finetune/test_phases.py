@@ -158,6 +158,8 @@ def test_norms_of_frozen_parts_rest() -> None:
     assert resting_norms(model, head, names, bn="stats") == frozenset()
     body = [*head, *names.parameters(["body"], key="k")]
     assert resting_norms(model, body, names, bn="frozen") == {"stem.1"}
+    assert resting_norms(model, ["stem.0.bias", "stem.1.bias"], names, bn="frozen") == {"stem.1", "body.1"}
+    assert resting_norms(model, ["stem.1.weight"], names, bn="frozen") == {"body.1"}
     # One weight that trains makes the part around it alive, and a norm without weights is what its part is.
     assert resting_norms(model, ["body.0.bias"], names, bn="frozen") == {"stem.1"}
     assert resting_norms(model, list(names.aliases), names, bn="frozen") == frozenset()

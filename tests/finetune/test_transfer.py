@@ -21,6 +21,7 @@ from tests.finetune.spies import Watch, watching
 from tests.finetune.whole import (
     HEADS,
     MODELS,
+    OTHER_CLASSES,
     SHORT,
     complaints,
     content,
@@ -138,6 +139,25 @@ def test_what_found_no_weights_must_train(cli: Cli, project: Path, bases: dict[s
 
 
 # Heads
+
+
+def test_a_head_that_a_package_started_anew_must_train(
+    cli: Cli, project: Path, bases: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timm = pytest.importorskip("timm")
+    real = timm.create_model
+    # Without a network: what would be fetched is for the 1,000 classes of ImageNet.
+    monkeypatch.setattr(timm, "create_model", lambda name, *, pretrained=False, **options: real(name, **options))
+    frozen = ["model.pretrained=true", "finetune.freeze=[head]"]
+    done = cli("train", *options("vit", "freeze", *frozen))
+    assert done.code == 2
+    assert "parameters without pretrained weights never train" in done.err
+    assert "head.bias, head.weight" in done.err
+    assert not any(project.rglob("config.yaml"))
+    known = cli(
+        "train", *options("vit", "freeze", *frozen, f"finetune.weights.path={bases['vit']}", *OTHER_CLASSES["vit"])
+    )
+    assert known.code == 0, known.err
 
 
 @pytest.mark.parametrize(("kept", "same"), [("keep", True), ("reset", False)])

@@ -151,6 +151,6 @@ def promised(preset: str, kind: dict[str, str], head: str) -> set[str]:
         chosen |= {name for name, what in kind.items() if what == "norm"}
     if preset == "bitfit":
         chosen |= {name for name, what in kind.items() if name.endswith("bias") and what != "buffer"}
-    # The statistics of a norm layer rest where nothing of it trains.
-    alive = {name.rpartition(".")[0] for name in chosen}
+    # The statistics of a norm layer rest where its weight does.
+    alive = {name.rpartition(".")[0] for name in chosen if name.endswith("weight")}
     return chosen | {name for name, what in kind.items() if what == "buffer" and name.rpartition(".")[0] in alive}

@@ -88,11 +88,36 @@ def test_pretrained_weights_fit_another_head_and_other_channels(vision, monkeypa
     assert fetched[1] == vision.ResNet18_Weights.IMAGENET1K_V1
     assert torch.equal(model.layer4[1].conv2.weight, source.layer4[1].conv2.weight)
     assert model.fc.out_features == 5
+    assert model.fresh_parameters == ("fc.weight", "fc.bias")
     grey = torch.randn(1, 1, 32, 32)
     theirs, ours = source.conv1(grey.expand(1, 3, 32, 32)), model.conv1(grey.expand(1, 4, 32, 32))
     assert ours.std().item() == pytest.approx(theirs.std().item(), rel=0.5)
     same = torchvision_model("resnet18", 1000, weights="IMAGENET1K_V1")
     assert torch.equal(same.fc.weight, source.fc.weight)
+    assert same.fresh_parameters == ()
+
+
+@pytest.mark.parametrize(
+    ("known", "classifier", "fresh"),
+    [
+        (3, "fc", ()),
+        (1000, "fc", ("fc.weight", "fc.bias")),
+        (0, ("fc", "head_dist"), ("fc.weight", "fc.bias")),
+        (1000, None, ()),
+    ],
+)
+def test_timm_leaves_classifiers_of_other_classes_out(monkeypatch, known, classifier, fresh):
+    timm = pytest.importorskip("timm")
+    real = timm.create_model
+
+    def fake(name, *, pretrained=False, **options):
+        model = real(name, **options)
+        model.pretrained_cfg = {**model.pretrained_cfg, "num_classes": known, "classifier": classifier}
+        return model
+
+    monkeypatch.setattr(timm, "create_model", fake)
+    assert timm_model("resnet10t", 3, pretrained=True).fresh_parameters == fresh
+    assert not hasattr(timm_model("resnet10t", 3), "fresh_parameters")
 
 
 def test_weights_of_another_model_are_refused(vision, monkeypatch):

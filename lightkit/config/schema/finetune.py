@@ -181,7 +181,7 @@ class FinetuneConfig:
     """Patterns of exceptions from `freeze`: these train."""
     bn: Literal["frozen", "stats", "train"] = "frozen"
     """Norm layers with running statistics in frozen parts: `frozen` holds them as they are, `stats` lets the statistics
-    go on, `train` trains their weights too."""
+    go on, `train` trains their weights too. One is frozen where its weight is, also when its bias trains."""
     dropout: Literal["keep", "off"] = "keep"
     """Dropout in frozen parts: as the model has it, or off."""
     schedule: list[ScheduleConfig] = field(default_factory=list)

@@ -53,8 +53,9 @@ class DataConfig:
     """Samples per training batch, over all processes of `device.nproc`, each of which computes its part."""
     eval_batch_size: Optional[int] = None
     """Samples per batch in validation and test; null takes `batch_size`. No result depends on it."""
-    normalize: Literal["none", "standard", "minmax", "image"] = "none"
-    """Scaling fitted on the training rows only: per feature (`standard`, `minmax`) or per channel (`image`)."""
+    normalize: Literal["none", "standard", "minmax", "image", "base"] = "none"
+    """Scaling fitted on the training rows only: per feature (`standard`, `minmax`) or per channel (`image`). `base`
+    takes over that of the run that `finetune.weights.path` is of."""
     augment: list[Target] = field(default_factory=list)
     """Random transforms of training samples, in order; seeded per sample."""
     mixup: MixupConfig = field(default_factory=MixupConfig)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lightkit.common.modules import inside, parent_of
 from lightkit.common.shards import is_shard, settle
+from lightkit.common.shards import part as piece
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.proof.gradients import Gradients
 from lightkit.finetune.proof.parts import Part, statistics
+from lightkit.finetune.proof.plan import own_rate
 from lightkit.finetune.proof.prints import Prints
 from lightkit.finetune.proof.witnesses import Alone, Witnesses
-from lightkit.finetune.proof.wording import some
+from lightkit.finetune.proof.wording import rate, some
 
 EARLY = (2, 4, 8, 16, 32)
 SURE = 3
@@ -116,7 +120,7 @@ class Watch:
             line = f"{part.name}: {self._why(part)}" + ("" if moved else ", and it did not move")
             (notes if self.gradients.broken else told).append(f"{line}: {some(filled)}")
         elif not moved and part.name not in self.idle:
-            told.append(f"{part.name}: should move but did not, although gradients reached it: {some(filled)}")
+            told.append(f"{part.name}: should move but did not, {self._stuck(part, filled)}: {some(filled)}")
         elif quiet:
             notes.append(f"{part.name}: no gradient reached {some(quiet)}")
         return faults, notes
@@ -153,6 +157,20 @@ class Watch:
     def _why(self, part: Part) -> str:
         some_came = self.gradients.touched & set(part.names)
         return "only gradients of 0 reached it" if some_came else "no gradient reached it"
+
+    def _stuck(self, part: Part, names: Collection[str]) -> str:
+        """Why parameters with gradients stay: steps below the resolution of their numbers, or nobody knows."""
+        given, parameters = max(own_rate(part.group), float(part.group["lr"])), dict(self.model.named_parameters())
+        held = [own for own in (piece(parameters[name].detach()) for name in names) if own.numel()]
+        size, kind = max(
+            ((float(own.abs().max()), own.dtype) for own in held), default=(0.0, torch.float32), key=itemgetter(0)
+        )
+        if given < torch.finfo(kind).eps * size:
+            # Processes that hold other parts would each name another size.
+            of_size = "of such a size" if any(map(is_shard, parameters.values())) else f"of {size:.2g}"
+            numbers = f"{str(kind).removeprefix('torch.')} weights {of_size}"
+            return f"as a learning rate of {rate(given)} is too small to change {numbers}; raise it"
+        return "although gradients reached it"
 
     def _filled(self, part: Part) -> list[str]:
         """Names of its parameters that have elements."""

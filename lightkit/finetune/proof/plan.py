@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 import lightkit.finetune.proof.wording as wording
 from lightkit.finetune.phases import Phase
+from lightkit.finetune.proof.folding import folded
 from lightkit.finetune.proof.parts import Part, split
 from lightkit.finetune.proof.state_sizes import state_sizes
 
@@ -121,13 +122,9 @@ class Plan:
         """The table of a phase by its name."""
         return next((table for table in self.phases if table.phase == phase), None)
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Column heads and cells for people; the phase stands in its first row."""
-        rows = []
-        for table in self.phases:
-            cells = [wording.cells(row) for row in table.rows]
-            rows += [[table.phase if index == 0 else "", *line] for index, line in enumerate(cells)]
-        return ["phase", *wording.COLUMNS], rows
+    def table(self, *, long: bool = False) -> tuple[list[str], list[list[str]]]:
+        """Column heads and cells for people; see `folded`."""
+        return ["phase", *wording.COLUMNS], folded(self.phases, long=long)
 
     def lines(self) -> list[str]:
         """One line a phase: what share of the network trains, and the memory of the optimizer."""

@@ -423,7 +423,8 @@ def test_steps_too_small_for_any_bit_are_a_note_at_first() -> None:
     run = Run(model, optimizer, [Phase(names(model, "5"), epoch=0, still=frozenset({"1", "4"}))])
     run.go(2)
     assert run.lines == [
-        "audit: epoch 0: head: should move but did not, although gradients reached it: 5.weight, 5.bias"
+        "audit: epoch 0: head: should move but did not, as a learning rate of 1e-12 is too small to change float32 "
+        "weights of 0.34; raise it: 5.weight, 5.bias"
     ]
     with pytest.raises(AuditError, match="head: should move but did not"):
         run.go(3)

@@ -1,0 +1,149 @@
+"""What is known of the run that pretrained weights come from: its vocabulary, and how it scaled its inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from torch import nn
+from yaml import YAMLError
+
+from lightkit.common.errors import UserError
+from lightkit.config.project import located
+from lightkit.data import Data, DataInfo
+from lightkit.data.normalize import Normalizer
+from lightkit.data.text import UNKNOWN
+
+_CONFIG, _FACTS = "config.yaml", "environment.json"
+_SHOWN, _WRITTEN = 10, 200
+_UNKNOWN: Any = object()
+
+
+def run_of(path: Path) -> Path | None:
+    """The folder of the run that weights lie in: itself, or that of a checkpoint or of an exported file."""
+    places = [path, path.parent, path.parent.parent]
+    return next((place for place in places if (place / _CONFIG).is_file()), None)
+
+
+def check_vocabulary(path: Path, info: DataInfo, *, key: str) -> None:
+    """Refuse weights of a run in which the numbers of tokens stood for other characters.
+
+    Nothing is said of files that are not in the folder of a run.
+
+    Args:
+        path: Where the weights are.
+        info: Facts about the data of the run that begins.
+        key: Configuration key that names the weights.
+
+    Raises:
+        UserError: The two vocabularies differ.
+    """
+    run = run_of(path)
+    known = tuple(_facts(run).get("vocabulary") or ()) if run and info.vocabulary else ()
+    if not known or known == info.vocabulary:
+        return
+    same = "the same number of other tokens" if len(known) == len(info.vocabulary) else f"{len(known)} tokens"
+    raise UserError(
+        "the weights belong to another vocabulary: the numbers of its tokens stand for others here",
+        key=key,
+        expected=f"the {len(info.vocabulary)} tokens of this data; not in the weights: {_some(info.vocabulary, known)}",
+        received=f"{same}; not in this data: {_some(known, info.vocabulary)}",
+        fix=f"the base's own in a YAML file of yours, {_as_yaml(known, run)}; "
+        "or train the base with one for all texts, such as data.dataset.vocabulary=ascii",
+    )
+
+
+def embeds_tokens(model: nn.Module, info: DataInfo, names: Collection[str]) -> bool:
+    """Whether any of these tensors has a row for each token."""
+    tables = [path for path, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    sizes = {path: model.get_submodule(path).num_embeddings for path in tables}
+    return any(f"{path}.weight" in names and size == info.vocab_size for path, size in sizes.items())
+
+
+def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
+    """The scaling that `data.normalize=base` takes over; None where the base left its inputs as they were.
+
+    Args:
+        cfg: The configuration.
+        folder: That of a run that has begun, which keeps the scaling itself; None asks the base.
+
+    Raises:
+        UserError: There is no base that knows its scaling.
+    """
+    path = cfg.finetune.get("weights", {}).get("path")
+    run = run_of(located(path)) if path else None
+    kept = next((facts["scaling"] for facts in map(_facts, (folder, run)) if "scaling" in facts), _UNKNOWN)
+    if kept is None or (kept is _UNKNOWN and run and _scaling(run) == "none"):
+        return None
+    try:
+        return Normalizer(torch.tensor(kept["shift"]), torch.tensor(kept["scale"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            "it is not known how the base scaled its inputs",
+            key="data.normalize",
+            expected="finetune.weights.path in the folder of a run of lightkit that keeps its scaling",
+            received=path,
+            fix="data.normalize=standard, or another that is fitted on the rows of this run",
+        ) from error
+
+
+def facts_of(data: Data) -> dict[str, Any]:
+    """What a run writes down of its data for those that will be fine-tuned from it."""
+    found: dict[str, Any] = {"vocabulary": data.info.vocabulary} if data.info.vocabulary else {}
+    state = data.normalizer.state_dict() if data.normalizer else None
+    return {**found, "scaling": state and {name: tensor.tolist() for name, tensor in state.items()}}
+
+
+def scaling_note(cfg: DictConfig, rows: int) -> str | None:
+    """A line for people where a run scales its inputs in another way than the one its weights come from did.
+
+    Args:
+        cfg: The configuration of the run that begins.
+        rows: Rows that its scaling was fitted on.
+    """
+    path = cfg.finetune.get("weights", {}).get("path")
+    run = run_of(located(path)) if path else None
+    before, now = _scaling(run) if run else None, cfg.data.normalize
+    if before is None or before == now == "none":
+        return None
+    if now == "base":
+        return f"inputs are scaled as those of the base were (data.normalize={before})"
+    if before != now:
+        return f"the base saw its inputs with data.normalize={before}, this run has {now}"
+    return f"data.normalize={now} is fitted on the {rows:,} training rows of this run; base takes over that of the base"
+
+
+def _scaling(run: Path) -> str | None:
+    try:
+        found = OmegaConf.select(OmegaConf.load(run / _CONFIG), "data.normalize")
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException):  # of others, or of an older lightkit
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _facts(run: Path | None) -> dict[str, Any]:
+    try:
+        found = json.loads((run / _FACTS).read_text(encoding="utf-8")) if run else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _as_yaml(tokens: tuple[str, ...], run: Path | None) -> str:
+    """How to write a vocabulary down, or where it stands if it is long."""
+    text = "".join(tokens)
+    if len(text) != len(tokens) or len(text) > _WRITTEN:
+        return f'data.dataset.vocabulary as it stands in {run}/{_FACTS} under "vocabulary"'
+    return f"data.dataset.vocabulary: {json.dumps(text.replace(UNKNOWN, ''), ensure_ascii=False)}"
+
+
+def _some(tokens: Collection[str], others: Collection[str]) -> str:
+    """The first few that the others lack."""
+    only = sorted(set(tokens) - set(others))
+    more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
+    return ("".join(f"{token!r} " for token in only[:_SHOWN]).rstrip() + more) or "none, but in another order"
