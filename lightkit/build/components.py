@@ -106,7 +106,7 @@ def build(
         scheduler=scheduler,
         timetable=timetable,
         engine=engine,
-        metrics={split: build_metrics(cfg, split, data.info, engine) for split in ("train", "val", "test")},
+        metrics=build_metrics(cfg, data.info, task, engine),
         average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
         callbacks=build_callbacks(cfg),
         store=build_store(cfg, folder),

@@ -23,7 +23,7 @@ from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.fit import check_hooks, check_monitor, check_targets
 from lightkit.trainer.guard import KEPT, Kept
-from lightkit.trainer.tasks import Criterion, Supervised
+from lightkit.trainer.tasks import Criterion, Supervised, Task
 from lightkit.trainer.timetable import Timetable
 
 
@@ -93,11 +93,21 @@ def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
     return loss
 
 
-def build_metrics(cfg: DictConfig, split: str, info: DataInfo, engine: Engine) -> SplitMetrics | SharedMetrics:
-    """Metrics of a split; torchmetrics is imported when the first results come in."""
-    make = partial(_make_metrics, cfg.metrics[split], f"metrics.{split}", info.sizes())
-    metrics = SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
-    return metrics if engine.ranks.size == 1 else SharedMetrics(metrics, engine.ranks)
+def build_metrics(
+    cfg: DictConfig, info: DataInfo, task: Task, engine: Engine
+) -> dict[str, SplitMetrics | SharedMetrics]:
+    """Metrics of every split; torchmetrics is imported when the first results come in."""
+
+    def made(split: str, *later: SplitMetrics) -> SplitMetrics:
+        make = partial(_make_metrics, cfg.metrics[split], f"metrics.{split}", info.sizes())
+        return SplitMetrics(split, make, device=engine.device, class_names=info.class_names, later=later)
+
+    test = made("test")
+    val = made("val", test)
+    same = type(task) is Supervised  # others may give something else while they train
+    metrics = {"train": made("train", *([val, test] if same else [])), "val": val, "test": test}
+    shared = engine.ranks.size > 1
+    return {name: SharedMetrics(part, engine.ranks) if shared else part for name, part in metrics.items()}
 
 
 def _make_metrics(nodes: DictConfig, key: str, sizes: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def fit(
     strict: str = "exact",
     head: str = "refuse",
     head_name: str | None = None,
-    asked: str = "",
+    asked: str | None = None,
 ) -> Report:
     """Copy tensors into a model by name. What is refused changes nothing.
 
@@ -88,7 +88,8 @@ def fit(
         head: What becomes of the last layer. `keep` takes what fits and leaves the rest as the model was built, `reset`
             leaves all of it so, `refuse` refuses a last layer that does not fit.
         head_name: Name of the last layer's module; None goes by the usual names, or takes the last module.
-        asked: What stands before `strict` and `head` where a user gives them, for the message: `finetune.weights.`.
+        asked: What stands before `strict` and `head` where a user gives them, for the message: `finetune.weights.`;
+            None where nobody is asked.
 
     Raises:
         UserError: The weights do not fit; the message lists the names.
@@ -144,29 +145,26 @@ def _compared(
 ) -> Report:
     """The report on the two sides; `under` is what names of the head begin with."""
     both = [name for name in here if name in there]
-    loaded = [name for name in both if _alike(here[name], there[name])]
+    fits = [name for name in both if _alike(here[name], there[name])]
     reshaped = {name: _differing(here[name], there[name]) for name in both if not _alike(here[name], there[name])}
-    missing = _really_missing(here, there, loaded)
-    unexpected = [name for name in there if name not in here]
-    left: list[str] = []
-    if head != "refuse":
-        gone = {*missing, *reshaped, *(loaded if head == "reset" else ())}
-        left = [name for name in here if name.startswith(under) and name in gone]
-        loaded, missing, unexpected = (_without(names, under) for names in (loaded, missing, unexpected))
-        loaded += [name for name in both if name.startswith(under) and name not in left]
-        reshaped = {name: sizes for name, sizes in reshaped.items() if name not in left}
-    shapes = {name: tuple(here[name].shape) for name in missing} | {
-        name: tuple(there[name].shape) for name in unexpected
-    }
-    nearest = nearest_names({name: shapes[name] for name in missing}, {name: shapes[name] for name in unexpected})
+    missing = _really_missing(here, there, fits)
+    # What names of the head a choice other than `refuse` leaves as they were built.
+    freed = under if head != "refuse" else None
+    unfit = {*missing, *reshaped, *(fits if head == "reset" else ())}
+    left = [name for name in here if name in unfit and _is_below(name, freed)]
+    loaded, missing = ([name for name in names if name not in left] for names in (fits, missing))
+    unexpected = [name for name in there if name not in here and not _is_below(name, freed)]
+    shapes = _shapes({**{name: here[name] for name in missing}, **{name: there[name] for name in unexpected}})
     return replace(
-        report, loaded=tuple(loaded), missing=tuple(missing), unexpected=tuple(unexpected), reshaped=reshaped,
-        left=tuple(left), nearest=nearest, shapes=shapes,
+        report, loaded=tuple(loaded), missing=tuple(missing), unexpected=tuple(unexpected), left=tuple(left),
+        shapes=shapes,
+        reshaped={name: sizes for name, sizes in reshaped.items() if name not in left},
+        nearest=nearest_names({name: shapes[name] for name in missing}, {name: shapes[name] for name in unexpected}),
     )  # fmt: skip
 
 
-def _without(names: Iterable[str], prefix: str) -> list[str]:
-    return [name for name in names if not name.startswith(prefix)]
+def _is_below(name: str, prefix: str | None) -> bool:
+    return prefix is not None and name.startswith(prefix)
 
 
 def _really_missing(
@@ -181,8 +179,10 @@ def _really_missing(
     ]
 
 
-def _advice(report: Report, strict: str, head: str, asked: str) -> str:
+def _advice(report: Report, strict: str, head: str, asked: str | None) -> str | None:
     """What would let more weights through than was asked for."""
+    if asked is None:
+        return None
     looser, ways = {"exact": "complete or matching", "complete": "matching"}.get(strict), list[str]()
     if looser and report.loaded:
         ways.append(f"{asked}strict={looser}")
@@ -191,7 +191,7 @@ def _advice(report: Report, strict: str, head: str, asked: str) -> str:
     return ", ".join(ways) + (", or " if ways else "") + "a mapping of names" + (f" ({asked}mapping)" if asked else "")
 
 
-def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str) -> None:
+def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str | None) -> None:
     """Raise unless the report is good enough."""
     names = "the names or shapes differ"
     refusals = {

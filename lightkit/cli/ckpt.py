@@ -136,8 +136,9 @@ def prune(args: list[str]) -> int:
         )
     for entry in leaving:
         say(f"{'would delete' if options.dry_run else 'deleted'}  {entry.file}  {size_text(entry.bytes)}")
-    freed = size_text(sum(entry.bytes for entry in leaving))
-    say(f"{freed} {'would be ' if options.dry_run else ''}freed; {', '.join(entry.file for entry in staying)} stay")
+    freed, kept = size_text(sum(entry.bytes for entry in leaving)), [entry.file for entry in staying]
+    verb = "would be freed" if options.dry_run else "freed"
+    say(f"{freed} {verb}; {', '.join(kept)} {'stays' if len(kept) == 1 else 'stay'}")
     return 0
 
 

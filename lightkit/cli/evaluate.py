@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.folders import find_run, project
-from lightkit.cli.terminal import number, say, table
+from lightkit.cli.terminal import complain, number, say, table
 from lightkit.common.errors import UserError
+from lightkit.common.signals import held
 
 if TYPE_CHECKING:
     from lightkit.runner import Runner
@@ -56,7 +57,12 @@ def evaluate(args: list[str]) -> int:
     runner, folder, options = _runner(parser, args)
     values = dict(runner.evaluate(options.split, options.checkpoint))
     target = folder / f"eval-{options.split}.json"
-    content = {"split": options.split, "checkpoint": options.checkpoint, "metrics": values}
+    content = {
+        "split": options.split,
+        "checkpoint": options.checkpoint,
+        "overrides": options.overrides,
+        "metrics": values,
+    }
     with _opened(target) as file:
         file.write(json.dumps(content, indent=2) + "\n")
     say(table(["metric", "value"], [(name, number(value)) for name, value in values.items()], right=[1]))
@@ -98,8 +104,11 @@ def _runner(parser: Parser, args: list[str]) -> tuple[Runner, Path, Any]:
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
+    if options.overrides and composed.cfg.data.split != read_run(folder).cfg.data.split:
+        complain("warning: data.split is not that of the run: what it has learnt from may be among these samples")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    from lightkit.runner import Runner
+    with held():
+        from lightkit.runner import Runner
 
     return Runner(composed.cfg, folder, overrides=options.overrides), folder, options
 

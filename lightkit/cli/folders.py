@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 CONFIG_FILE, RESULT_FILE, ENVIRONMENT_FILE = "config.yaml", "result.json", "environment.json"
 SHOWN = 6
 """Names of runs that a message lists."""
+_HYDRAS_OWN = {"run": "outputs/${now:", "sweep": "multirun/${now:"}
 _DATED = re.compile(r"/(?P<date>\d{4}-\d{2}-\d{2})/(?P<time>\d{2}-\d{2}-\d{2})-(?P<name>[^/]+)(?P<job>/[^/]+)?$")
 
 
@@ -57,33 +59,46 @@ def chosen_run_folder(folder: Path) -> Path:
     return folder
 
 
-def hydra_folder(composed: Composed, kind: str, default: str) -> Path | None:
+def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Path | None:
     """The absolute `hydra.run.dir` or `hydra.sweep.dir`; None where it is what Hydra has by default.
 
     Args:
         composed: A composed configuration.
         kind: `run` or `sweep`.
-        default: What Hydra's default begins with.
+        typed: The overrides; the configuration of an earlier run has no Hydra node to find it in.
 
     Raises:
-        UserError: It refers to what only Hydra knows, and only while it runs something.
+        UserError: It is empty, or refers to what only Hydra knows, and only while it runs something.
     """
+    key = f"hydra.{kind}.dir"
+    if composed.hydra_cfg is None:
+        last = next((text for text in reversed(typed) if text.startswith(f"{key}=")), None)
+        return None if last is None else _absolute(last.partition("=")[2], key)
+    from omegaconf import OmegaConf
+
+    node = composed.hydra_cfg.hydra[kind]
+    text = str(OmegaConf.to_container(node, resolve=False)["dir"])  # type: ignore[call-overload,index]
+    return None if text.startswith(_HYDRAS_OWN[kind]) else _absolute(_resolved(composed, kind, text), key)
+
+
+def _absolute(text: str, key: str) -> Path:
+    if not text.strip():  # which would be the working directory: a shell variable that is not set
+        raise UserError("a folder is missing", key=key, received=text, fix=f"{key}=FOLDER, or leave it out")
+    return Path(text).absolute()
+
+
+def _resolved(composed: Composed, kind: str, text: str) -> str:
+    """`text` with its interpolations worked out."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    if composed.hydra_cfg is None:
-        return None
-    node = composed.hydra_cfg.hydra[kind]
-    text = str(OmegaConf.to_container(node, resolve=False)["dir"])  # type: ignore[call-overload,index]
-    if text.startswith(f"{default}${{now:"):
-        return None
     if not OmegaConf.has_resolver("now"):
         # As Hydra does when it starts an application: one time for everything that is composed.
         OmegaConf.register_new_resolver("now", lambda form: f"{datetime.now():{form}}", use_cache=True)
     whole: Any = OmegaConf.create(OmegaConf.to_container(composed.hydra_cfg))
     whole.name = composed.cfg.name  # which is made up where the user gave none
     try:
-        return Path(str(whole.hydra[kind].dir)).absolute()
+        return str(whole.hydra[kind].dir)
     except OmegaConfBaseException as error:
         what = f"cannot be worked out: {str(error).splitlines()[0]}"
         raise UserError(what, key=f"hydra.{kind}.dir", received=text, fix=f"hydra.{kind}.dir=FOLDER") from error

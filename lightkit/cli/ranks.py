@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import lightkit
 from lightkit.cli.terminal import complain
-from lightkit.common.signals import respected
+from lightkit.common.signals import held, respected
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -79,7 +79,8 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
         command = [sys.executable, "-m", "lightkit", "train", "--rank"]
         return Launcher(command, cfg.device.nproc, json.dumps(job)).run(log=folder / _LOG)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    from lightkit.runner import Runner
+    with held():
+        from lightkit.runner import Runner
 
     Runner(cfg, folder, overrides=list(overrides)).run(resume=resume)
     return 0

@@ -142,8 +142,7 @@ def _train_here(cfg: DictConfig) -> float | None:
 
 def _folder(job: Composed, options: argparse.Namespace) -> Path:
     """`hydra.sweep.dir` where it was set, else a new folder."""
-    typed = [text.partition("=")[2] for text in options.overrides if text.startswith("hydra.sweep.dir=")]
-    named = Path(typed[-1]).absolute() if options.source and typed else hydra_folder(job, "sweep", "multirun/")
+    named = hydra_folder(job, "sweep", options.overrides)
     return chosen_run_folder(named) if named else new_run_folder(project(), str(job.cfg.name), kind="sweeps")
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from lightkit.cli.folders import (
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError
+from lightkit.common.patterns import named
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -117,9 +119,21 @@ def resume(args: list[str]) -> int:
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
+    leave = _leave(composed.cfg.resume.override, options.overrides)
+    if leave != composed.cfg.resume.override:
+        quoted = ",".join(f"'{pattern}'" for pattern in leave)
+        composed = read_run(folder, [*options.overrides, f"resume.override=[{quoted}]"])
     if status(folder) == "finished" and (not options.overrides or composed.cfg == read_run(folder).cfg):
         return _finished(folder)
     return start(composed.cfg, folder, overrides=options.overrides, resume=True)
+
+
+def _leave(given: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """What an earlier `resume.override` still allows: another value typed now wants its own."""
+    keys = [text.lstrip("+~").partition("=")[0] for text in overrides]
+    if "resume.override" in keys:
+        return list(given)
+    return [pattern for pattern in given if not any(named(key, (pattern,)) for key in keys)]
 
 
 def _finished(folder: Path) -> int:
@@ -198,8 +212,8 @@ def _with_hydra(composed: Composed, *, alone: bool, resolve: bool) -> DictConfig
     from lightkit.config.hydra_compat import hydra_node
 
     own: Any = OmegaConf.create(OmegaConf.to_container(hydra_node(composed.hydra_cfg)))
-    for kind, default, below in (("run", "outputs/", "runs"), ("sweep", "multirun/", "sweeps")):
-        if hydra_folder(composed, kind, default) is None:
+    for kind, below in (("run", "runs"), ("sweep", "sweeps")):
+        if hydra_folder(composed, kind) is None:
             base = project() / "outputs" / below
             own.hydra[kind].dir = f"{base}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-{slug(str(composed.cfg.name))}"
     job: Any = {} if alone else OmegaConf.to_container(composed.cfg, resolve=resolve)
@@ -241,8 +255,5 @@ def _run_folder(root: Path, composed: Composed, options: argparse.Namespace) -> 
 
 
 def _named_folder(composed: Composed, options: argparse.Namespace) -> Path | None:
-    # The configuration of an earlier run has no Hydra node to find it in.
-    typed = [text.partition("=")[2] for text in options.overrides if text.startswith("hydra.run.dir=")]
-    named = Path(typed[-1]).absolute() if options.source and typed else hydra_folder(composed, "run", "outputs/")
-    folder: Path | None = options.folder or named
+    folder: Path | None = options.folder or hydra_folder(composed, "run", options.overrides)
     return folder

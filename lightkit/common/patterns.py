@@ -44,3 +44,10 @@ def matching(patterns: Iterable[str] | str, names: Iterable[str], *, key: str) -
         if not found[pattern]:
             raise UserError("the pattern matches nothing", key=key, received=pattern, choices=pool)
     return found
+
+
+def named(key: str, patterns: Iterable[str]) -> bool:
+    """Whether a glob fits a dotted key or something above it."""
+    parts = key.split(".")
+    above = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return any(fnmatch.fnmatchcase(name, pattern) for name in above for pattern in patterns)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -29,14 +30,47 @@ def exiting() -> Iterator[None]:
 
     Outside the main thread nothing can be caught and nothing is.
     """
+    noted: list[int] = []
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        noted.append(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    try:
+        with _handled(leave):
+            yield
+    except Exception as error:
+        if not noted:
+            raise
+        # Code that is left half-way, OmegaConf's for one, can fail in its own tidying up.
+        raise SystemExit(128 + noted[0]) from error
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Inside, the first of these signals waits for the end, and a second one ends the process at once.
+
+    For an import of compiled code, which aborts the whole process when an exception comes in its midst.
+    """
+    noted: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if noted:
+            os._exit(128 + number)
+        noted.append(number)
+
+    with _handled(note):
+        yield
+    for number in noted:
+        signal.raise_signal(number)
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     here = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, _exit) for number in respected("SIGINT")} if here else {}
+    before = {number: signal.signal(number, handler) for number in respected()} if here else {}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _exit(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -166,7 +166,7 @@ class _Checker:
         """A key that the schema does not have."""
         full = dotted((*key, name))
         near = nearest(name, valid, count=1)
-        elsewhere = nearest(full, valid_keys(), count=1)
+        elsewhere = nearest(full, [other for other in valid_keys() if not full.startswith(f"{other}.")], count=1)
         better = dotted((*key, near[0])) if near else elsewhere[0] if elsewhere else None
         fix = f"did you mean {better}?" if better else "values of your own go below `extra`" if not key else None
         choices = sorted(item for item in valid if not item.startswith("_"))

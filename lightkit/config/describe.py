@@ -130,6 +130,8 @@ def unknown_key(key: str, *, project: Path | None = None, config_dir: str | None
         return UserError("there is no such key", received=key, choices=sorted(known))
     meant = [name for name in dict.fromkeys([*LIMITS, *valid_keys()]) if name.rpartition(".")[2] == key]
     fix = f"did you mean {' or '.join(meant[:3])}?" if meant else None
+    options = [f"{name}={key}" for name in (*loader.groups(), GROUP) if loader.is_option(name, key)]
+    fix = f"lightkit config {options[0]}" if options else fix
     choices = [name for name in loader.groups() if name != "hydra"]
     return UserError("there is no such group", received=key, choices=choices, fix=fix)
 

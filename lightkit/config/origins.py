@@ -88,8 +88,14 @@ class Sources:
         self.overrides = [(parts_of(key), text) for key, text in overrides]
 
     def find(self, key: str | Key) -> str | None:
-        """`file:line` or `command line: a.b=c`, of the key or else of the nearest node around it."""
+        """`file:line` or `command line: a.b=c`, of the key or else of the nearest node around it.
+
+        Of a node, what is typed below it counts before its file.
+        """
         place = parts_of(key) if isinstance(key, str) else key
+        typed = self.on_command_line(place) or self._below(place)
+        if typed is not None:
+            return typed
         while place:
             found = self.exact(place)
             if found is not None:
@@ -107,6 +113,11 @@ class Sources:
             if place and key[: len(place)] == place:
                 return f"command line: {text}"
         return None
+
+    def _below(self, key: Key) -> str | None:
+        """The last override that sets a key below this one."""
+        texts = (text for place, text in reversed(self.overrides) if place[: len(key)] == key)
+        return next((f"command line: {text}" for text in texts), None)
 
     def _in_files(self, key: Key) -> str | None:
         for path, package in reversed(self.layers):

@@ -28,7 +28,7 @@ class Rewritten:
         values: Key and original text of the overrides that set or remove values, for the origins.
         errors: What can't be used; such overrides are left out of `texts`.
         toggled: Positions of texts whose plus was changed once already.
-        skipped: Keys below which nothing can be judged, because the choice of their group was wrong.
+        skipped: Keys below which nothing can be judged, because what was typed for them was wrong.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -62,9 +62,10 @@ def rewrite(loader: Loader, overrides: Sequence[str], *, sweep: bool = False) ->
             override = loader.parse(text)
         except ValueError as error:
             result.errors.append(_unreadable(text, str(error)))
+            result.skipped.append(text.lstrip("+~").partition("=")[0])
             continue
         if override.is_sweep_override() and not sweep:
-            result.errors.append(_needs_multirun(text, override))
+            result.errors.append(_needs_multirun(text, override, choice=_is_group(loader, override)))
         elif override.is_sweep_override() and override.is_hydra_override():
             what = "Hydra's own settings can't be swept"
             result.errors.append(UserError(what, key=override.key_or_group, origin=command_line(text)))
@@ -78,8 +79,11 @@ def rewrite(loader: Loader, overrides: Sequence[str], *, sweep: bool = False) ->
 
 
 def _is_choice(loader: Loader, override: Override) -> bool:
-    group = override.key_or_group
-    return (loader.is_group(group) or group == GROUP) and not isinstance(override.value(), dict)
+    return _is_group(loader, override) and not isinstance(override.value(), dict)
+
+
+def _is_group(loader: Loader, override: Override) -> bool:
+    return loader.is_group(override.key_or_group) or override.key_or_group == GROUP
 
 
 def _unreadable(text: str, message: str) -> UserError:
@@ -96,9 +100,11 @@ def _unreadable(text: str, message: str) -> UserError:
     return UserError(f"this override can't be read: {reason}", received=text, origin=command_line(text), fix=fix)
 
 
-def _needs_multirun(text: str, override: Override) -> UserError:
+def _needs_multirun(text: str, override: Override, *, choice: bool) -> UserError:
     what = "several values for one key start several runs, which wants -m"
-    fix = f"add -m, or for a list write {override.get_key_element()}=[…], or for a text put quotes around it"
+    wanted = "options that go together" if choice else "a list"
+    quoted = "" if choice else ", or for a text put quotes around it"
+    fix = f"add -m, or for {wanted} write {override.get_key_element()}=[…]{quoted}"
     return UserError(
         what, key=override.key_or_group, received=text.partition("=")[2], origin=command_line(text), fix=fix
     )

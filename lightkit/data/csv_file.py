@@ -142,20 +142,24 @@ def _inputs(table: Table, names: list[str], kinds: dict[str, list[str]]) -> Tens
 
 
 def _task(table: Table, targets: list[str], task: str | None) -> str:
-    if task is not None:
-        if task not in _TASKS:
-            raise UserError("not a kind of task", key="data.dataset.task", received=task, choices=_TASKS)
-        if task in ("multiclass", "binary") and len(targets) > 1:
-            raise UserError(f"{task} has one target column", key="data.dataset.target", received=targets)
-        return task
-    values = [set(table.columns[name]) for name in targets]
-    if len(targets) > 1:
-        labels = all(is_number(cell) and float(cell) in (0, 1) for column in values for cell in column)
-        return "multilabel" if labels else "regression"
-    if not all(is_number(cell) for cell in values[0]):
-        return "multiclass"
-    whole = all(float(cell).is_integer() for cell in values[0])
-    return "multiclass" if whole and len(values[0]) <= _MOST_CLASSES else "regression"
+    """The kind of task: what was asked for, or what the values of the targets look like."""
+    if task is None:
+        return _guessed([set(table.columns[name]) for name in targets])
+    if task not in _TASKS:
+        raise UserError("not a kind of task", key="data.dataset.task", received=task, choices=_TASKS)
+    if task in ("multiclass", "binary") and len(targets) > 1:
+        raise UserError(f"{task} has one target column", key="data.dataset.target", received=targets)
+    return task
+
+
+def _guessed(columns: list[set[str]]) -> str:
+    cells = set[str]().union(*columns)
+    numbers = {float(cell) for cell in cells if is_number(cell)}
+    only_numbers = all(map(is_number, cells))
+    if len(columns) > 1:
+        return "multilabel" if only_numbers and numbers <= {0, 1} else "regression"
+    few = all(number.is_integer() for number in numbers) and len(cells) <= _MOST_CLASSES
+    return "multiclass" if few or not only_numbers else "regression"
 
 
 def _targets(tables: list[Table], targets: list[str], *, task: str, scale: float) -> tuple[Tensor, tuple[str, ...]]:

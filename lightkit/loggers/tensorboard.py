@@ -37,6 +37,7 @@ class TensorBoardLogger(Logger):
         self.folder = Path(folder)
         self._made: Any = None
         self._purge_step: int | None = None
+        self._epoch_at: int | None = None
 
     @property
     def _writer(self) -> Any:
@@ -55,16 +56,19 @@ class TensorBoardLogger(Logger):
         self.close()
         if not any(self.folder.glob(_EVENTS)):
             return
-        self._purge_step = step
+        self._purge_step, self._epoch_at = step, None
         for row in (row for row in kept if row["step"] == step):
             values = {name: math.nan if value is None else value for name, value in row.items() if name not in _FACTS}
             self.scalars(values, step=step, epoch=row["epoch"])
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """One curve per name, all in one event; the epoch is a curve of its own."""
+        """One curve per name, all in one event; the epoch is a curve of its own, with one point a step."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        named = {**{tag(name): value for name, value in values.items()}, tag("epoch"): epoch}
+        named = {tag(name): value for name, value in values.items()}
+        if step != self._epoch_at:
+            named[tag("epoch")] = epoch
+            self._epoch_at = step
         points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
         self._writer.file_writer.add_summary(Summary(value=points), step)
 

@@ -28,6 +28,8 @@ class SplitMetrics:
         device: Where metric states live: the device of the model's output.
         block: Number of steps counted at once.
         class_names: Names of classes or labels, for metrics that give one value for each.
+        later: Metrics that will get results of the same kind, perhaps hours later. What they do not take is an error
+            when this split counts its first block.
     """
 
     def __init__(
@@ -38,9 +40,11 @@ class SplitMetrics:
         device: torch.device | str = "cpu",
         block: int = 32,
         class_names: Sequence[str] = (),
+        later: Sequence[SplitMetrics] = (),
     ) -> None:
         self.prefix, self.class_names, self.block = prefix, tuple(class_names), block
         self.figures_data: dict[str, Any] = {}
+        self.later = tuple(later)
         self._make, self._device, self._collection = make, torch.device(device), None  # type: Any, torch.device, Any
         self.reset()
 
@@ -100,8 +104,19 @@ class SplitMetrics:
         with torch.inference_mode(False), torch.no_grad():
             self._count_losses([(loss, size) for _, _, loss, size in queue])
             pairs = [(preds, target) for preds, target, _, _ in queue if preds is not None and target is not None]
+            for other in self.later if pairs and self._collection is None else ():
+                other.try_on(*pairs[0])
             for preds, target in _joined(pairs):
                 self._metrics().update(preds.to(self._device), target.to(self._device))
+
+    def try_on(self, preds: Tensor, target: Tensor) -> None:
+        """Let metrics made for this count a batch, and forget them.
+
+        Raises:
+            UserError: One of them does not take it.
+        """
+        if self._collection is None:
+            self._made().update(preds.to(self._device), target.to(self._device))
 
     def _count_losses(self, losses: list[tuple[Tensor, int]]) -> None:
         """Add up losses times samples. Sizes stay numbers of the host: copying them to a GPU would wait for it."""
@@ -112,8 +127,11 @@ class SplitMetrics:
 
     def _metrics(self) -> Collection:
         if self._collection is None:
-            self._collection = Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
+            self._collection = self._made()
         return self._collection
+
+    def _made(self) -> Collection:
+        return Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
 
     def to(self, device: torch.device | str) -> SplitMetrics:
         """Move states and queue."""

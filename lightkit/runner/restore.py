@@ -11,10 +11,11 @@ from torch.optim import Optimizer
 from lightkit.build import Components
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
+from lightkit.common.patterns import named
 from lightkit.loggers import Logger
 from lightkit.optim.wrapped import Torch as TorchSchedule
 from lightkit.runner.folder import RunFolder
-from lightkit.runner.settle import FREE, Change, named
+from lightkit.runner.settle import FREE, Change
 from lightkit.trainer import Ema, State
 from lightkit.trainer.guard import KEPT
 
@@ -53,7 +54,8 @@ def taken_over(
         parts.scheduler.refresh()
     if goes_on(changes):
         state.stop_reason = None
-    return replace(parts, timetable=timetable), [*map(str, changes), *notes, *given_up]
+    over = ["nothing is left to train"] if state.step >= timetable.total_steps else []
+    return replace(parts, timetable=timetable), [*map(str, changes), *notes, *given_up, *over]
 
 
 def stateful(parts: Components, state: State, *, kept: bool = True) -> dict[str, Any]:

@@ -301,7 +301,8 @@ class Runner:
         monitor = self.cfg.metrics.monitor
         best = "" if state.best_value is None else f"; best {monitor} {state.best_value:.4g} at step {state.best_step}"
         weights = "the best" if self.cfg.trainer.test == "best" and self.cfg.checkpoint.enabled else "the last"
-        return f"result after {state.step} steps{best}" + (f"; tested with {weights} weights" if tested else "")
+        steps = f"{state.step} step{'s' * (state.step != 1)}"
+        return f"result after {steps}{best}" + (f"; tested with {weights} weights" if tested else "")
 
     def _write_result(self, status: str, state: State, *, seconds: float, reason: str | None) -> dict[str, Any]:
         result = summary.result(

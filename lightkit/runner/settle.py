@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
+from lightkit.common.patterns import named
 from lightkit.config import public
 
 FREE = (
@@ -131,10 +131,3 @@ def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{name}"
         if isinstance(value, dict):
             yield from _keys(value, f"{prefix}{name}.")
-
-
-def named(key: str, patterns: Iterable[str]) -> bool:
-    """Whether a pattern fits the key or something above it."""
-    parts = key.split(".")
-    above = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-    return any(fnmatch.fnmatchcase(name, pattern) for name in above for pattern in patterns)

@@ -107,6 +107,20 @@ def choose(reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | 
     Raises:
         UserError: There is no such moment.
     """
+    possible = _possible(reference, phase)
+    steps = sorted({moment.step for moment in possible})
+    if at is not None and at not in steps:
+        what = f"the shortened run has no {phase or 'moment'} there to be killed at"
+        raise UserError(what, key="--at", received=at, choices=map(str, steps))
+    step = at if at is not None else draw.choice(steps)
+    kind = draw.choice(sorted({moment.phase for moment in possible if moment.step == step}))
+    numbers = [moment for moment in possible if (moment.step, moment.phase) == (step, kind)]
+    # Drawn from the step, so that the same step and phase can be asked for again.
+    return numbers[mix("moment", step, kind) % len(numbers)]
+
+
+def _possible(reference: Sequence[dict[str, Any]], phase: str | None) -> list[Moment]:
+    """Moments of the phase, or of any, with a checkpoint on the disk."""
     saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
     if len(saves) < 3:
         raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
@@ -115,16 +129,7 @@ def choose(reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | 
     possible = [moment for moment in moments if moment.step > saves[1] and phase in (None, moment.phase)]
     if not possible:
         raise UserError(f"the run has no {phase or 'moment'} after its first checkpoint", key="--phase", received=phase)
-    steps = sorted({moment.step for moment in possible})
-    if at is not None and at not in steps:
-        what = f"the shortened run has no {phase or 'moment'} there to be killed at"
-        raise UserError(what, key="--at", received=at, choices=map(str, steps))
-    step = at if at is not None else draw.choice(steps)
-    there = [moment for moment in possible if moment.step == step]
-    kind = draw.choice(sorted({moment.phase for moment in there}))
-    numbers = [moment for moment in there if moment.phase == kind]
-    # Drawn from the step, so that the same step and phase can be asked for again.
-    return numbers[mix("moment", step, kind) % len(numbers)]
+    return possible
 
 
 def told(moment: Moment) -> str:

@@ -132,6 +132,8 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
     usual = type(task) is Supervised
     info = data.info
     x, y = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
+    if seen and usual and not isinstance(seen[-1], Tensor):
+        return _several(seen[-1], error)
     if seen:
         what = f"the output does not go with the targets: {in_short(error)}"
         received = f"output {_shape(seen[-1])}" + (f" for targets {_shape(y)}" if y is not None else "")
@@ -144,6 +146,20 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
         expected=f"an output for num_classes={info.num_classes} ({info.task} targets)" if usual and seen else None,
         received=received,
         origin=blame(error),
+    )
+    problem.__cause__ = error
+    return problem
+
+
+def _several(output: Any, error: Exception) -> UserError:
+    """A model that gives more than the one tensor that a loss takes."""
+    kind = "no tensor" if output is None else f"a {type(output).__name__}"
+    problem = UserError(
+        f"the model gives {kind}, and the loss takes one tensor",
+        key="model",
+        expected="a tensor with the samples in dimension 0",
+        received=f"output {_shape(output)}",
+        fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
     )
     problem.__cause__ = error
     return problem

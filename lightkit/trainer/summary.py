@@ -68,4 +68,5 @@ def _bare(values: Mapping[str, float]) -> dict[str, float]:
 def _shown(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.4f}" if math.isfinite(value) and 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"
+    plain = value == 0 or (math.isfinite(value) and 1e-3 <= abs(value) < 1e4)
+    return f"{value:.4f}" if plain else f"{value:.4g}"

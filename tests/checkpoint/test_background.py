@@ -17,17 +17,8 @@ from lightkit.checkpoint import files
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
+from tests.checkpoint.crashes import Killed, content, kill_after, loaded_step
 from tests.conftest import ROOT
-
-
-def content(step: int, size: int = 1000) -> dict:
-    return {"version": 1, "model": {"w": torch.full((size,), float(step))}, "state": {"step": step}, "nothing": None}
-
-
-def loaded_step(found) -> int:
-    assert found is not None
-    assert found[1]["model"]["w"].unique().tolist() == [found[1]["state"]["step"]]
-    return found[1]["state"]["step"]
 
 
 @pytest.fixture
@@ -176,7 +167,7 @@ SCRIPT = """
 import sys, torch
 from pathlib import Path
 from lightkit.checkpoint.background import BackgroundStore
-from tests.checkpoint.test_background import content
+from tests.checkpoint.crashes import content
 store = BackgroundStore(Path(sys.argv[1]))
 store.save(content(1, size=3_000_000), step=1)
 {end}
@@ -199,10 +190,6 @@ def test_an_error_nobody_asked_for_is_told_at_the_exit(tmp_path):
     assert "the checkpoint of step 1 could not be written: No space left on device" in done.stderr
 
 
-class Killed(BaseException):
-    pass
-
-
 def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
     """After operation n of the thread nothing reaches the disk any more, as if the process had been killed there."""
     moment, outcomes = 0, []
@@ -213,7 +200,7 @@ def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
             store.save(content(step), step=step)
         store.flush()
         with monkeypatch.context() as patch:
-            _kill_after(patch, moment)
+            kill_after(patch, moment)
             try:
                 store.save(content(30, size=2000), step=30)
                 store.flush()
@@ -226,23 +213,6 @@ def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
         assert loaded_step(after.load_newest()) == 40
         moment += 1
     assert moment > 12
-
-
-def _kill_after(patch, count: int) -> None:
-    left = [count]
-
-    def dying(function):
-        def call(*args, **kwargs):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-            return function(*args, **kwargs)
-
-        return call
-
-    owners = [(os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir"), (files.HashingFile, "write")]
-    for owner, name in owners:
-        patch.setattr(owner, name, dying(getattr(owner, name)))
 
 
 def _train(folder: Path, told: int) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Report, Weights, load_weights
 from lightkit.common.errors import UserError
 from tests.checkpoint.parts import net, same
@@ -107,6 +108,9 @@ def test_a_refusal_shows_the_nearest_names():
     )
     assert "missing     head.weight  3×5  nearest in the file: fc.weight" in text
     assert "fix:      strict=complete or matching, head=keep or reset, or a mapping of names" in text
+    with pytest.raises(UserError) as caught:
+        fit(net(), state, source="x.pt")
+    assert "fix:" not in str(caught.value), "a command without these choices does not offer them"
 
 
 def test_a_shared_prefix_is_told():

@@ -14,10 +14,7 @@ import torch
 from lightkit.checkpoint import files, store
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-
-
-def content(step: int, size: int = 1000) -> dict:
-    return {"version": 1, "model": {"w": torch.full((size,), float(step))}, "state": {"step": step}, "nothing": None}
+from tests.checkpoint.crashes import Killed, content, kill_after, loaded_step
 
 
 def filled(folder: Path, steps=(10, 20, 30), **options) -> CheckpointStore:
@@ -29,12 +26,6 @@ def filled(folder: Path, steps=(10, 20, 30), **options) -> CheckpointStore:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def loaded_step(found) -> int:
-    assert found is not None
-    assert found[1]["model"]["w"].unique().tolist() == [found[1]["state"]["step"]]
-    return found[1]["state"]["step"]
 
 
 def test_a_saved_content_comes_back_as_it_was(tmp_path):
@@ -336,10 +327,6 @@ def test_a_missing_file_is_named(tmp_path):
         store.read(tmp_path / "x.pt")
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step"])
 def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(tmp_path, monkeypatch, again):
     """After operation n nothing reaches the disk any more, as if the process had been killed there."""
@@ -348,7 +335,7 @@ def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(tmp_path, monkeypatch, 
         folder = tmp_path / str(moment)
         made = filled(folder, steps=(10, 20), keep_last=1, keep_best=0)
         with monkeypatch.context() as patch:
-            _kill_after(patch, moment)
+            kill_after(patch, moment)
             try:
                 made.save(content(20 if again else 30, size=2000), step=20 if again else 30)
                 outcomes.append("survived")
@@ -442,28 +429,6 @@ def test_manifests_of_older_versions_ask_for_nothing(tmp_path):
     path.write_text(json.dumps(raw))
     made.prepare()
     assert len(names(tmp_path)) == 4
-
-
-def _kill_after(patch, count: int) -> None:
-    left = [count]
-
-    def dying(function):
-        def call(*args, **kwargs):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-            return function(*args, **kwargs)
-
-        return call
-
-    for owner, name in [
-        (os, "fsync"),
-        (Path, "replace"),
-        (Path, "unlink"),
-        (Path, "mkdir"),
-        (files.HashingFile, "write"),
-    ]:
-        patch.setattr(owner, name, dying(getattr(owner, name)))
 
 
 def test_everything_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):

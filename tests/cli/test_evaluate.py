@@ -34,9 +34,17 @@ def test_metrics_as_table_and_file(cli: Cli, runner: Any, trained: Path) -> None
     assert content == {
         "split": "test",
         "checkpoint": "best",
+        "overrides": [],
         "metrics": {"test/loss": 0.5, "test/accuracy": 0.987654},
     }
     assert runner.asked == [("evaluate", trained, ("test", "best"))]
+
+
+def test_samples_it_has_learnt_from_are_warned_of(cli: Cli, runner: Any, trained: Path) -> None:
+    other = cli("eval", "last", "data.split.seed=1")
+    assert (other.code, "warning: data.split is not that of the run" in other.err) == (0, True)
+    assert json.loads((trained / "eval-test.json").read_text())["overrides"] == ["data.split.seed=1"]
+    assert cli("eval", "last", "data.eval_batch_size=7").err == ""
 
 
 def test_other_split_checkpoint_and_override(cli: Cli, runner: Any, trained: Path) -> None:

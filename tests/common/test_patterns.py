@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.common.patterns import matching
+from lightkit.common.patterns import matching, named
 
 NAMES = ["layer1.conv.weight", "layer1.bn.bias", "layer10.conv.weight", "head.weight"]
 
@@ -29,3 +29,10 @@ def test_a_pattern_without_a_match_is_an_error_that_names_the_nearest() -> None:
 def test_a_broken_regular_expression_says_why() -> None:
     with pytest.raises(UserError, match="not a regular expression"):
         matching("re:(", NAMES, key="x")
+
+
+def test_a_key_is_named_by_itself_or_by_what_is_above_it() -> None:
+    assert named("optim.lr", ["optim.lr"])
+    assert named("optim.lr", ["data", "optim"])
+    assert named("optim.rules.0", ["optim.*"])
+    assert not named("optim.lr", ["opti", "lr", "optim.lr.x"])

@@ -75,7 +75,7 @@ def test_a_sweep_over_lists_of_options(toy: object) -> None:
         ("finetune=[haed,lroa]", ["'haed'", "'lroa'", "finetune=[head,lora]", "2 problems found"]),
         ("finetune=[head,nothing_like_it]", ["'nothing_like_it'", "`lightkit config finetune` lists the choices"]),
         ("finetune=[]", ["an option is missing", "adapter"]),
-        ("finetune=head,lora", ["several runs, which wants -m", "for a list write finetune=[…]"]),
+        ("finetune=head,lora", ["several runs, which wants -m", "for options that go together write finetune=[…]"]),
     ],
 )
 def test_a_wrong_name_in_a_list(report: Report, text: str, said: list[str]) -> None:

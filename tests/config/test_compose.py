@@ -196,3 +196,10 @@ def test_letters_beyond_ascii_need_quotes(report: Callable[..., str], composed: 
     assert "'ö' needs quotes around the value" in found
     assert "fix:      'name=\"größe\"'" in found
     assert composed('name="größe"').cfg.name == "größe"
+
+
+def test_what_cannot_be_read_is_not_missing_as_well(report: Callable[..., str]) -> None:
+    assert "a value is missing" in report("model=any")
+    found = report("model=any", "model._target_=größe")
+    assert "needs quotes" in found
+    assert "1 problem found" in found

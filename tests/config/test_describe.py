@@ -85,6 +85,11 @@ def test_an_unknown_group(toy: Path) -> None:
         list_options("optm")
 
 
+def test_an_option_where_a_group_is_wanted(toy: Path) -> None:
+    with pytest.raises(UserError, match="lightkit config optim=sgd"):
+        list_options("sgd")
+
+
 def test_files_without_comment(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("a: 1\n# no head\n")
     assert first_comment(tmp_path / "a.yaml") == ""

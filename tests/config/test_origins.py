@@ -35,6 +35,17 @@ def test_the_strongest_source_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sources.find("nothing") is None
 
 
+def test_a_node_comes_from_what_is_typed_below_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("lr: 1\n")
+    typed = [("modle.hidden", "modle.hidden=[3]"), ("optim.lrr.x", "optim.lrr.x=1"), ("optim.lr", "optim.lr=2")]
+    sources = Sources([(file, "optim")], typed)
+    assert sources.find("modle") == "command line: modle.hidden=[3]"
+    assert sources.find("optim.lrr") == "command line: optim.lrr.x=1"
+    assert sources.find("optim") == "command line: optim.lr=2"
+    assert sources.find("optim.eps") == f"{file}:1"
+
+
 def test_unreadable_files_have_no_lines(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("a: [")

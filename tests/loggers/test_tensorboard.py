@@ -154,3 +154,11 @@ def test_the_file_under_way_is_forced_to_the_disk(tmp_path, monkeypatch):
     assert [path.name for path in synced] == ["events.out.tfevents.2.host.1.0"]
     TensorBoardLogger(tmp_path / "none").sync()
     assert len(synced) == 1
+
+
+def test_the_epoch_has_one_point_a_step(tmp_path):
+    logger = log(tmp_path / "tb", 1, 3)
+    logger.scalars({"val/loss": 1.0}, step=2, epoch=0)
+    logger.close()
+    log(tmp_path / "tb", 3, 4, resume=2).close()
+    assert [step for step, _ in points(tmp_path / "tb", "vitals/epoch")] == [1, 2, 3]

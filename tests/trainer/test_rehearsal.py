@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,23 @@ def test_the_line_of_the_user_is_named() -> None:
 
     with pytest.raises(UserError, match=r"at: .*test_rehearsal\.py:\d+"):
         rehearsed(Broken(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("give", "text"),
+    [
+        (lambda y: (y, y), r"(?s)^model: the model gives a tuple.*\(\(2, 3\) float32, .*fix: .*trainer\.task"),
+        (lambda y: {"logits": y}, "the model gives a dict"),
+        (lambda y: None, "the model gives no tensor"),
+    ],
+)
+def test_a_model_that_gives_more_than_a_tensor(give: Callable[[Tensor], Any], text: str) -> None:
+    class Several(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return give(super().forward(x))
+
+    with pytest.raises(UserError, match=text):
+        rehearsed(Several(4, 3))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -37,8 +37,8 @@ def test_the_table_has_a_line_for_each_metric_and_a_column_for_each_split() -> N
 
 
 def test_very_small_and_very_large_values_keep_their_digits() -> None:
-    _, rows = summary.final_table({"val/a": 1.234e-7, "val/b": 98765.4}, {})
-    assert rows == [["a", "1.234e-07"], ["b", "9.877e+04"]]
+    _, rows = summary.final_table({"val/a": 1.234e-7, "val/b": 98765.4, "val/c": 0.0}, {})
+    assert rows == [["a", "1.234e-07"], ["b", "9.877e+04"], ["c", "0.0000"]]
 
 
 def test_splits_that_were_not_evaluated_have_no_column() -> None:
