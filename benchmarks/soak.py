@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.loggers.files import read_jsonl
-from lightkit.runner.verdict import compare
+from lightkit.runner.proving.verdict import compare
 
 OPTIONS = (
     "data=wine",

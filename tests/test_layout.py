@@ -39,7 +39,7 @@ ONLY_IN = {
     "timm": ("lightkit/models/",),
     "peft": ("lightkit/finetune/inserted/peft_bridge.py",),
     "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/common/pixels.py"),
-    "pynvml": ("lightkit/device/nvml.py",),
+    "pynvml": ("lightkit/device/watching/nvml.py",),
     "psutil": ("lightkit/device/",),
 }
 NEVER_IN = {

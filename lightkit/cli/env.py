@@ -56,8 +56,8 @@ def facts() -> dict[str, Any]:
     """The report as plain values."""
     from lightkit.cli.gpus import rows
     from lightkit.device.about import torch_facts
-    from lightkit.device.host import usable_cpus
-    from lightkit.device.sources import open_source
+    from lightkit.device.watching.host import usable_cpus
+    from lightkit.device.watching.sources import open_source
     from lightkit.loggers.environment import environment
 
     source = open_source()
@@ -106,7 +106,7 @@ def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
 
 def memory_gib() -> dict[str, float | None]:
     """Memory of the machine, what of it is free, and the limit of the container, in GiB; None where there is none."""
-    import lightkit.device.host as host
+    import lightkit.device.watching.host as host
 
     total, free = host.machine_memory()
     limit = host.container_memory()

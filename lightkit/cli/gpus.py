@@ -76,7 +76,7 @@ def gpus(args: list[str]) -> int:
     options = parser.read(args)
     seconds = None if options.watch is None else _seconds(options.watch)
     fields = None if options.query is None else _fields(options.query)
-    from lightkit.device.sources import open_source
+    from lightkit.device.watching.sources import open_source
 
     source = open_source()
     try:
@@ -113,10 +113,10 @@ def rows(source: Any) -> list[Row]:
     """Everything that is known of every GPU and MIG instance, as plain values.
 
     Args:
-        source: Where it comes from (`lightkit.device.gpus.Source`).
+        source: Where it comes from (`lightkit.device.watching.gpus.Source`).
     """
-    from lightkit.device.gpus import visible
-    from lightkit.device.processes import describe
+    from lightkit.device.watching.gpus import visible
+    from lightkit.device.watching.processes import describe
 
     names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible(source.gpus))}
     running = source.processes()
@@ -177,7 +177,7 @@ def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
         source: Where it comes from.
         width: Characters in a line; None for as many as it takes.
     """
-    from lightkit.device.gpus import is_order_known
+    from lightkit.device.watching.gpus import is_order_known
 
     whole = [row for row in found if row["mig"] is None]
     count = f"{len(whole)} GPU{'s' if len(whole) > 1 else ''}"

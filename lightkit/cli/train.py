@@ -92,7 +92,7 @@ def train(args: list[str]) -> int:
     if options.rank:
         return work()
     if options.measure:
-        from lightkit.runner import bench
+        from lightkit.runner.memory import bench
 
         return bench.work()
     if options.shell_completion:

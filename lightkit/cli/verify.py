@@ -13,7 +13,7 @@ from lightkit.cli.terminal import complain, say, table
 from lightkit.common.errors import UserError
 
 if TYPE_CHECKING:
-    from lightkit.runner.verify import Verdict
+    from lightkit.runner.proving.verify import Verdict
 
 PHASES = ("micro", "step", "save", "validation", "test")
 HELP = {
@@ -66,8 +66,8 @@ def verify_resume(args: list[str]) -> int:
 
 
 def _verify(options: argparse.Namespace, overrides: list[str], base: Path, *, at: int | None) -> int:
-    from lightkit.runner.traced import Job
-    from lightkit.runner.verify import verify
+    from lightkit.runner.proving.traced import Job
+    from lightkit.runner.proving.verify import verify
 
     job = Job(
         folder=str(base),
@@ -85,7 +85,7 @@ def _verify(options: argparse.Namespace, overrides: list[str], base: Path, *, at
 
 
 def _report(verdict: Verdict) -> None:
-    from lightkit.runner.verify import told
+    from lightkit.runner.proving.verify import told
 
     moment = verdict.moment
     say(f"{verdict.steps} steps, killed {told(moment)}, resumed at step {verdict.resumed_at}")
@@ -100,7 +100,7 @@ def _report(verdict: Verdict) -> None:
 
 def _work(file: Path) -> int:
     """Do a job that another process wrote down."""
-    from lightkit.runner.traced import Job, work
+    from lightkit.runner.proving.traced import Job, work
 
     work(Job.read(file))
     return 0

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip
     from lightkit.device.engine import Engine
-    from lightkit.device.monitor import Monitor, NoMonitor, Watch
     from lightkit.device.parallel import DataParallel, Parallel, make_parallel
     from lightkit.device.placement import Placement, choose
     from lightkit.device.precision import Bf16, Precision, make_precision
     from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_deterministic
+    from lightkit.device.watching.monitor import Monitor, NoMonitor, Watch
 
 __all__ = [
     "Bf16",
@@ -43,7 +43,7 @@ __all__ = [
 _HOME = {
     "clip": ("Clip", "ClipNorm", "ClipValue", "make_clip"),
     "engine": ("Engine",),
-    "monitor": ("Monitor", "NoMonitor", "Watch"),
+    "watching.monitor": ("Monitor", "NoMonitor", "Watch"),
     "parallel": ("DataParallel", "Parallel", "make_parallel"),
     "placement": ("Placement", "choose"),
     "precision": ("Bf16", "Precision", "make_precision"),

@@ -12,8 +12,8 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
-from lightkit.device.gpus import GpuFacts, Source, allowed, by_uuid, computing_on, is_order_known, parts_of
-from lightkit.device.sources import open_source
+from lightkit.device.watching.gpus import GpuFacts, Source, allowed, by_uuid, computing_on, is_order_known, parts_of
+from lightkit.device.watching.sources import open_source
 
 KEY = "device.gpus"
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"

@@ -12,7 +12,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
 from lightkit.data.workers import dead_worker, is_dead_worker
 from lightkit.device.ranks import is_lost
-from lightkit.runner.oom import OUT_OF_MEMORY, reason
+from lightkit.runner.memory.oom import OUT_OF_MEMORY, reason
 
 LOST_RANK = 7
 """Exit status of a process that ended because another one of its run did."""
@@ -38,7 +38,7 @@ def told(folder: Path | None = None, memory: Report | None = None) -> Iterator[N
 
     Args:
         folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
-        memory: Knows more of memory that ran out; see `lightkit.runner.oom.Scene.report`.
+        memory: Knows more of memory that ran out; see `lightkit.runner.memory.oom.Scene.report`.
 
     Raises:
         UserError: Memory ran out (exit code 4), a disk is full or broken, a loader process died (exit code 1), or

@@ -12,25 +12,25 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-import lightkit.device.usage as usage
+import lightkit.device.watching.usage as usage
 import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
 from lightkit.build.origin import facts_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import public
-from lightkit.device.memory import release
+from lightkit.device.costs.memory import release
 from lightkit.device.ranks import Ranks
 from lightkit.loggers import Logger, Loggers
 from lightkit.metrics import Figures, Gathered
-from lightkit.runner.batches import kept, settled
 from lightkit.runner.evaluation import evaluate_split, load_weights
 from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import explained, told
 from lightkit.runner.folder import RunFolder, differences
 from lightkit.runner.machine import Machine
+from lightkit.runner.memory.batches import kept, settled
+from lightkit.runner.memory.oom import Scene, forget
 from lightkit.runner.models import holding
-from lightkit.runner.oom import Scene, forget
 from lightkit.runner.profiled import profiled
 from lightkit.runner.restore import start_logging, taken_over
 from lightkit.runner.settle import Change, settle

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.verify import PHASES
-from lightkit.runner import verify
-from lightkit.runner.traced import Job, work
+from lightkit.runner.proving import verify
+from lightkit.runner.proving.traced import Job, work
 from lightkit.trainer import trace
 from tests.conftest import Outcome
 from tests.resume.harness import forked

@@ -8,10 +8,10 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.device import placement
-from lightkit.device.gpus import GpuFacts, GpuSample, Source
 from lightkit.device.placement import located
-from lightkit.device.smi import Smi
 from lightkit.device.visible import check_shown, mapping, show_only
+from lightkit.device.watching.gpus import GpuFacts, GpuSample, Source
+from lightkit.device.watching.smi import Smi
 
 UUIDS = [f"GPU-{letter * 8}-0000" for letter in "abcd"]
 

@@ -16,15 +16,16 @@ import torch
 import torchmetrics.classification
 import torchmetrics.regression
 
+import tests.forkable
 from lightkit.config import compose, load_run
 from lightkit.metrics import figures
 from lightkit.runner import Runner, folder
-from lightkit.runner.traced import TracedRunner
-from lightkit.runner.verdict import compare, read_trace
+from lightkit.runner.proving.traced import TracedRunner
+from lightkit.runner.proving.verdict import compare, read_trace
 from lightkit.trainer.trace import Moment
 
 # Imported above so that no child has to: it takes longer than a run.
-PRELOADED = (torchmetrics, figures)
+PRELOADED = (tests.forkable, torchmetrics, figures)
 BASE = (
     "logger.console.style=quiet",
     "logger.every_steps=2",

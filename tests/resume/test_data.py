@@ -11,7 +11,7 @@ from lightkit.build import build_engine, build_splits
 from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from lightkit.runner.traced import TracedRunner
+from lightkit.runner.proving.traced import TracedRunner
 from lightkit.trainer.trace import Moment
 from tests.resume.harness import BASE, foreign_draws, forked
 

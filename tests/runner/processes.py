@@ -17,6 +17,7 @@ import torch.distributed
 import torchmetrics.classification
 import torchmetrics.regression
 
+import tests.forkable
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
@@ -24,7 +25,7 @@ from lightkit.metrics import figures
 from lightkit.runner import Runner, folder
 
 # Imported above so that no child has to: it takes longer than a run.
-PRELOADED = (torchmetrics, figures, torch)
+PRELOADED = (tests.forkable, torchmetrics, figures, torch)
 BASE = (
     "data=wine",
     "device=cpu",

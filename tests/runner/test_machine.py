@@ -11,15 +11,15 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
-from lightkit.device import usage
-from lightkit.device.gpus import GpuFacts, GpuSample, Source
-from lightkit.device.memory import Memory
-from lightkit.device.monitor import Monitor, NoMonitor, Watch
+from lightkit.device.costs.memory import Memory
 from lightkit.device.ranks import Ranks
+from lightkit.device.watching import usage
+from lightkit.device.watching.gpus import GpuFacts, GpuSample, Source
+from lightkit.device.watching.monitor import Monitor, NoMonitor, Watch
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner, machine
-from lightkit.runner.verdict import compare, flat
+from lightkit.runner.proving.verdict import compare, flat
 from lightkit.trainer import Callback
 
 QUICK = ("data=wine", "device=cpu", "trainer.epochs=3", "logger.every_steps=1", "metrics.figures=[]")

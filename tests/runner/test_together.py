@@ -15,7 +15,7 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
-from lightkit.runner.traced import Job, settings_of
+from lightkit.runner.proving.traced import Job, settings_of
 from lightkit.trainer import Callback
 from tests.runner.processes import configured, far, go_on, series, together, train
 

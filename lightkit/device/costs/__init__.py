@@ -1,0 +1,1 @@
+"""What a run costs in memory and time, and where both go."""

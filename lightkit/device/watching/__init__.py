@@ -1,0 +1,1 @@
+"""The machine: its GPUs, processors, memory and disk, watched while a run trains."""

@@ -1,0 +1,225 @@
+"""`device.batch_size`: the largest batch that fits, found out in a process of its own before the run begins.
+
+Nothing of the run is touched by it: no random number is drawn, no memory is used, no CUDA context is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.common.errors import UserError
+from lightkit.config import to_yaml
+from lightkit.device.costs.capacity import Probe, Search, parts, steps_up_to
+from lightkit.device.costs.memory import in_gib
+from lightkit.device.ranks import Ranks
+from lightkit.runner.memory.measuring import KEY, Child
+from lightkit.runner.memory.oom import OUT_OF_MEMORY
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was found."""
+
+    size: int
+    """For `data.batch_size`."""
+    accumulate: int
+    """For `trainer.accumulate`."""
+    lines: tuple[str, ...] = ()
+    """How it was found, for people."""
+
+    def settings(self) -> dict[str, Any]:
+        """The values of the configuration, with which nothing is left to be found."""
+        return {KEY: None, "data.batch_size": self.size, "trainer.accumulate": self.accumulate}
+
+
+def settled(cfg: DictConfig, ranks: Ranks) -> tuple[DictConfig, tuple[str, ...]]:
+    """The configuration with numbers in the place of `device.batch_size`, and lines about them.
+
+    Args:
+        cfg: The configuration.
+        ranks: The processes of the run; the first one searches for all.
+
+    Raises:
+        UserError: Nothing fits (exit code 4), or a training step fails.
+    """
+    if cfg.device.get("batch_size") is None:
+        return cfg, ()
+    found = ranks.shared(lambda: find_batch(cfg, ranks=ranks.size))
+    return changed(cfg, found.settings()), found.lines
+
+
+def kept(cfg: DictConfig, saved_text: str) -> DictConfig:
+    """The configuration to resume with: what was found when the run began stays.
+
+    Args:
+        cfg: The configuration at hand.
+        saved_text: That of the checkpoint, as YAML.
+    """
+    if cfg.device.get("batch_size") is None or not saved_text:
+        return cfg
+    saved: Any = OmegaConf.create(saved_text)
+    values = {"data.batch_size": saved.data.batch_size, "trainer.accumulate": saved.trainer.accumulate}
+    return changed(cfg, {KEY: None, **values})
+
+
+def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
+    """A read-only copy with other values."""
+    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
+    for key, value in values.items():
+        OmegaConf.update(other, key, value)
+    OmegaConf.set_readonly(other, True)
+    return cast("DictConfig", other)
+
+
+def find_batch(cfg: DictConfig, *, ranks: int = 1, limit: int | None = None) -> Batch:
+    """Search for what `device.batch_size` asks for.
+
+    Args:
+        cfg: The configuration.
+        ranks: Processes of the run, which share every batch.
+        limit: Bytes that may be used; None takes what is free.
+
+    Raises:
+        UserError: Not even the smallest batch fits (exit code 4), or a training step fails.
+    """
+    _check(cfg, ranks)
+    asked = Asked(cfg, ranks)
+    search: Search | None = None
+    reason = ""
+    while search is None or search.next() is not None:
+        with Child(asked.job(limit)) as child:
+            facts = child.answer()
+            if search is None:
+                if facts["limit"] is None:
+                    raise UserError("this system does not tell how much memory is free", key=KEY, fix=f"{KEY}=null")
+                search, first = Search(asked.sizes(facts), facts["limit"], bold=facts["bold"]), facts
+            reason = _go_on(search, child, asked) or reason
+    best = search.best
+    if best is None:
+        raise _nothing(search, reason)
+    return asked.batch(search, best, first)
+
+
+def _go_on(search: Search, child: Child, asked: Asked) -> str:
+    """Measure in a process until the answer is known, or memory runs out; returns what it said then."""
+    while (size := search.next()) is not None:
+        found = child.ask(size=size, window=asked.window(size))
+        if "error" in found and "peak" not in found:
+            if size > 1:
+                raise _failed(found)
+            found = {"size": size, "peak": None}  # a single sample is an error in batch norm
+        search.add(Probe(size, found["peak"], found.get("fixed", 0)))
+        if found["peak"] is None:
+            return str(found.get("error", ""))
+    return ""
+
+
+def _nothing(search: Search, reason: str) -> UserError:
+    """Not even the smallest size fits."""
+    least = min(search.probes, key=lambda probe: probe.size)
+    samples = f"{least.size} sample{'' if least.size == 1 else 's'}"
+    if least.peak is not None:
+        needs = f"needs {in_gib(least.peak)}, of which {in_gib(least.fixed)} do not depend on the batch"
+        reason = f"a training step on {samples} {needs}; {in_gib(search.limit)} may be used"
+    what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
+    fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
+    return UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
+
+
+def _check(cfg: DictConfig, ranks: int) -> None:
+    if cfg.device.parallel == "fsdp" and ranks > 1:
+        what = "each process holds a part of the model, and cannot find out by itself what fits"
+        raise UserError(what, key=KEY, received=cfg.device.batch_size, fix=f"{KEY}=null or device.parallel=ddp")
+
+
+def _failed(found: dict[str, Any]) -> UserError:
+    """A step that fails whatever its size."""
+    if found.get("exit_code", 1) != 1:
+        return UserError(found["error"], exit_code=found["exit_code"])
+    fix = f"{KEY}=null shows where"
+    return UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=1)
+
+
+class Asked:
+    """What a configuration asks for.
+
+    Args:
+        cfg: The configuration.
+        ranks: Processes of the run.
+    """
+
+    def __init__(self, cfg: DictConfig, ranks: int = 1) -> None:
+        self.cfg, self.ranks = cfg, ranks
+        self.largest = cfg.device.batch_size == "max"
+        self.effective = int(cfg.data.batch_size) * int(cfg.trainer.accumulate)
+
+    def job(self, limit: int | None) -> str:
+        """What the process that measures has to know, in one line."""
+        alone: dict[str, Any] = {KEY: None, "device.nproc": 1}
+        if self.ranks > 1:  # it sees the GPUs that this process was shown, and computes on the first of them
+            alone |= {"device.parallel": "none", "device.gpus": None}
+        sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.ranks > 1 else 1
+        options = {"ranks": self.ranks, "sharing": sharing, "limit": limit}
+        return json.dumps({"cfg": to_yaml(changed(self.cfg, alone)), "options": options})
+
+    def sizes(self, facts: dict[str, Any]) -> list[int]:
+        """The sizes to choose from.
+
+        With `data.drop_last` only those that leave out the same samples as the batch that was asked for.
+        """
+        rows, given = int(facts["rows"]), int(self.cfg.data.batch_size)
+        if self.largest:
+            return steps_up_to(rows, least=self.ranks) or [self.ranks]
+        found = parts(self.effective, least=self.ranks)
+        if not self.cfg.data.drop_last:
+            return found
+        return [size for size in found if rows % size == rows % given] or [given]
+
+    def window(self, size: int) -> int:
+        """Batches per optimizer step to measure with: gradients are there in the second forward pass already."""
+        accumulate = int(self.cfg.trainer.accumulate) if self.largest else -(-self.effective // size)
+        return min(2, accumulate)
+
+    def batch(self, search: Search, best: Probe, facts: dict[str, Any]) -> Batch:
+        """What came of it."""
+        measured = f"{in_gib(best.peak or 0)} of {in_gib(facts['free'])} free at {best.size}{_next(search, best)}"
+        if self.largest:
+            return self._largest(best.size, measured)
+        accumulate = self.effective // best.size
+        if accumulate == 1:
+            return Batch(best.size, 1, (f"batch   {best.size}: fits as a whole ({measured})",))
+        line = f"batch   {best.size} x {accumulate} accumulated: the largest part of {self.effective} that fits"
+        return Batch(best.size, accumulate, (f"{line} ({measured})", *self._differences()))
+
+    def _largest(self, size: int, measured: str) -> Batch:
+        accumulate, given = int(self.cfg.trainer.accumulate), int(self.cfg.data.batch_size)
+        lines = [f"batch   {size}: the largest that fits ({measured})"]
+        if size != given:
+            times = f"{size / given:.3g} times the {given} of data.batch_size"
+            lines.append(f"        a step sees {times}: the learning rate is not adapted to that")
+        return Batch(size, accumulate, tuple(lines))
+
+    def _differences(self) -> list[str]:
+        """What sees the parts of a batch instead of the whole, in spite of the same gradients."""
+        sees = {
+            "mixup": self.cfg.data.mixup.alpha is not None,
+            "the contrastive loss": str(self.cfg.loss["_target_"]).endswith("Contrastive"),
+        }
+        named = ["batch norm (where there is any)", *(name for name, there in sees.items() if there)]
+        return [f"        {' and '.join(named)} see{'' if len(named) > 1 else 's'} the parts only"]
+
+
+def _next(search: Search, best: Probe) -> str:
+    """Why it is not the next larger size."""
+    above = search.too_large
+    larger = [size for size in search.sizes if size > best.size]
+    if not larger:
+        return ""
+    if above is not None and above.size <= min(larger):
+        return f"; {above.size} does not fit"
+    return f"; {min(larger)} would take about {in_gib(search.predicted(min(larger)))}"

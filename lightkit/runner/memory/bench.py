@@ -1,0 +1,219 @@
+"""Steps of a run at chosen batch sizes, in a process of their own, to find out what memory they need."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.build import build
+from lightkit.common.blame import in_short
+from lightkit.common.errors import UserError
+from lightkit.common.memory import is_out_of_memory
+from lightkit.config.project import make_importable, project_root
+from lightkit.data.loaders import Loader
+from lightkit.device import Engine
+from lightkit.device.costs.capacity import MARGIN
+from lightkit.device.costs.footprint import bytes_of
+from lightkit.device.costs.memory import memory_of
+from lightkit.device.prefetch import Batches
+from lightkit.runner.memory.oom import Scene
+from lightkit.trainer import State
+from lightkit.trainer.evaluate import evaluate
+
+STEPS = 2
+"""Optimizer steps at each size: with the second one the optimizer has its state from the beginning."""
+_MOST_SKIPPED = 16
+"""Steps that a loss scale may take to come down to where the optimizer steps at all."""
+_LIBRARIES = 256 << 20
+"""Bytes of memory of the machine that a run takes for what it imports and these steps do not: TensorBoard, figures."""
+_VICTIM = "1000"
+"""What tells Linux to end this process, and no other one, where memory runs out all the same."""
+
+
+class Bench:
+    """The parts of a run, and what its steps need.
+
+    Args:
+        cfg: The configuration, for one process.
+        ranks: Processes that the run itself will have: each computes its part of every batch.
+        sharing: Of those, the ones that share the memory of this device.
+        limit: Bytes that may be used; None takes what there is.
+    """
+
+    def __init__(self, cfg: DictConfig, *, ranks: int = 1, sharing: int = 1, limit: int | None = None) -> None:
+        self.cfg, self._ranks = cfg, ranks
+        with tempfile.TemporaryDirectory() as folder:
+            self.parts = build(cfg, Path(folder))
+        self._train_all()
+        engine = self.parts.engine
+        self.memory = memory_of(engine.parallel.devices)
+        self._base, self._on_cpu = self.memory.in_use(), engine.device.type == "cpu"
+        free = self.memory.free() if limit is None else limit
+        self.free = None if free is None else free // (sharing if self._on_cpu and limit is None else 1)
+
+    def facts(self) -> dict[str, Any]:
+        """What the search has to know of the run."""
+        train = self.parts.data.train
+        limit = None if self.free is None else int(self.free * (1 - MARGIN))
+        return {"rows": train.num_samples, "free": self.free, "limit": limit, "bold": not self._on_cpu}
+
+    def measure(self, size: int, *, window: int) -> dict[str, Any]:
+        """What optimizer steps and an evaluation need.
+
+        Args:
+            size: Samples per batch, over all processes.
+            window: Batches per optimizer step.
+
+        Returns:
+            `size`, and `peak` and `fixed` in bytes; see `lightkit.device.costs.capacity.Probe`.
+        """
+        if self.parts.engine.compiles:
+            torch.compiler.reset()  # else a second size is compiled for any size, which the run itself does not do
+        self.memory.release()
+        self.memory.restart()
+        loader, batch_bytes = self._loader(size, window)
+        self._steps(loader, window)
+        tries = 0
+        while not self.parts.optimizer.state and tries < _MOST_SKIPPED:
+            self._steps(loader, window)
+            tries += 1
+        self._evaluate(size)
+        beside = self._beside(batch_bytes)
+        return {"size": size, "peak": self.memory.usage().peak + beside, "fixed": self._fixed() + beside}
+
+    def _train_all(self) -> None:
+        """Let everything train that ever will: the last phase of a fine-tuning needs most."""
+        prepared = self.parts.made.prepared
+        if prepared is None:
+            return
+        trained = frozenset[str]().union(*(phase.trainable for phase in prepared.phases))
+        for name, parameter in self.parts.model.named_parameters():
+            parameter.requires_grad_(name in trained)
+
+    def _loader(self, size: int, window: int) -> tuple[Loader, int]:
+        """Batches of this process's part of the size, in the order of the first epoch; and the bytes of one."""
+        train = self.parts.data.train
+        own = -(-min(size, train.num_samples) // self._ranks)
+        order, count = train.order(0), own * window * STEPS
+        rows = order.repeat(-(-count // len(order)))[:count]
+        loader = train.with_rows(rows, batch_size=own, shuffle=False, drop_last=False, num_workers=0)
+        with closing(_iterated(loader)) as batches:
+            return loader, bytes_of(next(batches))
+
+    def _steps(self, loader: Loader, window: int) -> None:
+        parts, engine, metrics = self.parts, self.parts.engine, self.parts.metrics["train"]
+        parts.network.train()
+        with closing(_iterated(loader, engine)) as batches:
+            for _ in range(STEPS):
+                for left in reversed(range(window)):
+                    with engine.accumulating(parts.network, left > 0):
+                        batch = engine.move(next(batches))
+                        with engine.autocast():
+                            step = parts.task.step(parts.network, batch, parts.criterion)
+                        engine.backward(step.loss / window)
+                    metrics.update(step.preds, step.target, step.loss, loader.batch_size)
+                engine.step(parts.optimizer, want_norm=True)
+                parts.average.update()
+        metrics.reset()
+
+    def _evaluate(self, size: int) -> None:
+        """One batch of the validation, or of the test."""
+        parts = self.parts
+        named = {name: loader for name, loader in parts.data.loaders().items() if name != "train"}
+        for name, loader in [*named.items()][:1]:
+            own = -(-(self.cfg.data.eval_batch_size or size) // self._ranks)
+            some = loader.with_rows(loader.rows[:own], batch_size=own, num_workers=0)
+            meter = parts.metrics[name]
+            with parts.average.applied():
+                evaluate(parts.network, some, [meter], task=parts.task, criterion=parts.criterion, context=parts.engine)
+            meter.reset()
+
+    def _fixed(self) -> int:
+        """Bytes that do not depend on the size of a batch."""
+        trained = (parameter for parameter in self.parts.model.parameters() if parameter.requires_grad)
+        return self._base + bytes_of(list(trained)) + bytes_of(dict(self.parts.optimizer.state))
+
+    def _beside(self, batch_bytes: int) -> int:
+        """Bytes that the run needs and these steps do not: copies of the state, batches ahead, libraries."""
+        cfg, parts = self.cfg, self.parts
+        state = bytes_of([*parts.model.state_dict().values(), dict(parts.optimizer.state), parts.average.state_dict()])
+        copies = 3 if cfg.trainer.nonfinite.action == "rollback" else 0
+        gradients = bytes_of([parameter for parameter in parts.model.parameters() if parameter.requires_grad])
+        exchanged = gradients if self._ranks > 1 else 0
+        if not self._on_cpu:
+            return copies * state + exchanged
+        copies += bool(cfg.checkpoint.enabled and cfg.checkpoint.asynchronous)
+        ahead = cfg.data.num_workers * cfg.data.prefetch_factor * batch_bytes
+        return copies * state + exchanged + ahead + _LIBRARIES
+
+
+def _iterated(loader: Loader, engine: Engine | None = None) -> Batches:
+    batches = (batch for batch in loader.epoch(0))
+    yield from batches if engine is None else engine.prefetch(batches)
+
+
+def work() -> int:
+    """Be the process: read the job and then sizes from standard input, write what they need to standard output.
+
+    It ends where memory ran out: what an error leaves behind would count with the next size.
+    """
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_VICTIM)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the user's own code prints is no answer
+    job = json.loads(sys.stdin.readline())
+    make_importable(project_root())
+    cfg: Any = OmegaConf.create(job["cfg"])
+    OmegaConf.set_readonly(cfg, True)
+    return serve(cfg, sys.stdin, answers, **job["options"])
+
+
+def serve(cfg: DictConfig, asked: IO[str], answers: IO[str], **options: Any) -> int:
+    """Measure every size that is asked for.
+
+    Args:
+        cfg: The configuration, for one process.
+        asked: One JSON object a line: the arguments of `Bench.measure`.
+        answers: Takes one JSON object a line: first the facts, then what each size needs.
+        options: See `Bench`.
+
+    Returns:
+        0.
+    """
+
+    def answer(content: dict[str, Any]) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
+    scene = Scene(cfg, State())
+    try:
+        bench = Bench(cfg, **options)
+    except Exception as error:
+        answer(_failure(error, scene))
+        return 0
+    scene.parts = bench.parts
+    answer(bench.facts())
+    for line in asked:
+        try:
+            answer(bench.measure(**json.loads(line)))
+        except Exception as error:
+            answer({"size": json.loads(line)["size"], **_failure(error, scene)})
+            break
+    bench.parts.data.close()
+    return 0
+
+
+def _failure(error: Exception, scene: Scene) -> dict[str, Any]:
+    """What went wrong; `peak` is there, and null, where it was the memory."""
+    if is_out_of_memory(error):
+        return {"peak": None, "error": str(scene.report(error)), "exit_code": 4}
+    text = str(error) if isinstance(error, UserError) else in_short(error)
+    return {"error": text, "exit_code": getattr(error, "exit_code", 1)}

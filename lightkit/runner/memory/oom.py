@@ -1,0 +1,210 @@
+"""Memory that ran out: where in the run, what it is made of, and what to change."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lightkit.build import Components
+from lightkit.common.errors import UserError
+from lightkit.common.memory import is_out_of_memory
+from lightkit.data.probe import small_batch
+from lightkit.device.costs.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
+from lightkit.device.costs.memory import Memory, available_memory, in_gib, memory_of
+from lightkit.finetune.proof.state_sizes import state_sizes
+from lightkit.trainer import State
+
+OUT_OF_MEMORY = 4
+"""Exit status where memory ran out."""
+_SHOWN = 4
+"""Modules that are named, the largest first."""
+_SHARE = 0.02
+"""Share of the activations below which a module is not worth a word."""
+_LARGEST = 2**30
+"""Bytes of weights up to which a step is done again with values on the CPU, where it cannot be done without them."""
+_ROOM = 4
+"""How many times the weights must be free there."""
+_FROM_WORKER = "Caught "
+_VALIDATION, _EVALUATION = "trainer.loop._validate", ("trainer.evaluate.evaluate", "runner.evaluation.evaluate_split")
+_STEP = "trainer.loop._step"
+_DOING = {
+    "trainer.loop._next": "reading a batch",
+    "device.engine.backward": "backward pass",
+    "device.engine.step": "optimizer step",
+    "trainer.loop._micro_step": "forward pass",
+}
+"""Functions on the way to an error, the innermost first, and what they do in words."""
+
+
+@dataclass
+class Scene:
+    """What is known of a run when its memory runs out.
+
+    Args:
+        cfg: The configuration.
+        state: Its counters.
+        parts: Its parts; None while they are being built.
+        memory: The book of its devices; None asks those of the parts.
+    """
+
+    cfg: DictConfig
+    state: State
+    parts: Components | None = None
+    memory: Memory | None = None
+
+    def report(self, error: BaseException) -> UserError:
+        """The error as the user sees it. Whatever cannot be found out is left out: this never raises."""
+        names = _functions(error)
+        rows, pattern = [f"out of memory{self._where(names)}: {reason(error)}"], None
+        evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
+        forget(error)
+        if self.parts is not None:
+            for describe in (self._peak, _made_of):
+                with suppress(Exception):
+                    rows.append(describe(self.parts))
+            with suppress(Exception):
+                found = self._origins(self.parts, evaluating)
+                pattern = None if evaluating else repeated_blocks(self.parts.model, found)
+                words = "outputs" if evaluating else f"activations of {_samples(self.parts)} samples"
+                rows.append(_row("of these", _listed(found, words)))
+        return UserError("\n".join(rows), fix=self._fix(evaluating, pattern), exit_code=OUT_OF_MEMORY)
+
+    def _peak(self, parts: Components) -> str:
+        memory = self.memory or memory_of(parts.engine.parallel.devices)
+        return _row("memory", memory.usage().in_words())
+
+    def _where(self, names: list[str]) -> str:
+        """What the run was doing, from the functions it was in."""
+        if _VALIDATION in names:
+            return f" in the validation after step {self.state.step}"
+        if any(name in names for name in _EVALUATION):
+            return " in an evaluation"
+        if self.parts is None:
+            return " while the run was built"
+        if _STEP not in names:
+            return f" after step {self.state.step}" if self.state.step else ""
+        doing = next((words for name, words in _DOING.items() if name in names), "")
+        sizes = f"{self.cfg.data.batch_size} samples"
+        if self.cfg.trainer.accumulate > 1:
+            sizes += f" x {self.cfg.trainer.accumulate} accumulated"
+        return f" in training step {self.state.step + 1} ({doing + ', ' if doing else ''}{sizes})"
+
+    def _origins(self, parts: Components, evaluating: bool) -> dict[str, int]:
+        """Bytes of activations by module, or of outputs in an evaluation; nothing where processes have to talk."""
+        options = parts.engine.parallel.options
+        if parts.engine.ranks.size > 1 and (self.cfg.device.parallel == "fsdp" or options.get("sync_batchnorm")):
+            return {}
+        engine, batch = parts.engine, small_batch(parts.data.train)
+        samples, size = _length(batch), _samples(parts)
+        if evaluating:
+            size = int(self.cfg.data.eval_batch_size or self.cfg.data.batch_size)
+
+        def step(model: Any, given: Any) -> Any:
+            return parts.task.step(model, given, parts.criterion)
+
+        known: dict[str, Any] = {"samples": samples, "size": size, "keeps": not evaluating}
+        known["recomputed"] = list(self.cfg.device.activation_checkpointing)
+        with suppress(Exception):
+            return activations(parts.model, batch, step, device=engine.device, context=engine.autocast, **known)
+        weights, room = bytes_of([*parts.model.parameters()]), available_memory() or 0
+        if weights > _LARGEST or _ROOM * weights > room:
+            return {}
+        return measured(parts.model, batch, step, **known)
+
+    def _fix(self, evaluating: bool, pattern: str | None) -> str:
+        """What to change, in values that suit this run."""
+        data, trainer, device = self.cfg.data, self.cfg.trainer, self.cfg.device
+        size, found, accumulate = int(data.batch_size), list[str](), int(trainer.accumulate)
+        half = int(data.eval_batch_size or size) // 2
+        if evaluating and half:
+            found.append(f"data.eval_batch_size={half}")
+        elif not evaluating and size > 1 and self.parts is not None:
+            part = size // 2 if size % 2 == 0 else 1
+            found.append(f"data.batch_size={part} trainer.accumulate={accumulate * size // part}")
+            found.append("device.batch_size=auto, which finds the largest for a new run")
+        if device.precision in ("fp32", "tf32"):
+            found.append("device.precision=bf16")
+        if pattern is not None and not device.activation_checkpointing:
+            found.append(f'device.activation_checkpointing=["{pattern}"]')
+        if device.parallel == "ddp":
+            found.append("device.parallel=fsdp")
+        if self.state.step:
+            override = "" if evaluating else "; trainer.accumulate needs resume.override=[trainer.accumulate]"
+            found.append(f"`lightkit resume RUN` with some of these goes on from the last checkpoint{override}")
+        return ("\n" + " " * 14).join(found or ["a smaller model"])
+
+
+def reason(error: BaseException) -> str:
+    """The line that says most: the first, but of an error from a loader process the last."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{lines[-1]} (in a loader process)" if lines[0].startswith(_FROM_WORKER) else lines[0]
+
+
+def _functions(error: BaseException) -> list[str]:
+    """Modules and names of lightkit's functions on the way to an error."""
+    found, trace = list[str](), error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith("lightkit."):
+            found.append(f"{module.removeprefix('lightkit.')}.{trace.tb_frame.f_code.co_name}")
+        trace = trace.tb_next
+    return found
+
+
+def forget(error: BaseException) -> None:
+    """Let go of the tensors in the functions that have ended with an error about memory.
+
+    Whoever keeps the error, as a launcher of many runs does, would keep them too.
+    """
+    current: BaseException | None = error
+    while current is not None and (is_out_of_memory(error) or getattr(error, "exit_code", 0) == OUT_OF_MEMORY):
+        with suppress(Exception):
+            traceback.clear_frames(current.__traceback__)
+        current = current.__cause__
+
+
+def _samples(parts: Components) -> int:
+    """Samples that one process computes at once in training."""
+    train = parts.data.train
+    return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.size))
+
+
+def _made_of(parts: Components) -> str:
+    """What does not depend on the batch."""
+    trained = {name: weight for name, weight in parts.model.named_parameters() if weight.requires_grad}
+    sizes = state_sizes(parts.optimizer, trained)
+    named = {
+        "weights": bytes_of([*parts.model.state_dict(keep_vars=True).values()]),
+        "gradients": bytes_of([*trained.values()]),
+        "state of the optimizer": None if sizes is None else sum(sizes.values()),
+        "average": bytes_of(parts.average.state_dict()),
+    }
+    return _row("made of", ", ".join(f"{name} {in_gib(count)}" for name, count in named.items() if count))
+
+
+def _length(batch: Any) -> int:
+    first = batch[0] if isinstance(batch, (tuple, list)) else next(iter(batch.values())) if batch else batch
+    return len(first)
+
+
+def _row(label: str, text: str) -> str:
+    return f"    {label + ':':<10}{text}"
+
+
+def _listed(found: Mapping[str, int], words: str) -> str:
+    """The largest origins in words."""
+    total = sum(found.values())
+    if not total:
+        raise ValueError("nothing is known")
+    worth = [origin for origin in origins(found) if origin.bytes >= _SHARE * total][:_SHOWN]
+    return f"{words} about {in_gib(total)}: {', '.join(map(_told, worth))}"
+
+
+def _told(origin: Origin) -> str:
+    times = f" ({origin.count} x)" if origin.count > 1 else ""
+    return f"{origin.name or 'the model itself'} {in_gib(origin.bytes)}{times}"

@@ -1,0 +1,243 @@
+"""Proof that a run of a configuration can be killed and resumed without a trace of it in its result.
+
+The configuration runs in three processes: uninterrupted, again up to a moment at which it kills itself, and on from
+there. Everything the two runs leave behind is compared. Where something differs, the traces tell where the runs part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import lightkit
+from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
+from lightkit.runner.proving.traced import Job
+from lightkit.runner.proving.verdict import Compared, Difference, compare, first_difference, loose, read_trace
+from lightkit.trainer.trace import PHASES, Moment
+
+_LOG_LINES = 15
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of it."""
+
+    moment: Moment
+    """Where the run was killed."""
+    resumed_at: int
+    """Step of the checkpoint it went on from."""
+    steps: int
+    """Steps of the whole run."""
+    compared: list[Compared] = field(default_factory=list)
+    """Everything that was looked at."""
+    reason: str | None = None
+    """The first thing that differs and where it comes from; None when all is the same."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the two runs left the same behind."""
+        return self.reason is None
+
+
+def verify(
+    job: Job,
+    *,
+    phase: str | None = None,
+    draw: random.Random | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Verdict:
+    """Run, kill, resume, compare.
+
+    Args:
+        job: The configuration, a folder to work in (as `folder`), the lengths, and the step to kill it at.
+        phase: Phase of the run to kill it in, one of `PHASES`; None draws one.
+        draw: Draws step and phase.
+        progress: Told what is about to be done.
+
+    Raises:
+        UserError: The configuration does not run to its end, or there is no such moment in it.
+    """
+    base = Path(job.folder)
+    progress("1/3 running without interruption")
+    whole = _reference(job, base)
+    reference = read_trace(Path(whole.trace))
+    moment = choose(reference, at=job.at, phase=phase, draw=draw or random.Random())
+    progress(f"2/3 running again, killed {told(moment)}")
+    cut = replace(whole, folder=str(base / "killed"), trace=str(base / "killed.jsonl"))
+    _finished(replace(cut, end_at=(moment.phase, moment.step, moment.number)), base / "second.json", want=-_sigkill())
+    progress("3/3 going on")
+    resumed = replace(cut, resume=True, trace=str(base / "resumed.jsonl"))
+    _finished(resumed, base / "third.json")
+    traces = [read_trace(Path(path)) for path in (whole.trace, cut.trace, resumed.trace)]
+    compared = compare(Path(whole.folder), Path(cut.folder))
+    verdict = Verdict(moment, _first_step(traces[2]), _steps(reference), compared)
+    different = [item for item in compared if item.different]
+    parted = first_difference(traces[0], traces[2]) or first_difference(traces[0], traces[1])
+    if not different and parted is None:
+        return verdict
+    return replace(verdict, reason=_reason(whole, traces, different))
+
+
+def _reference(job: Job, base: Path) -> Job:
+    """Run without interruption; returns the job with the settings that were found."""
+    base.mkdir(parents=True, exist_ok=True)
+    whole = replace(job, folder=str(base / "whole"), trace=str(base / "whole.jsonl"))
+    _finished(whole, base / "first.json")
+    return replace(whole, settings=tuple(json.loads((base / "settings.json").read_text(encoding="utf-8"))))
+
+
+def choose(reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | None, draw: random.Random) -> Moment:
+    """A moment of a run, after its first checkpoint is on the disk, to kill it at.
+
+    Args:
+        reference: The trace of the run.
+        at: The step; None draws one.
+        phase: The phase; None draws one.
+        draw: Draws.
+
+    Raises:
+        UserError: There is no such moment.
+    """
+    possible = _possible(reference, phase)
+    steps = sorted({moment.step for moment in possible})
+    if at is not None and at not in steps:
+        what = f"the shortened run has no {phase or 'moment'} there to be killed at"
+        raise UserError(what, key="--at", received=at, choices=map(str, steps))
+    step = at if at is not None else draw.choice(steps)
+    kind = draw.choice(sorted({moment.phase for moment in possible if moment.step == step}))
+    numbers = [moment for moment in possible if (moment.step, moment.phase) == (step, kind)]
+    # Drawn from the step, so that the same step and phase can be asked for again.
+    return numbers[mix("moment", step, kind) % len(numbers)]
+
+
+def _possible(reference: Sequence[dict[str, Any]], phase: str | None) -> list[Moment]:
+    """Moments of the phase, or of any, with a checkpoint on the disk."""
+    saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
+    if len(saves) < 3:
+        raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
+    moments = [Moment(*(row[name] for name in Moment._fields)) for row in reference if row["phase"] in PHASES]
+    # The second save waits for the first one, which may be written while training goes on.
+    possible = [moment for moment in moments if moment.step > saves[1] and phase in (None, moment.phase)]
+    if not possible:
+        raise UserError(f"the run has no {phase or 'moment'} after its first checkpoint", key="--phase", received=phase)
+    return possible
+
+
+def told(moment: Moment) -> str:
+    """A moment in words."""
+    where = {
+        "micro": "before batch {} of step {}",
+        "step": "after step {1}",
+        "save": "at moment {} of the save of step {}",
+        "validation": "before batch {} of the validation after step {}",
+        "test": "before batch {} of the test after step {}",
+    }
+    return where[moment.phase].format(moment.number + 1, moment.step)
+
+
+def _finished(job: Job, file: Path, *, want: int = 0) -> None:
+    """Have a process do a job and see that it ends as it should."""
+    command = [sys.executable, "-m", "lightkit", "verify-resume", "--worker", str(job.write(file))]
+    log = file.with_suffix(".log")
+    with log.open("wb") as output:
+        code = _wait(command, output)
+    if code == want:
+        return
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    if want:
+        what = "the moment to be killed at never came: the run does something else when it is repeated"
+        raise UserError(what, key="verify-resume", received="\n".join(lines) or None, exit_code=1)
+    kind = "the resumed run" if job.resume else "the run"
+    said = "\n".join(lines).removeprefix("error: ")
+    raise UserError(f"{kind} ended with status {code}:\n{said}", key="verify-resume", exit_code=code if code > 0 else 1)
+
+
+def _wait(command: Sequence[str], output: Any) -> int:
+    path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    # A session of its own: the process kills its whole group, and must not take us along.
+    process = subprocess.Popen(
+        command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
+    )
+    try:
+        return process.wait()
+    except BaseException:
+        os.killpg(process.pid, _sigkill())
+        process.wait()
+        raise
+
+
+def _sigkill() -> int:
+    return int(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _first_step(trace: Sequence[dict[str, Any]]) -> int:
+    return next((row["step"] for row in trace if row["phase"] == "start"), 0)
+
+
+def _steps(trace: Sequence[dict[str, Any]]) -> int:
+    return max((row["step"] for row in trace if row["phase"] == "step"), default=0)
+
+
+def _reason(whole: Job, traces: Sequence[list[dict[str, Any]]], different: Sequence[Compared]) -> str:
+    """What differs first, and where it comes from."""
+    reference, cut, resumed = traces
+    repeated = first_difference(reference, cut)
+    parted = first_difference(reference, resumed)
+    if repeated is None and parted is not None:
+        repeated = first_difference(reference, _repeated(whole))
+    hint = _hint(loose(reference))
+    if repeated is not None:
+        head = f"{repeated} differs even between two runs that nobody interrupted: the run cannot be repeated at all"
+        return f"{head}. {_cause(repeated, seeded=False)}{hint}"
+    if parted is not None:
+        return f"{parted} differs after the resume. {_cause(parted, seeded=True)}{hint}"
+    names = ", ".join(item.name for item in different)
+    head = f"all batches, losses and weights are the same, but not {names}: {different[0].different}"
+    return f"{head}. A metric, a callback or the scheduler keeps state outside of its state_dict{hint}"
+
+
+def _repeated(whole: Job) -> list[dict[str, Any]]:
+    """The trace of one more run without interruption."""
+    base = Path(whole.folder).parent
+    again = replace(whole, folder=str(base / "again"), trace=str(base / "again.jsonl"))
+    _finished(again, base / "fourth.json")
+    return read_trace(Path(again.trace))
+
+
+def _hint(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"\nchanges while training and is not saved: {shown}" if names else ""
+
+
+_GLOBAL = "lightkit seeds the global generators of python, numpy and torch for every sample: draw from them"
+
+
+def _cause(parted: Difference, *, seeded: bool) -> str:
+    """Who can be behind a difference when everything before it was the same."""
+    if parted.fact == "batch":
+        own = "whose state is in no checkpoint" if seeded else "without a seed (such as `numpy.random.default_rng()`)"
+        return f"The data set or a transform draws from a generator of its own {own}, or counts its calls. {_GLOBAL}."
+    if parted.fact == "loss":
+        return (
+            "Batch and weights are the same: the model, the loss or the task draws from a generator that is not "
+            "torch's global one, or keeps state that is no buffer (an attribute that is not in the state_dict)."
+        )
+    if parted.row["phase"] == "start":
+        return "The state_dict of the model or the optimizer does not hold all that it needs, or loading changes it."
+    if parted.fact == "rates":
+        return "The scheduler or a callback keeps state outside of its state_dict."
+    if parted.fact == "moment":
+        return "A callback decides by something that is not in its state_dict, such as the clock."
+    return (
+        "Batches, losses and the weights before are the same: the optimizer or a callback keeps state outside of its "
+        "state_dict, or the backward pass is not deterministic (device.deterministic=true)."
+    )

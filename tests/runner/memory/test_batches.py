@@ -1,0 +1,317 @@
+"""The search for the largest batch: what is asked, what is found, what the run makes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+import torch
+
+import lightkit.runner.memory.batches as batches
+from lightkit.cli.folders import has_configuration
+from lightkit.common.errors import UserError
+from lightkit.config import compose, load_run, to_yaml
+from lightkit.device.ranks import Ranks
+from lightkit.runner import Runner
+from lightkit.runner.memory.batches import Asked, Batch, Child, changed, find_batch, kept, settled
+from lightkit.runner.proving.traced import Job, settings_of
+from tests.runner.test_run import QUICK, comparable, weights
+
+MIB = 2**20
+
+
+def config(*overrides: str) -> Any:
+    return compose([*QUICK, *overrides]).cfg
+
+
+class Model:
+    """Stands in for the process that measures: memory is a straight line, and some sizes end it."""
+
+    rows, fixed, slope, limit, bold = 124, 100 * MIB, MIB, 1000 * MIB, False
+    fails: dict[int, dict[str, Any]]
+
+    def __init__(self, **values: Any) -> None:
+        self.fails = {}
+        self.__dict__.update(values)
+        self.jobs: list[dict[str, Any]] = []
+        self.asked: list[tuple[int, int]] = []
+
+    def __call__(self, job: str) -> Model:
+        self.jobs.append(json.loads(job))
+        return self
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def answer(self) -> dict[str, Any]:
+        return {"rows": self.rows, "free": self.limit * 10 // 9, "limit": self.limit, "bold": self.bold}
+
+    def ask(self, *, size: int, window: int) -> dict[str, Any]:
+        self.asked.append((size, window))
+        known = {"size": size, "peak": self.fixed + size * self.slope, "fixed": self.fixed}
+        return {**known, **self.fails.get(size, {})}
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
+    """`model(limit=…)`: every search from here on measures this."""
+
+    def use(**values: Any) -> Model:
+        made = Model(**values)
+        monkeypatch.setattr(batches, "Child", made)
+        return made
+
+    return use
+
+
+def test_a_batch_that_fits_stays_as_it_is(model: Callable[..., Model]) -> None:
+    measured = model()
+    found = find_batch(config("device.batch_size=auto", "data.batch_size=64"))
+    assert (found.size, found.accumulate) == (64, 1)
+    assert found.lines == ("batch   64: fits as a whole (164 MiB of 1.1 GiB free at 64)",)
+    assert measured.asked == [(2, 2), (8, 2), (64, 1)]
+
+
+def test_auto_keeps_the_samples_of_a_step_in_the_fewest_equal_parts(model: Callable[..., Model]) -> None:
+    model(limit=130 * MIB)
+    found = find_batch(config("device.batch_size=auto", "data.batch_size=32", "trainer.accumulate=3"))
+    assert (found.size, found.accumulate) == (24, 4)
+    assert "24 x 4 accumulated: the largest part of 96 that fits" in found.lines[0]
+    assert "32 would take about 132 MiB" in found.lines[0]
+    assert "batch norm" in found.lines[1]
+
+
+def test_parts_of_what_was_accumulated_are_joined_where_they_fit(model: Callable[..., Model]) -> None:
+    model()
+    found = find_batch(config("device.batch_size=auto", "data.batch_size=8", "trainer.accumulate=4"))
+    assert (found.size, found.accumulate) == (32, 1)
+
+
+def test_what_sees_the_parts_of_a_batch_is_named(model: Callable[..., Model]) -> None:
+    model(limit=130 * MIB)
+    found = find_batch(config("device.batch_size=auto", "data.batch_size=64", "data.mixup.alpha=0.4"))
+    assert "mixup" in found.lines[1]
+
+
+def test_max_says_that_the_learning_rate_means_something_else(model: Callable[..., Model]) -> None:
+    model(limit=160 * MIB, bold=True)
+    found = find_batch(config("device.batch_size=max", "trainer.accumulate=2"))
+    assert (found.size, found.accumulate) == (56, 2)
+    assert "64 does not fit" in found.lines[0]
+    assert found.lines[1].endswith("3.5 times the 16 of data.batch_size: the learning rate is not adapted to that")
+
+
+def test_max_is_no_larger_than_the_training_split(model: Callable[..., Model]) -> None:
+    model()
+    assert find_batch(config("device.batch_size=max")).size == 120
+    assert Asked(config("device.batch_size=max"), ranks=3).sizes({"rows": 3}) == [3]
+
+
+def test_with_drop_last_the_same_samples_are_left_out(model: Callable[..., Model]) -> None:
+    model(limit=120 * MIB)
+    # 124 rows: batches of 48 leave out 28, those of 12, 6 and 3 only 4, 4 and 1, those of 24 and 16 only 4 and 12.
+    asked = Asked(config("device.batch_size=auto", "data.batch_size=48", "data.drop_last=true"))
+    assert asked.sizes({"rows": 124}) == [48]
+    asked = Asked(config("device.batch_size=auto", "data.batch_size=24", "data.drop_last=true"))
+    assert asked.sizes({"rows": 124}) == [6, 8, 12, 24]
+
+
+def test_memory_that_runs_out_is_tried_in_a_new_process(model: Callable[..., Model]) -> None:
+    out = {"peak": None, "error": "out of memory", "exit_code": 4}
+    measured = model(bold=True, fails={64: out, 32: {"peak": None}})
+    found = find_batch(config("device.batch_size=auto", "data.batch_size=64"))
+    assert (found.size, found.accumulate) == (16, 4)
+    assert [size for size, _ in measured.asked] == [2, 8, 64, 32, 16]
+    assert len(measured.jobs) == 3
+
+
+def test_nothing_fits(model: Callable[..., Model]) -> None:
+    model(limit=50 * MIB)
+    message = (
+        r"device\.batch_size: no batch fits into memory\na training step on 1 sample needs 101 MiB, of which 100 MiB"
+    )
+    with pytest.raises(UserError, match=message) as caught:
+        find_batch(config("device.batch_size=auto"))
+    assert caught.value.exit_code == 4
+    out = {"peak": None, "error": "out of memory in training step 1 (forward pass): CUDA out of memory"}
+    model(fails={1: out, 2: out})
+    with pytest.raises(UserError, match=r"no batch fits[\s\S]*forward pass") as caught:
+        find_batch(config("device.batch_size=auto"))
+    assert caught.value.exit_code == 4
+
+
+def test_a_single_sample_that_is_an_error_does_not_fit(model: Callable[..., Model]) -> None:
+    single = {"size": 1, "error": "ValueError: Expected more than 1 value per channel", "exit_code": 1}
+    measured = model(fails={2: {"peak": None}})
+    ask = measured.ask
+    measured.ask = lambda **asked: dict(single) if asked["size"] == 1 else ask(**asked)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="no batch fits"):
+        find_batch(config("device.batch_size=auto"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "code"),
+    [
+        ({"error": "KeyError: 'x'", "exit_code": 1}, r"device\.batch_size: a training step fails: KeyError: 'x'", 1),
+        ({"error": "data.csv: no such file", "exit_code": 2}, r"^data\.csv: no such file", 2),
+    ],
+)
+def test_a_step_that_fails(model: Callable[..., Model], answer: dict[str, Any], message: str, code: int) -> None:
+    measured = model()
+    measured.ask = lambda **_: dict(answer)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=message) as caught:
+        find_batch(config("device.batch_size=auto"))
+    assert caught.value.exit_code == code
+
+
+def test_a_system_that_tells_nothing_of_its_memory(model: Callable[..., Model]) -> None:
+    model().answer = lambda: {"limit": None}  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="does not tell how much memory is free"):
+        find_batch(config("device.batch_size=auto"))
+
+
+def test_of_several_processes_each_is_measured_with_its_part(
+    model: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    measured = model()
+    cfg = config("device=ddp", "device.nproc=3", "device.name=cpu", "device.batch_size=auto", "data.batch_size=12")
+    assert find_batch(cfg, ranks=3).size == 12
+    assert min(Asked(cfg, 3).sizes({"rows": 124})) == 3
+    (job,) = measured.jobs
+    assert job["options"] == {"ranks": 3, "sharing": 3, "limit": None}
+    alone = json.loads(json.dumps(job["cfg"]))
+    assert "nproc: 1" in alone
+    assert "parallel: none" in alone
+    assert "batch_size: null" in alone
+
+
+def test_what_a_process_of_a_sharded_model_cannot_find_out() -> None:
+    cfg = changed(config("device.parallel=fsdp"), {"device.batch_size": "auto"})
+    with pytest.raises(UserError, match="each process holds a part of the model"):
+        find_batch(cfg, ranks=2)
+    assert batches._check(cfg, 1) is None  # type: ignore[func-returns-value]
+
+
+def test_one_process_searches_for_all(model: Callable[..., Model]) -> None:
+    class Second(Ranks):
+        rank, size = 1, 2
+
+        def shared(self, make: Callable[[], Any]) -> Any:
+            return Batch(4, 4, ("told",))
+
+    measured = model()
+    cfg, lines = settled(config("device.batch_size=auto"), Second())
+    assert (cfg.data.batch_size, cfg.trainer.accumulate, cfg.device.batch_size, lines) == (4, 4, None, ("told",))
+    assert not measured.jobs
+
+
+@pytest.fixture
+def halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every search finds batches of 8, two of which are a step."""
+    monkeypatch.setattr(batches, "find_batch", lambda _cfg, **_: Batch(8, 2, ("batch   8 x 2 accumulated",)))
+
+
+def test_the_run_has_the_numbers_in_place_of_the_question(halves: None, tmp_path: Path) -> None:
+    Runner(config("device.batch_size=auto"), tmp_path / "run").run()
+    Runner(config("data.batch_size=8", "trainer.accumulate=2"), tmp_path / "plain").run()
+    cfg = load_run(tmp_path / "run").cfg
+    assert (cfg.device.batch_size, cfg.data.batch_size, cfg.trainer.accumulate) == (None, 8, 2)
+    assert (tmp_path / "run/config.yaml").read_text() == (tmp_path / "plain/config.yaml").read_text()
+    assert comparable(tmp_path / "run") == comparable(tmp_path / "plain")
+    for name, tensor in weights(tmp_path / "run").items():
+        assert torch.equal(tensor, weights(tmp_path / "plain")[name])
+    log = (tmp_path / "run/run.log").read_text()
+    assert re.search(r"model .*\n.*batch   8 x 2 accumulated", log)
+
+
+@pytest.mark.parametrize("again", [[], ["device.batch_size=max"]])
+def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
+    halves: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: list[str]
+) -> None:
+    asked = ["device.batch_size=auto", "checkpoint.every_steps=2"]
+    kill = ["++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 11}"]
+    Runner(config(*asked), tmp_path / "whole").run()
+    with pytest.raises(RuntimeError, match="killed"):
+        Runner(config(*asked, *kill), tmp_path / "cut").run()
+    monkeypatch.setattr(batches, "find_batch", partial(pytest.fail, "searched again"))
+    cfg = load_run(tmp_path / "cut", ["~trainer.callbacks.kill", *again]).cfg
+    Runner(cfg, tmp_path / "cut").run(resume=True)
+    assert load_run(tmp_path / "cut").cfg.device.batch_size is None
+    assert comparable(tmp_path / "cut") == comparable(tmp_path / "whole")
+    for name, tensor in weights(tmp_path / "whole").items():
+        assert torch.equal(tensor, weights(tmp_path / "cut")[name])
+
+
+def test_a_configuration_that_asks_resumes_with_the_batch_of_the_checkpoint() -> None:
+    saved = to_yaml(changed(config(), Batch(4, 4).settings()))
+    cfg = kept(config("device.batch_size=auto"), saved)
+    assert (cfg.data.batch_size, cfg.trainer.accumulate, cfg.device.batch_size) == (4, 4, None)
+    assert kept(config(), saved).data.batch_size == 16
+
+
+def test_the_unfinished_run_of_a_configuration_that_asks_is_recognised(tmp_path: Path) -> None:
+    def has(*overrides: str) -> bool:
+        return has_configuration(tmp_path, to_yaml(config(*overrides)))
+
+    (tmp_path / "config.yaml").write_text(to_yaml(changed(config(), Batch(4, 4).settings())))
+    assert has("device.batch_size=auto")
+    assert has("device.batch_size=max")
+    assert not has("device.batch_size=auto", "data.batch_size=32")
+    assert not has("device.batch_size=auto", "seed=3")
+    assert not has()
+
+
+def test_the_three_runs_of_a_verification_have_one_batch(halves: None, tmp_path: Path) -> None:
+    job = Job(str(tmp_path / "run"), str(tmp_path / "trace"), (*QUICK, "device.batch_size=auto"))
+    settings = settings_of(job)
+    assert settings[:3] == ("device.batch_size=null", "data.batch_size=8", "trainer.accumulate=2")
+    assert compose([*job.overrides, *settings]).cfg.data.batch_size == 8
+
+
+def test_a_process_that_was_killed_for_its_memory_did_not_fit() -> None:
+    code = (
+        "import os, sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+    )
+    with Child("{}", ("-c", code)) as child:
+        assert child.answer() == {}
+        assert child.ask(size=8, window=1) == {"size": 8, "peak": None}
+
+
+def test_a_process_that_ends_by_itself_is_told() -> None:
+    code = "import sys; sys.stderr.write('Segfault or worse'); sys.exit(3)"
+    with (
+        Child("{}", ("-c", code)) as child,
+        pytest.raises(UserError, match=r"ended with status 3:\nSegfault or worse") as caught,
+    ):
+        child.answer()
+    assert caught.value.exit_code == 1
+
+
+def test_parts_that_cannot_be_built_end_the_search() -> None:
+    code = 'print(\'{"error": "no such file", "exit_code": 2}\')'
+    with Child("{}", ("-c", code)) as child, pytest.raises(UserError, match="no such file") as caught:
+        child.answer()
+    assert caught.value.exit_code == 2
+
+
+def test_a_real_search_on_the_cpu_splits_the_batch(tmp_path: Path) -> None:
+    texts = ["data=shapes", "data.dataset.train=1024", "model=cnn", "device=cpu", "data.batch_size=512"]
+    base = find_batch(compose([*texts, "device.batch_size=auto", "data.batch_size=8"]).cfg)
+    measured = re.search(r"\((\d+) MiB of", base.lines[0])
+    assert measured, base.lines
+    limit = (int(measured[1]) + 250) * MIB * 10 // 9
+    found = find_batch(compose([*texts, "device.batch_size=auto"]).cfg, limit=limit)
+    assert found.size in (32, 64, 128, 256)
+    assert found.size * found.accumulate == 512

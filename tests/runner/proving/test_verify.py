@@ -1,0 +1,211 @@
+"""The proof of a resume: what is compared, which moments there are, and what is said about a difference."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lightkit.runner.proving.verify as module
+from lightkit.common.errors import UserError
+from lightkit.runner.proving.traced import Job, settings_of, work
+from lightkit.runner.proving.verdict import first_difference, flat, read_trace, same
+from lightkit.runner.proving.verify import Verdict, choose, told, verify
+from lightkit.trainer.trace import Moment, digest
+from tests.resume.harness import forked
+
+SETS = "tests.resume.sets"
+PLAIN = ["data=wine", "model.hidden=[8]", "data.batch_size=16", "device=cpu", "metrics.figures=[]"]
+OWN = ["data=custom", "data.batch_size=10", "device=cpu", "metrics.figures=[]"]
+DRAWING = [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.Drawing"]
+
+
+@pytest.fixture
+def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict]:
+    """`verify` with forked children in place of new processes, which take seconds to start."""
+
+    def finished(job: Job, file: Path, *, want: int = 0) -> None:
+        forked(lambda: work(job), file.with_suffix(".log"), want=want)
+
+    monkeypatch.setattr(module, "_finished", finished)
+
+    def run(*overrides: str, at: int | None = 9, phase: str | None = "step", **options: Any) -> Verdict:
+        job = Job(folder=str(tmp_path / "work"), trace="", overrides=overrides, at=at, **options)
+        return verify(job, phase=phase, draw=random.Random(1))
+
+    return run
+
+
+@pytest.mark.parametrize("phase", ["micro", "step", "save", None])
+def test_a_run_that_can_be_resumed(proved: Callable[..., Verdict], phase: str | None) -> None:
+    verdict = proved(*PLAIN, "model.dropout=0.2", phase=phase)
+    assert verdict.same
+    assert [item for item in verdict.compared if item.different] == []
+    sizes = {item.name: item.size for item in verdict.compared}
+    assert min(sizes[name] for name in ("model", "optimizer", "metrics.jsonl", "TensorBoard", "result.json")) > 5
+    assert verdict.moment.step == 9
+    assert 0 < verdict.resumed_at <= 9
+    assert verdict.steps == 16
+
+
+def test_moments_of_evaluations(proved: Callable[..., Verdict]) -> None:
+    verdict = proved(*PLAIN, "trainer.validate_unit=step", "trainer.validate_every=3", at=None, phase="validation")
+    assert verdict.same
+    assert verdict.moment.phase == "validation"
+    assert verdict.moment.step % 3 == 0 or verdict.moment.step == 16
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (
+            [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.DrawsItself"],
+            r"the batch of step \d+ differs after the resume\. The data set or a transform draws from a generator of "
+            r"its own whose state is in no checkpoint[\s\S]*not saved: data\.dataset\.rng",
+        ),
+        (
+            [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.DrawsItself", "data.dataset.seed=null"],
+            r"the batch of step 1 differs even between two runs that nobody interrupted[\s\S]*without a seed",
+        ),
+        (
+            [*PLAIN, "model=custom", f"model._target_={SETS}.Forgetful"],
+            r"the loss of step \d+ differs after the resume\. Batch and weights are the same[\s\S]*"
+            r"not saved: model\.calls",
+        ),
+        (
+            [*PLAIN, "model=custom", f"model._target_={SETS}.PythonDice"],
+            r"the loss of step \d+ differs after the resume[\s\S]*not torch's global one",
+        ),
+        (
+            [*PLAIN, f"+trainer.callbacks.nudge._target_={SETS}.Nudge"],
+            r"the weights after step \d+ differs? after the resume[\s\S]*a callback keeps state outside",
+        ),
+        (
+            [*PLAIN, f"+trainer.callbacks.rates._target_={SETS}.Rates"],
+            r"the learning rates after step \d+ differs? after the resume\. The scheduler or a callback keeps state",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_resumed_is_named(proved: Callable[..., Verdict], overrides: list[str], reason: str) -> None:
+    kept = [text for text in overrides if not text.startswith("model.hidden") or "model=custom" not in overrides]
+    verdict = proved(*kept)
+    assert not verdict.same
+    assert verdict.reason is not None
+    assert re.match(reason, verdict.reason), verdict.reason
+    assert any(item.different for item in verdict.compared)
+
+
+def test_a_configuration_that_fails_says_so(tmp_path: Path) -> None:
+    job = Job(folder=str(tmp_path), trace="", overrides=(*PLAIN, "optim=sgd", "optim.lr=1e30", "data.normalize=none"))
+    with pytest.raises(UserError, match=r"the run ended with status 3:\n[\s\S]*no longer finite") as caught:
+        verify(job)
+    assert caught.value.exit_code == 3
+
+
+def test_the_run_is_made_short(tmp_path: Path) -> None:
+    def found(*overrides: str, **options: Any) -> dict[str, str]:
+        texts = settings_of(Job(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
+        return dict(text.split("=") for text in texts)
+
+    plain = found()
+    assert plain["trainer.steps"] == "16"
+    assert plain["checkpoint.every_steps"] == "3"
+    assert found(epochs=1)["trainer.steps"] == "8"
+    assert found(epochs=9)["trainer.steps"] == "40"
+    assert found("trainer.steps=7")["trainer.steps"] == "7"
+    assert found(at=10, steps=100, epochs=9)["checkpoint.every_steps"] == "2"
+    assert found(at=12, steps=100, epochs=9)["checkpoint.every_steps"] == "4"
+    assert found(at=13, steps=100, epochs=9)["checkpoint.every_steps"] == "1"
+    assert found("logger.every_steps=1")["logger.every_steps"] == "1"
+
+
+TRACE = [
+    {"phase": phase, "step": step, "number": number}
+    for step in range(1, 10)
+    for phase, count in (("micro", 2), ("step", 1), ("save", 3 if step % 2 == 0 else 0), ("validation", step == 8))
+    for number in range(count)
+]
+
+
+def test_a_moment_is_drawn_after_two_saves() -> None:
+    draws = [choose(TRACE, at=None, phase=None, draw=random.Random(seed)) for seed in range(60)]
+    assert {moment.phase for moment in draws} == {"micro", "step", "save", "validation"}
+    assert min(moment.step for moment in draws) > 4
+    assert choose(TRACE, at=8, phase="save", draw=random.Random(0)) == choose(
+        TRACE, at=8, phase="save", draw=random.Random(5)
+    )
+    assert choose(TRACE, at=None, phase="validation", draw=random.Random(0)).step == 8
+
+
+@pytest.mark.parametrize(
+    ("at", "phase", "message"),
+    [
+        (7, "save", r"--at: the shortened run has no save there[\s\S]*choices: +6, 8"),
+        (50, None, r"no moment there"),
+        (None, "test", r"--phase: the run has no test after its first checkpoint"),
+    ],
+)
+def test_there_is_no_such_moment(at: int | None, phase: str | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        choose(TRACE, at=at, phase=phase, draw=random.Random(0))
+
+
+def test_a_run_that_hardly_saves() -> None:
+    with pytest.raises(UserError, match="too short to save three times"):
+        choose(TRACE[:8], at=None, phase=None, draw=random.Random(0))
+
+
+def test_moments_in_words() -> None:
+    assert told(Moment("micro", 3, 1)) == "before batch 2 of step 3"
+    assert told(Moment("step", 3, 0)) == "after step 3"
+    assert told(Moment("validation", 3, 0)) == "before batch 1 of the validation after step 3"
+
+
+def test_bits_not_values_are_compared() -> None:
+    nan = torch.tensor([float("nan"), 0.0])
+    assert same(nan, nan.clone())
+    assert not same(nan, torch.tensor([float("nan"), -0.0]))
+    assert not same(torch.zeros(2), torch.zeros(2, dtype=torch.float64))
+    assert not same(torch.zeros(2), torch.zeros(1, 2))
+    assert not same(1, 1.0)
+    assert not same(0.0, -0.0)
+    assert same(float("nan"), float("nan"))
+    assert digest([nan, {"a": 1}]) == digest([nan.clone(), {"a": 1}]) != digest([nan, {"a": 2}])
+    assert digest(torch.zeros(2)) != digest(torch.zeros(2, dtype=torch.int32))
+
+
+def test_what_comes_from_the_clock_is_left_out() -> None:
+    tree = {"time": 1, "last": {"speed/x": 1, "a": [1, {"b": 2}]}, "seconds": 3}
+    assert dict(flat(tree, "state")) == {"state.last.a[0]": 1, "state.last.a[1].b": 2}
+
+
+def test_the_first_difference_of_two_traces(tmp_path: Path) -> None:
+    rows = [
+        {"phase": "start", "step": 0, "number": 0, "weights": "a"},
+        {"phase": "micro", "step": 1, "number": 0, "batch": "b"},
+        {"phase": "micro", "step": 1, "number": 0, "loss": "c"},
+        {"phase": "step", "step": 1, "number": 0, "weights": "d", "rates": [1.0]},
+        {"phase": "save", "step": 1, "number": 0, "what": "begin"},
+    ]
+    path = tmp_path / "trace"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"phase": "to')
+    trace = read_trace(path)
+    assert len(trace) == 4
+    assert first_difference(trace, trace) is None
+    for fact, index in (("batch", 1), ("loss", 1), ("weights", 2), ("rates", 2)):
+        other = [dict(row) for row in trace]
+        other[index][fact] = "x"
+        found = first_difference(trace, other)
+        assert found is not None
+        assert (found.fact, found.row["step"]) == (fact, 1)
+    resumed = {"phase": "start", "step": 1, "number": 0, "weights": "d", "rates": [0.1]}
+    assert first_difference(trace, [resumed]) is None
+    later = first_difference(trace, [{"phase": "micro", "step": 2, "number": 0}])
+    assert later is not None
+    assert str(later) == "what is done of step 2"
