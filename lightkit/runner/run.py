@@ -12,13 +12,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-import lightkit.device.watching.usage as usage
 import lightkit.trainer.summary as summary
 from lightkit.build import Components, build, build_logger, build_store
 from lightkit.build.origin import facts_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-from lightkit.config import public
 from lightkit.device.costs.memory import release
 from lightkit.device.ranks import Ranks
 from lightkit.loggers import Logger, Loggers
@@ -34,6 +32,7 @@ from lightkit.runner.models import holding
 from lightkit.runner.profiled import profiled
 from lightkit.runner.restore import start_logging, taken_over
 from lightkit.runner.settle import Change, settle
+from lightkit.runner.telling import conclude, farewell, introduce
 from lightkit.runner.together import newest, together
 from lightkit.runner.training import make_saver, make_trainer
 from lightkit.runner.tuned import Tuned
@@ -110,7 +109,8 @@ class Runner:
             signals = stack.enter_context(self._signals().caught())
             logger = stack.enter_context(self._logger(state))
             stack.enter_context(_kept(parts.store))
-            self._introduce(parts, state, logger, [*lines, *(notes if state.step else [])])
+            notes = [*lines, *(notes if state.step else [])]
+            introduce(self.cfg, self.folder, parts, logger, step=state.step, notes=notes)
             self._fit(parts, state, logger, signals)
             self._test(parts, state, logger, signals)
             export_run(self.cfg, self.folder, parts)
@@ -224,15 +224,10 @@ class Runner:
         except BaseException as error:
             with suppress(OSError):  # a full disk fails here once more, and says less
                 if isinstance(error, Interrupted):
-                    logger.message(self._farewell(error))
+                    logger.message(farewell(error, self.folder, saved=self.cfg.checkpoint.enabled))
                 logger.close()
             raise
         logger.close()
-
-    def _farewell(self, stop: Interrupted) -> str:
-        if not self.cfg.checkpoint.enabled:
-            return f"ended by {stop}; nothing is saved, as checkpoints are off"
-        return f"ended by {stop}, saved; go on with: lightkit resume {self.folder}"
 
     @contextmanager
     def _outcome(self, state: State, began: float) -> Iterator[None]:
@@ -249,22 +244,6 @@ class Runner:
             if shown is error:
                 raise
             raise shown from error
-
-    def _introduce(self, parts: Components, state: State, logger: Logger, notes: Sequence[str]) -> None:
-        """The lines a run starts with."""
-        count = sum(parameter.numel() for parameter in parts.model.parameters())
-        target = self.cfg.model["_target_"].rpartition(".")[2]
-        facts = dict(parts.data.describe())
-        splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
-        logger.message(f"run     {self.cfg.name} in {self.folder}")
-        logger.message(f"data    {facts['task']}, input {facts['input']}, {splits}")
-        logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
-        parts.engine.notes.hand_to(logger.message)
-        for line in [*([f"resumed at step {state.step}"] if state.step else []), *notes]:
-            logger.message(line)
-        tensorboard = self.cfg.logger.tensorboard
-        if not state.step and (tensorboard.images or tensorboard.graph):
-            _show_inputs(parts, logger, images=tensorboard.images, graph=tensorboard.graph)
 
     def _test(self, parts: Components, state: State, logger: Logger, signals: Signals) -> None:
         """The final test, with figures; of the best weights where there are any on disk."""
@@ -289,20 +268,8 @@ class Runner:
     def _finish(self, parts: Components, state: State, logger: Logger, seconds: float) -> dict[str, Any]:
         """Result file, hyperparameters and the closing table."""
         content = self._write_result("finished", state, seconds=seconds, reason=state.stop_reason)
-        values = summary.final_values(state)
-        logger.hparams(public(self.cfg), values, self.overrides)
-        columns, rows = summary.final_table(values, state.best if state.best_step != state.step else {})
-        logger.table(self._title(state, tested="test" in columns), columns, rows)
-        for line in [*usage.lines(self._system), f"folder  {self.folder}"]:
-            logger.message(line)
+        conclude(self.cfg, self.folder, state, logger, overrides=self.overrides, system=self._system)
         return content
-
-    def _title(self, state: State, *, tested: bool) -> str:
-        monitor = self.cfg.metrics.monitor
-        best = "" if state.best_value is None else f"; best {monitor} {state.best_value:.4g} at step {state.best_step}"
-        weights = "the best" if self.cfg.trainer.test == "best" and self.cfg.checkpoint.enabled else "the last"
-        steps = f"{state.step} step{'s' * (state.step != 1)}"
-        return f"result after {steps}{best}" + (f"; tested with {weights} weights" if tested else "")
 
     def _write_result(self, status: str, state: State, *, seconds: float, reason: str | None) -> dict[str, Any]:
         result = summary.result(
@@ -329,13 +296,3 @@ def _kept(store: CheckpointStore | None) -> Iterator[None]:
             if store is not None:
                 store.flush()  # the promise that it is saved must not be given where it can't be kept
             raise
-
-
-def _show_inputs(parts: Components, logger: Logger, *, images: int, graph: bool) -> None:
-    """Training images and the graph of the model, where asked for."""
-    batch = next(iter(parts.data.train.epoch(0)))
-    x = batch[0]
-    if images and x.ndim == 4:
-        logger.images("train/images", x[:images], step=0)
-    if graph:
-        logger.graph(parts.model, parts.engine.move(x[:1]))
