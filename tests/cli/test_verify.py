@@ -39,8 +39,11 @@ def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monke
     assert not list(tmp_path.glob("lightkit-verify-*"))
 
 
-@pytest.mark.slow
-def test_a_difference_is_named_with_status_1(process: Callable[..., Outcome], project: Path, tmp_path: Path) -> None:
+def test_a_difference_is_named_with_status_1(
+    cli: Callable[..., Outcome], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(verify, "_finished", in_a_fork)
     (project / "experiments" / "mine.py").write_text(
         "import numpy, torch\n"
         "class Noisy(torch.utils.data.Dataset):\n"
@@ -52,7 +55,7 @@ def test_a_difference_is_named_with_status_1(process: Callable[..., Outcome], pr
         "        return torch.full((4,), float(self.rng.normal())), self.targets[row]\n"
     )
     options = ["data=custom", "data.dataset._target_=experiments.mine.Noisy", "data.batch_size=8", "device=cpu"]
-    done = process("verify-resume", *options, "model.hidden=[8]", "--keep", TMPDIR=str(tmp_path))
+    done = cli("verify-resume", *options, "model.hidden=[8]", "--keep")
     assert done.code == 1, done.err
     assert "DIFFERENT: the batch of step" in done.out
     assert "changes while training and is not saved: data.dataset.rng" in done.out
