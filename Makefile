@@ -21,7 +21,7 @@ train: $(STAMP) ## train the default run on data that comes with scikit-learn
 	@$(BIN)/lightkit train $(ARGS)
 
 test: $(STAMP) ## run all tests
-	@$(BIN)/python -m pytest -q -n auto $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)
 
 check: $(STAMP) ## format, lint and types, without changing anything
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run \`make format\`"; exit 1; }
