@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Protocol
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
@@ -23,6 +24,7 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
+_OF_HYDRA = re.compile(r"\$\{\s*hydra\s*:")
 _DEPTH = 60  # only a container that contains itself by interpolation goes that deep
 
 
@@ -51,6 +53,11 @@ def _value(parent: DictConfig | ListConfig, name: Any, report: _Collects, key: K
 
 def _resolved(parent: DictConfig | ListConfig, name: Any, report: _Collects, key: Key) -> Any:
     raw = parent._get_node(name)._value()  # type: ignore[union-attr]
+    if _OF_HYDRA.search(raw):  # which would be None, or of another composition, where Hydra has run in this process
+        report.add(
+            key, "the interpolation can't be resolved: of Hydra only the options of groups are known", received=raw
+        )
+        return UNKNOWN
     try:
         value = parent[name]
     except InterpolationToMissingValueError:

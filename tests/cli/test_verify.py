@@ -44,7 +44,7 @@ def test_a_difference_is_named_with_status_1(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(verify, "_finished", in_a_fork)
-    (project / "experiments" / "mine.py").write_text(
+    (project / "experiments" / "noisy_rows.py").write_text(
         "import numpy, torch\n"
         "class Noisy(torch.utils.data.Dataset):\n"
         "    def __init__(self):\n"
@@ -54,7 +54,7 @@ def test_a_difference_is_named_with_status_1(
         "    def __getitem__(self, row):\n"
         "        return torch.full((4,), float(self.rng.normal())), self.targets[row]\n"
     )
-    options = ["data=custom", "data.dataset._target_=experiments.mine.Noisy", "data.batch_size=8", "device=cpu"]
+    options = ["data=custom", "data.dataset._target_=experiments.noisy_rows.Noisy", "data.batch_size=8", "device=cpu"]
     done = cli("verify-resume", *options, "model.hidden=[8]", "--keep")
     assert done.code == 1, done.err
     assert "DIFFERENT: the batch of step" in done.out

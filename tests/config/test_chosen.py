@@ -46,10 +46,14 @@ def test_choice_without_an_entry_is_told_with_its_name(composed: Compose, write:
 
 
 def test_group_that_is_not_there_is_an_error(composed: Compose, write: Write) -> None:
+    """Also where Hydra has run in this process before, and would give something."""
     write("experiments/e.yaml", "extra:\n  x: ${hydra:runtime.choices.optimm}\n")
-
-    with pytest.raises(UserErrors, match=r"extra\.x: the interpolation can't be resolved"):
-        composed("experiment=e")
+    OmegaConf.register_new_resolver("hydra", lambda _path: None, replace=True)
+    try:
+        with pytest.raises(UserErrors, match=r"extra\.x: the interpolation can't be resolved"):
+            composed("experiment=e")
+    finally:
+        OmegaConf.clear_resolver("hydra")
 
 
 def test_several_options_are_joined_by_commas() -> None:
