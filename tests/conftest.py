@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,6 +34,13 @@ class Outcome:
 def pytest_xdist_auto_num_workers() -> int:
     """More than there are processors: many tests wait for a process, a disk or a time limit."""
     return (os.cpu_count() or 1) + 2
+
+
+def pytest_sessionstart() -> None:
+    """A shell that starts the tests in the background, or nohup, lets all their processes ignore these."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from lightkit.build.components import Components, build
 from lightkit.build.network import Network, build_model, build_network
-from lightkit.build.parts import build_engine, build_logger, build_splits, build_store, build_timetable
+from lightkit.build.parts import build_console, build_engine, build_logger, build_splits, build_store, build_timetable
 
 __all__ = [
     "Components",
     "Network",
     "build",
+    "build_console",
     "build_engine",
     "build_logger",
     "build_model",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def build_splits(cfg: DictConfig, engine: Engine, folder: Path | None = None) ->
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
     """Lengths and intervals, in optimizer steps of this data set."""
     trainer, checkpoint = cfg.trainer, cfg.checkpoint
-    return Timetable(
+    table = Timetable(
         epoch_samples=data.train.epoch_samples,
         batch_size=data.train.batch_size,
         epochs=trainer.epochs,
@@ -83,8 +83,8 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
         validate_unit=trainer.validate_unit,
         save_epochs=checkpoint.every_epochs,
         save_steps=checkpoint.every_steps,
-        log_steps=cfg.logger.every_steps,
     )
+    return replace(table, log_steps=cfg.logger.every_steps or min(table.log_steps, table.steps_per_epoch))
 
 
 def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
@@ -145,14 +145,14 @@ def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
     )
 
 
+def build_console(cfg: DictConfig) -> ConsoleLogger:
+    """What whoever watches sees."""
+    return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
+
+
 def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
     """Console, run.log, metrics.jsonl and TensorBoard of a run folder."""
-    console = cfg.logger.console
-    loggers: list[Logger] = [
-        ConsoleLogger(console.style, console.every_seconds),
-        LogLogger(),
-        JsonlLogger(folder / "metrics.jsonl"),
-    ]
+    loggers: list[Logger] = [build_console(cfg), LogLogger(), JsonlLogger(folder / "metrics.jsonl")]
     if cfg.logger.tensorboard.enabled:
         loggers.append(TensorBoardLogger(folder))
     return Loggers(loggers)

@@ -238,14 +238,15 @@ class CheckpointStore:
         """
         if recover:
             self.recover()
-        problems = []
-        for entry in reversed(self.entries()):
+        problems, entries = [], self.entries()
+        for entry in reversed(entries):
             path = self.folder / entry.file
             try:
                 content = open_checked(path, entry)
             except DamagedError as error:
                 problems.append(f"{entry.file}: {error}")
-                _LOG.warning("%s is damaged (%s); trying the one before", path, error)
+                before = "; trying the one before" if len(problems) < len(entries) else ""
+                _LOG.warning("%s is damaged (%s)%s", path, error, before)
             else:
                 return path, content
         if problems or has_files(self.folder):

@@ -21,13 +21,14 @@ def average(args: list[str]) -> int:
     """Write the mean of several models' weights."""
     options = _options(args)
     out = free(options)
+    kind = kind_of(options, out)
     from lightkit.checkpoint.soup import average as mean
 
     sources = [_source(text, options) for text in options.files]
     members, runs = [member for member, _ in sources], [run for _, run in sources]
     if options.greedy:
         members = _greedy(members, runs)
-    soup, kind = mean(members, _numbers(options.weights)), kind_of(options, out)
+    soup = mean(members, _numbers(options.weights))
     write(kind, soup.state, out, _model_of(runs[0], soup.state) if kind == "model" else None)
     _tell(soup, out)
     run = next((run for run in runs if run), None)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 KINDS = ("weights", "safetensors", "model")
 """What a model can be written as."""
+_WEIGHT_FILES = (".pt", ".pth", ".bin", ".ckpt")
+"""Names of files that hold tensors as PyTorch writes them."""
 _LOW_RANK = (".lora_A", ".lora_B", ".base_layer.")
 """What the names of LoRA's tensors have in them, ours and peft's."""
 
@@ -27,12 +29,12 @@ def convert(args: list[str]) -> int:
     parser.add_argument("--overwrite", action="store_true")
     options = parser.read(args)
     path, out = given(options.file), free(options)
+    kind = kind_of(options, out)
     from lightkit.checkpoint import export
     from lightkit.checkpoint.formats import open_file
     from lightkit.checkpoint.weights import read_weights
 
     weights = read_weights(path, trust=options.trust, key=options.key)
-    kind = kind_of(options, out)
     if kind == "state":
         export.write_checkpoint(open_file(weights.path, trust=options.trust), out)
     elif kind == "model":
@@ -56,6 +58,7 @@ def merge(args: list[str]) -> int:
     parser.add_argument("--base")
     options = parser.read(args)
     path, out = given(options.file), free(options)
+    kind = kind_of(options, out)
     from lightkit.checkpoint.delta import read_delta
     from lightkit.checkpoint.weights import AdapterFileError, read_weights
     from lightkit.runner.models import plain_model
@@ -71,7 +74,7 @@ def merge(args: list[str]) -> int:
             raise UserError("only an adapter file needs its base", key="--base", received=options.base)
         model, source = plain_model(cfg_of(_run(weights)), weights), weights.source
     state = model.state_dict()
-    write(kind_of(options, out), state, out, model)
+    write(kind, state, out, model)
     say(f"{len(state)} tensors of {source}, merged, written to {out}")
     return 0
 
@@ -89,8 +92,24 @@ def free(options: Any) -> Path:
 
 
 def kind_of(options: Any, out: Path) -> str:
-    """What to write: as asked for, or as the name of the file says."""
-    return options.to or ("safetensors" if out.suffix == ".safetensors" else "weights")
+    """What to write: as asked for, or as the name of the file says.
+
+    Raises:
+        UserError: The name says nothing, and nothing was asked for.
+    """
+    if options.to:
+        return str(options.to)
+    if out.suffix == ".safetensors":
+        return "safetensors"
+    if out.suffix in _WEIGHT_FILES:
+        return "weights"
+    raise UserError(
+        "the name does not say what to write",
+        key=str(out),
+        received=out.suffix or "no ending",
+        choices=[".safetensors", *_WEIGHT_FILES],
+        fix=f"an ending of these, or --to {'|'.join(KINDS)}",
+    )
 
 
 def write(kind: str, state: Any, out: Path, model: Any = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 import lightkit.trainer.summary as summary
-from lightkit.build import Components, build, build_logger, build_store
+from lightkit.build import Components, build, build_console, build_logger, build_store
 from lightkit.build.origin import facts_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
@@ -96,7 +96,7 @@ class Runner:
             self.folder, resume = self._place.path, self._ranks.shared(lambda: resume)
             saved, changes = self._reopened(stack) if resume else (None, [])
             if saved is None:
-                self.cfg, lines = settled(self.cfg, self._ranks)
+                self.cfg, lines = settled(self.cfg, self._ranks, build_console(self.cfg).message)
             parts, notes = self._build(pretrained=saved is None), list[str]()
             stack.callback(parts.data.close)
             if saved is None:

@@ -29,6 +29,13 @@ def built(tmp_path: Path, *overrides: str) -> Components:
     return build(compose([*overrides, "device=cpu", "device.threads=1"]).cfg, tmp_path)
 
 
+@pytest.mark.parametrize(("asked", "every"), [([], 8), (["data.batch_size=2"], 50), (["logger.every_steps=90"], 90)])
+def test_training_values_are_logged_once_an_epoch_at_the_least(tmp_path: Path, asked: list[str], every: int) -> None:
+    parts = built(tmp_path, "data=wine", *asked)
+    assert parts.timetable.log_steps == every
+    parts.data.close()
+
+
 def one_step(parts: Components) -> float:
     """Loss of the first training batch, and a step on it."""
     parts.network.train()

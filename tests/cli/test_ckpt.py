@@ -172,6 +172,8 @@ def test_prune_leaves_a_running_run_alone(cli: Cli, run: Path) -> None:
         (["inspect", "missing.pt"], "missing.pt: no such file"),
         (["inspect", "nothing"], "no run here"),
         (["convert", "last", "x.pt", "--to", "onnx"], "invalid choice: 'onnx'"),
+        (["convert", "last", "x.safetensor"], "nearest: .safetensors"),
+        (["convert", "last", "plain"], "an ending of these, or --to weights|safetensors|model"),
         (["prune", "last", "--keep-last", "-1"], "--keep-last: not a number"),
         (["prune", "last", "--keep-every", "0"], "--keep-every: not a number"),
         (["prune", "last", "--keep-last=0", "--keep-best=0"], "no checkpoint would be left"),

@@ -236,8 +236,9 @@ class ProfileConfig:
 class LoggerConfig:
     """Where numbers go."""
 
-    every_steps: int = 50
-    """Optimizer steps between two logged training values. The device is only waited for at these steps."""
+    every_steps: Optional[int] = None
+    """Optimizer steps between two logged training values; null takes 50, or those of an epoch where they are fewer.
+    The device is only waited for at these steps."""
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
     """Terminal output."""
     tensorboard: TensorBoardConfig = field(default_factory=TensorBoardConfig)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,19 +38,27 @@ class Batch:
         return {KEY: None, "data.batch_size": self.size, "trainer.accumulate": self.accumulate}
 
 
-def settled(cfg: DictConfig, ranks: Ranks) -> tuple[DictConfig, tuple[str, ...]]:
+def settled(
+    cfg: DictConfig, ranks: Ranks, tell: Callable[[str], None] = lambda line: None
+) -> tuple[DictConfig, tuple[str, ...]]:
     """The configuration with numbers in the place of `device.batch_size`, and lines about them.
 
     Args:
         cfg: The configuration.
         ranks: The processes of the run; the first one searches for all.
+        tell: Called with a line before the search, which may take a while.
 
     Raises:
         UserError: Nothing fits (exit code 4), or a training step fails.
     """
     if cfg.device.get("batch_size") is None:
         return cfg, ()
-    found = ranks.shared(lambda: find_batch(cfg, ranks=ranks.size))
+
+    def search() -> Batch:
+        tell(f"batch   looking for the largest that fits ({KEY}={cfg.device.batch_size})")
+        return find_batch(cfg, ranks=ranks.size)
+
+    found = ranks.shared(search)
     return changed(cfg, found.settings()), found.lines
 
 

@@ -154,7 +154,7 @@ def settings_of(job: Job) -> tuple[str, ...]:
         f"trainer.steps={total}",
         "checkpoint.enabled=true",
         f"checkpoint.every_steps={_save_steps(table, total, job.at)}",
-        f"logger.every_steps={min(cfg.logger.every_steps, max(1, total // 10))}",
+        f"logger.every_steps={min(table.log_steps, max(1, total // 10))}",
         "logger.console.style=quiet",
         "profile=false",
     )
