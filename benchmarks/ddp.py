@@ -27,7 +27,7 @@ from benchmarks.work import CLASSES, FEATURES, clouds
 
 ONE, TWO, HAND = "lightkit, one process", "lightkit, two processes", "by hand, two processes"
 BATCH, HIDDEN, RATE = 512, 1024, 0.02
-BARS = [Bar(TWO, ONE, 0.8), Bar(TWO, HAND)]
+BARS = [Bar(TWO, ONE, 0.9), Bar(TWO, HAND, 1.15)]
 
 
 def measured(kind: str, count: int, steps: int) -> Sample:
@@ -84,7 +84,7 @@ def lightkit(steps: int, folder: Path) -> Sample:
         "model=mlp", f"model.hidden=[{HIDDEN},{HIDDEN}]", "model.norm=none", "logger.tensorboard.enabled=false",
         "optim=sgd", f"optim.lr={RATE}", "optim.momentum=0", "optim.nesterov=false", "optim.weight_decay=0",
         "scheduler=constant", "checkpoint=none", "device=cpu", "device.parallel=ddp", "device.threads=1",
-        "metrics.train={}", "metrics.monitor=train/loss", "metrics.mode=min",
+        "metrics=none", "metrics.monitor=train/loss", "metrics.mode=min",
         "trainer.epochs=1", "trainer.test=none", "logger.console.style=quiet",
         "trainer.callbacks={stopwatch: {_target_: benchmarks.work.Stopwatch}}",
     ]  # fmt: skip

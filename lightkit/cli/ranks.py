@@ -1,41 +1,23 @@
-"""Starting the processes of a run that share every batch (`device.nproc`), and watching over them."""
+"""Being one of several processes that train one model, or the one that starts them."""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import lightkit
-from lightkit.cli.terminal import complain
-from lightkit.common.signals import held, respected
+from lightkit.common.signals import held
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-LOST_RANK = 7
-"""Exit status of a process that ended because another one did; see `lightkit.runner.faults`."""
-GRACE_SECONDS = 30.0
-"""How long the others may take to end after one has: a checkpoint may still be on its way to the disk."""
-HUNG_SECONDS = 5.0
-"""The same where the others ended because they waited in vain for it."""
-TRACE_SECONDS = 3.0
-"""How long a process that hangs has to write down where."""
-POLL_SECONDS = 0.05
-_TAIL = 8000
+# What only the processes of such a run need is imported inside the functions: every command comes by here.
+
 _LOG = "run.log"
 
 
@@ -73,6 +55,7 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
         0, or the exit status of the process that failed first.
     """
     if cfg.device.nproc > 1 and not launched():
+        from lightkit.cli.launcher import Launcher
         from lightkit.config import to_yaml
 
         job = {"cfg": to_yaml(cfg), "folder": str(folder), "overrides": list(overrides), "resume": resume}
@@ -88,6 +71,9 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
 
 def work() -> int:
     """Be one of several processes: read from standard input what to do, and do it."""
+    import faulthandler
+    import threading
+
     from omegaconf import OmegaConf
 
     from lightkit.config.project import make_importable, project_root
@@ -106,189 +92,3 @@ def _watch_launcher() -> None:
     with contextlib.suppress(OSError, ValueError):
         os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-@dataclass
-class _Rank:
-    """One process."""
-
-    number: int
-    process: subprocess.Popen[bytes]
-    said: IO[bytes] | None
-    """What it wrote to standard error; None where that goes to ours."""
-    aborted: bool = False
-    """Whether it had to be told to end because it did not by itself."""
-
-    def tail(self) -> str:
-        """The end of what it said."""
-        if self.said is None:
-            return ""
-        size = self.said.seek(0, os.SEEK_END)
-        self.said.seek(max(0, size - _TAIL))
-        return self.said.read().decode(errors="replace").strip()
-
-
-@dataclass
-class Launcher:
-    """Processes that end together.
-
-    Each is in a session of its own, so that a signal from the terminal reaches it once, through the launcher. What rank
-    0 says is seen; what the others say only where one of them is the reason for a failure.
-
-    Args:
-        command: What to start.
-        count: How often.
-        job: A line for the standard input of each.
-    """
-
-    command: Sequence[str]
-    count: int
-    job: str
-    _ranks: list[_Rank] = field(default_factory=list)
-    _ended: list[_Rank] = field(default_factory=list)
-
-    def run(self, log: Path | None = None) -> int:
-        """Start them and wait for their end.
-
-        Args:
-            log: File to which the reason of a failure is appended, if it is there.
-
-        Returns:
-            0, or the exit status of the process that failed first, 128 + n where signal n ended it.
-        """
-        with ExitStack() as files:
-            with self._forwarding():
-                try:
-                    self._start(files)
-                    self._wait()
-                finally:
-                    self._kill()
-            return self._outcome(log)
-
-    def _start(self, files: ExitStack) -> None:
-        port = _free_port()
-        for number in range(self.count):
-            said = files.enter_context(tempfile.TemporaryFile()) if number else None  # noqa: SIM115
-            process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=None if said is None else subprocess.DEVNULL,
-                stderr=said,
-                env={**os.environ, **_environment(number, self.count, port)},
-                start_new_session=True,
-            )
-            self._ranks.append(_Rank(number, process, said))
-        for rank in self._ranks:
-            with contextlib.suppress(BrokenPipeError):  # it has ended already, and said why
-                rank.process.stdin.write(f"{self.job}\n".encode())  # type: ignore[union-attr]
-                rank.process.stdin.flush()  # type: ignore[union-attr]
-
-    def _wait(self) -> None:
-        deadline = float("inf")
-        while True:
-            alive = [rank for rank in self._ranks if rank not in self._ended]
-            news = [rank for rank in alive if rank.process.poll() is not None]
-            self._ended += news
-            if len(self._ended) == self.count:
-                return
-            failed = [rank for rank in self._ended if rank.process.returncode]
-            if failed and news:
-                known = any(rank.process.returncode != LOST_RANK for rank in failed)
-                deadline = min(deadline, time.monotonic() + (GRACE_SECONDS if known else HUNG_SECONDS))
-            if time.monotonic() > deadline:
-                self._abort([rank for rank in self._ranks if rank not in self._ended])
-                return
-            time.sleep(POLL_SECONDS)
-
-    def _abort(self, hung: Sequence[_Rank]) -> None:
-        """Have processes that hang say where, and end them."""
-        for rank in hung:
-            rank.aborted = True
-            rank.process.send_signal(signal.SIGABRT)
-        end = time.monotonic() + TRACE_SECONDS
-        for rank in hung:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                rank.process.wait(max(0.0, end - time.monotonic()))
-        self._kill()
-        self._ended += hung
-
-    def _kill(self) -> None:
-        for rank in self._ranks:
-            if rank.process.poll() is None:
-                rank.process.kill()
-            rank.process.wait()
-            with contextlib.suppress(BrokenPipeError):
-                rank.process.stdin.close()  # type: ignore[union-attr]
-
-    def _outcome(self, log: Path | None) -> int:
-        failed = [rank for rank in self._ended if rank.process.returncode]
-        if not failed:
-            return 0
-        first = next((rank for rank in failed if rank.process.returncode != LOST_RANK), failed[0])
-        told = next((rank for rank in failed if rank.number == 0), None)
-        if told is not None and told.process.returncode == first.process.returncode:
-            first = told  # the same thing happened to all, and one of them has told it
-        code = first.process.returncode
-        text = _reason(first)
-        if text:
-            complain(text)
-            _note(text, log)
-        return 128 - code if code < 0 else code
-
-    @contextmanager
-    def _forwarding(self) -> Iterator[None]:
-        """Inside, signals that ask this process to end go to the others, which save and end."""
-
-        def forward(number: int, _frame: Any) -> None:
-            for rank in self._ranks:
-                if rank.process.poll() is None:
-                    rank.process.send_signal(number)
-
-        here = threading.current_thread() is threading.main_thread()
-        before = {number: signal.signal(number, forward) for number in respected()} if here else {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _environment(number: int, count: int, port: int) -> dict[str, str]:
-    """What tells a process which one it is, as `torchrun` does."""
-    path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    threads = max(1, (os.cpu_count() or 1) // count)
-    named = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    return {
-        "PYTHONPATH": path,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-        "MASTER_ADDR": "127.0.0.1",
-        **{name: str(value) for name, value in named.items()},
-    }
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def _reason(rank: _Rank) -> str:
-    """Why the processes ended; empty where rank 0 has said so itself."""
-    code = rank.process.returncode
-    if rank.aborted:
-        head = f"error: rank {rank.number} (process {rank.process.pid}) did not answer; this is where it was"
-    elif code < 0:
-        head = f"error: rank {rank.number} (process {rank.process.pid}) was ended by {signal.Signals(-code).name}"
-    elif rank.number == 0:
-        return ""
-    else:
-        head = f"error: rank {rank.number} ended with status {code}"
-    fix = "`lightkit resume RUN` goes on from the last checkpoint"
-    return "\n".join(filter(None, [head, rank.tail(), f"    fix:      {fix}"]))
-
-
-def _note(text: str, log: Path | None) -> None:
-    if log is not None and log.is_file():
-        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
-            file.write(f"{text}\n")
