@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 from lightkit.common.blame import DEBUG, blame
 from lightkit.common.errors import UserError
 from lightkit.config.allow import judge, refused, targets_in, verify
+from lightkit.config.annotations import fits
 from lightkit.config.check import schema_fields
 from lightkit.config.hydra_compat import build, built_from, locate
 from lightkit.config.origins import dotted, parts_of
@@ -132,10 +134,11 @@ def _missing_ones(config: dict[str, Any], provided: dict[str, Any]) -> dict[str,
     """Those of `provided` that the target of a node takes and the node does not set."""
     if not provided:
         return {}
-    names = _accepted(config["_target_"])
-    by_position = set(names[: len(config.get("_args_") or ())])
-    wanted = [name for name in names if name in provided and name not in config and name not in by_position]
-    return {name: provided[name] for name in wanted}
+    accepted = _accepted(config["_target_"])
+    by_position = set(list(accepted)[: len(config.get("_args_") or ())])
+    wanted = [name for name in accepted if name in provided and name not in config and name not in by_position]
+    # Others use the same names for something else: `mode` of CyclicLR is neither min nor max.
+    return {name: provided[name] for name in wanted if _may_be(provided[name], accepted[name])}
 
 
 def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> None:
@@ -155,12 +158,20 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
         raise UserError(what, key=key, expected=expected, received=received, fix=fix)
 
 
-def _accepted(target: str) -> list[str]:
+def _accepted(target: str) -> dict[str, Any]:
+    """The arguments that a target takes, with their types."""
     try:
         signature = read(target)
     except TargetError:
         signature = None
-    return signature.names() if signature is not None else _inspected(locate(target))
+    if signature is None:
+        return dict.fromkeys(_inspected(locate(target)), Any)
+    return {item.name: item.annotation for item in signature.parameters}
+
+
+def _may_be(value: Any, kind: Any) -> bool:
+    """Whether a value is among those that an argument can have; only where all of them are listed is that asked."""
+    return typing.get_origin(kind) is not typing.Literal or fits(value, kind)
 
 
 def _inspected(built: Any) -> list[str]:

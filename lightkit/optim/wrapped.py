@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.optim.schedulers import Interval, Schedule, check_interval
 
 _PLAIN = (bool, int, float, str, type(None))
+_LEFT_OUT = object()
 
 
 class Torch(Schedule):
@@ -74,14 +76,13 @@ class Torch(Schedule):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the scheduler stands; what is not of plain types comes from its constructor again."""
-        state = {key: value for key, value in self.inner.state_dict().items() if _is_plain(value)}
-        return {"count": self.count, "rate_scale": self.rate_scale, "inner": state}
+        return {"count": self.count, "rate_scale": self.rate_scale, "inner": _plain(self.inner.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken; load the optimizer, which holds the rates, as well."""
         self.count, self.rate_scale = state["count"], state.get("rate_scale", 1.0)
         self.keep_settings()
-        self.inner.load_state_dict(state["inner"])
+        self.inner.load_state_dict(copy.deepcopy(state["inner"]))  # CyclicLR takes it apart
 
 
 def _refuse_warmups(optimizer: Optimizer) -> None:
@@ -109,9 +110,12 @@ def _make(scheduler: Callable[..., Any], optimizer: Optimizer, total_steps: int)
     return made
 
 
-def _is_plain(value: object) -> bool:
-    if type(value) in (list, tuple):
-        return all(_is_plain(element) for element in value)  # type: ignore[attr-defined]
+def _plain(value: Any) -> Any:
+    """A state without what is not of plain types: keys of a dict, also in those of schedulers inside; or a whole list."""
     if type(value) is dict:
-        return all(_is_plain(element) for element in value.values())
-    return type(value) in _PLAIN
+        found = {key: _plain(element) for key, element in value.items()}
+        return {key: element for key, element in found.items() if element is not _LEFT_OUT}
+    if type(value) in (list, tuple):
+        elements = [_plain(element) for element in value]
+        return _LEFT_OUT if any(element is _LEFT_OUT for element in elements) else type(value)(elements)
+    return value if type(value) in _PLAIN else _LEFT_OUT

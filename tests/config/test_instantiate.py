@@ -52,6 +52,20 @@ def test_only_named_arguments_are_filled_in(toy: Path) -> None:
     assert instantiate({"_target_": "toy.Wrapped", "hidden": []}, key="model", num_classes=3).num_classes == 3
 
 
+def test_an_argument_of_the_same_name_that_means_something_else_is_not_filled_in(toy: Path) -> None:
+    torch = "torch.optim.lr_scheduler"
+    rates = {"_partial_": True, "base_lr": 0.01, "max_lr": 0.1}
+    made = instantiate(
+        {"_target_": "toy.anything", "cyclic": {"_target_": f"{torch}.CyclicLR", **rates}},
+        key="scheduler",
+        mode="max",
+    )
+    assert "mode" not in made["cyclic"].keywords
+    plateau = {"_target_": f"{torch}.ReduceLROnPlateau", "_partial_": True}
+    made = instantiate({"_target_": "toy.anything", "plateau": plateau}, key="scheduler", mode="max")
+    assert made["plateau"].keywords["mode"] == "max"
+
+
 def test_arguments_by_position_and_partial(toy: Path) -> None:
     assert instantiate({"_target_": "toy.Net", "_args_": [2, [1]]}, key="model", num_classes=7).num_classes == 2
     made = instantiate({"_target_": "toy.Net", "_partial_": True, "hidden": [1]}, key="model", num_classes=7)

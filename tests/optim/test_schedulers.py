@@ -163,6 +163,43 @@ def test_resuming_goes_on_with_the_same_rates(kind, options, stop):
     assert second.state_dict() == make_state(kind, options, 10)
 
 
+def in_turn(last):
+    """Schedulers one after the other; what is inside some of them is not of plain types."""
+    lr_scheduler = torch.optim.lr_scheduler
+    return lambda opt: lr_scheduler.SequentialLR(
+        opt, [lr_scheduler.LinearLR(opt, total_iters=3), last(opt)], milestones=[3]
+    )
+
+
+def at_once(opt):
+    lr_scheduler = torch.optim.lr_scheduler
+    parts = [lr_scheduler.LinearLR(opt, total_iters=5), lr_scheduler.MultiStepLR(opt, [2, 6])]
+    return lr_scheduler.ChainedScheduler(parts)
+
+
+NESTED = {
+    "cyclic": functools.partial(
+        torch.optim.lr_scheduler.CyclicLR, base_lr=0.1, max_lr=1.0, step_size_up=3, cycle_momentum=False
+    ),
+    "cyclic inside": in_turn(lambda opt: NESTED["cyclic"](opt)),
+    "milestones inside": in_turn(functools.partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[1, 4])),
+    "function inside": in_turn(functools.partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda n: 1 / (1 + n))),
+    "chained": at_once,
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_schedulers_of_torch_with_others_inside_go_on(name):
+    whole = curve(make(Torch, 0.3, scheduler=NESTED[name]), 10)
+    first, second = (make(Torch, 0.3, scheduler=NESTED[name]) for _ in range(2))
+    before = curve(first, 5)
+    state = first.state_dict()
+    second.load_state_dict(state)  # twice, with the optimizer in between, as a checkpoint is applied
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.load_state_dict(state)
+    assert before + curve(second, 5) == whole
+
+
 def make_state(kind, options, steps):
     schedule = make(kind, 0.3, 0.1, **options)
     for _ in range(steps):
