@@ -135,7 +135,7 @@ class Loader:
         if self._reader is not None:
             batches = self._reader.batches(self._parts(rows, start), epoch=epoch)
         elif self.source.exact and not self.prepare.augment:
-            batches = self._blocks(rows, epoch)
+            batches = self._blocks(rows, epoch, start)
         else:
             batches = self._one_by_one(rows, epoch, start)
         if self.mixup is None:
@@ -165,17 +165,31 @@ class Loader:
             first, count = self._own(len(x))
             yield x[first : first + count], y[first : first + count]
 
-    def _blocks(self, rows: Tensor, epoch: int) -> Iterator[Any]:
+    def _blocks(self, rows: Tensor, epoch: int, start: int) -> Iterator[Any]:
         """Several batches gathered at once and cut apart: a fraction of the cost of gathering each."""
         if not len(rows):
             return
-        for block in rows.split(self._block_rows(rows)):
+        size = self._block_rows(rows)
+        entered = start % size if start % self.batch_size == 0 else 0
+        before = len(self._own_rows(self.rows[:entered])[0]) if entered else 0
+        for block in filter(len, (rows[: size - entered], *rows[size - entered :].split(size))):
             own, sizes = self._own_rows(block)
-            x, y = self._pinned(self.prepare(self.source.take(own), epoch=epoch, first=0))
+            x, y = self._pinned(self._prepared(self.source.take(own), epoch, before))
             if len(block) <= self.batch_size:
                 yield x, y
             else:
                 yield from zip(x.split(sizes), y.split(sizes), strict=True)
+            before = 0
+
+    def _prepared(self, batch: Any, epoch: int, before: int) -> Any:
+        """What is left of a block after `before` samples, aligned in memory as it is in the whole block.
+
+        The last bits of a matrix product depend on that. What is not read has zeros in its place.
+        """
+        if not before:
+            return self.prepare(batch, epoch=epoch, first=0)
+        whole = tuple(torch.cat([part.new_zeros(before, *part.shape[1:]), part]) for part in batch)
+        return tuple(part[before:] for part in self.prepare(whole, epoch=epoch, first=0))
 
     def _own_rows(self, block: Tensor) -> tuple[Tensor, int | list[int]]:
         """This process's rows of a block of batches, and where to cut them."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.data import Data, Loader, TensorData, build_data
 from lightkit.data.loaders import LoaderOptions
+from lightkit.data.prepare import Prepare
 from lightkit.data.shapes import Shapes
 from lightkit.data.transforms import GaussianNoise, RandomShift
 
@@ -291,3 +292,20 @@ def test_blocks_give_the_batches_of_a_plain_gather() -> None:
     for (left, right), rows in zip(loader.epoch(0), loader.order(0).split(7), strict=True):
         assert torch.equal(left, x[rows])
         assert torch.equal(right, y[rows])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("normalizer", [None, lambda x: x * 2])
+def test_a_block_that_is_entered_within_has_its_batches_where_they_would_be(ranks: int, normalizer: Any) -> None:
+    """The last bits of a matrix product depend on the alignment of its operands."""
+    x, y = torch.randn(9000, 3), torch.rand(9000)
+    options = LoaderOptions(7, shuffle=True, rank=ranks - 1, ranks=ranks)
+    loader = Loader(TensorData(x, y), torch.arange(9000), options, prepare=Prepare(normalizer=normalizer))
+    whole = list(loader.epoch(0))
+    places = [(left.data_ptr() % 64, right.data_ptr() % 64) for left, right in whole]
+    assert len(set(places)) > 2
+    for done in (1, 5, 63, 64, 70, 130, len(whole) - 1, len(whole)):
+        rest = list(loader.epoch(0, min(7 * done, 9000)))
+        assert [(left.data_ptr() % 64, right.data_ptr() % 64) for left, right in rest] == places[done:]
+        assert all(same(one, other) for one, other in zip(rest, whole[done:], strict=True))
+    assert len(list(loader.epoch(0, 10))) == len(whole) - 1
