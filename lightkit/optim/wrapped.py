@@ -47,6 +47,7 @@ class Torch(Schedule):
         super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
         self.interval, self.source = check_interval(interval), scheduler
         self.inner = _make(scheduler, optimizer, total_steps)
+        self._check_length()
         self.monitored = isinstance(self.inner, ReduceLROnPlateau)
 
     def step(self) -> None:
@@ -83,6 +84,17 @@ class Torch(Schedule):
         self.count, self.rate_scale = state["count"], state.get("rate_scale", 1.0)
         self.keep_settings()
         self.inner.load_state_dict(copy.deepcopy(state["inner"]))  # CyclicLR takes it apart
+        self._check_length()
+
+    def _check_length(self) -> None:
+        """Refuse a scheduler that would fail in the middle of the run, as it has a length of its own."""
+        own = getattr(self.inner, "total_steps", None)
+        if self.interval == "step" and isinstance(own, int) and own < self.total_steps:
+            raise UserError(
+                f"{type(self.inner).__name__} ends after {own} steps, and the run has {self.total_steps}",
+                key="scheduler.scheduler",
+                fix="one of lightkit's schedulers, such as scheduler=one_cycle, which can be made longer",
+            )
 
 
 def _refuse_warmups(optimizer: Optimizer) -> None:

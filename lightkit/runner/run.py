@@ -266,10 +266,15 @@ class Runner:
             figures.write(logger, self.folder / "figures", step=state.step)
 
     def _finish(self, parts: Components, state: State, logger: Logger, seconds: float) -> dict[str, Any]:
-        """Result file, hyperparameters and the closing table."""
-        content = self._write_result("finished", state, seconds=seconds, reason=state.stop_reason)
+        """Hyperparameters, the closing table and the result file.
+
+        That comes last: a run that is killed before counts as unfinished, one that has it is never gone on with.
+        """
+        if parts.store:
+            parts.store.flush()
         conclude(self.cfg, self.folder, state, logger, overrides=self.overrides, system=self._system)
-        return content
+        logger.flush()
+        return self._write_result("finished", state, seconds=seconds, reason=state.stop_reason)
 
     def _write_result(self, status: str, state: State, *, seconds: float, reason: str | None) -> dict[str, Any]:
         result = summary.result(

@@ -200,6 +200,14 @@ def test_schedulers_of_torch_with_others_inside_go_on(name):
     assert before + curve(second, 5) == whole
 
 
+def test_a_scheduler_with_a_length_of_its_own_refuses_a_longer_run():
+    kind = functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=1.0)
+    state = make(Torch, scheduler=kind).state_dict()
+    make(Torch, scheduler=kind, total=8).load_state_dict(state)
+    with pytest.raises(UserError, match="OneCycleLR ends after 10 steps, and the run has 15"):
+        make(Torch, scheduler=kind, total=15).load_state_dict(state)
+
+
 def make_state(kind, options, steps):
     schedule = make(kind, 0.3, 0.1, **options)
     for _ in range(steps):
@@ -332,6 +340,11 @@ def test_torchs_plateau_gets_the_value():
         (OneCycle, {"peak": 1.0}, r"scheduler\.peak: the peak lies inside the run"),
         (OneCycle, {"start": 0.0}, r"scheduler\.start: not a share"),
         (Torch, {"scheduler": functools.partial(torch.optim.lr_scheduler.StepLR)}, "the scheduler cannot be made"),
+        (
+            Torch,
+            {"scheduler": functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=1.0, total_steps=9)},
+            "OneCycleLR ends after 9 steps, and the run has 10",
+        ),
         (Torch, {"scheduler": lambda opt: opt}, r"scheduler\.scheduler: not a scheduler"),
     ],
 )

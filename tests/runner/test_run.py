@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
+from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runner.folder import RunFolder
 from lightkit.trainer import Callback
 
 QUICK = [
@@ -113,6 +116,29 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert comparable(tmp_path / "cut") == comparable(tmp_path / "whole")
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+def test_a_run_counts_as_finished_when_everything_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is killed right after `result.json` is there has nothing to make up for: `resume` leaves it alone."""
+    folder, seen = tmp_path / "run", dict[str, Any]()
+    write, write_result = CheckpointStore._write, RunFolder.write_result
+
+    def slowly(self: CheckpointStore, *args: Any, **options: Any) -> None:
+        time.sleep(0.1)
+        write(self, *args, **options)
+
+    def noted(self: RunFolder, result: dict[str, Any]) -> None:
+        steps = [entry.step for entry in CheckpointStore(folder / "checkpoints").entries()]
+        seen.update(newest=steps[-1], curves=read_scalars(folder), steps=result["steps"])
+        write_result(self, result)
+
+    monkeypatch.setattr(CheckpointStore, "_write", slowly)
+    monkeypatch.setattr(RunFolder, "write_result", noted)
+    runner(folder, "logger.tensorboard.enabled=true", "checkpoint.keep_best=0").run()
+    assert seen["newest"] == seen["steps"]
+    assert "test/loss" in seen["curves"]
 
 
 def test_evaluation_and_prediction_agree_with_the_final_test(tmp_path: Path) -> None:
