@@ -329,8 +329,8 @@ class Trainer:
         self.guard.check_weights(self)
         began, self._saved_step = perf_counter(), self.state.step
         self.state.scaler_skipped = self.engine.skipped()
-        judged = self.state.validated_step == self.state.step or self.monitor.startswith("train/")
-        self.save(self.state.last.get(self.monitor) if judged else None)
+        measured = self.state.closed_step if self.monitor.startswith("train/") else self.state.validated_step
+        self.save(self.state.last.get(self.monitor) if measured == self.state.step else None)
         self._clock.leave_out(perf_counter() - began)
 
     def _poll(self) -> None:

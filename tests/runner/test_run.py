@@ -136,7 +136,7 @@ def test_a_run_counts_as_finished_when_everything_is_on_the_disk(
 
     monkeypatch.setattr(CheckpointStore, "_write", slowly)
     monkeypatch.setattr(RunFolder, "write_result", noted)
-    runner(folder, "logger.tensorboard.enabled=true", "checkpoint.keep_best=0").run()
+    runner(folder, "logger.tensorboard.enabled=true", "trainer.test=last").run()
     assert seen["newest"] == seen["steps"]
     assert "test/loss" in seen["curves"]
 

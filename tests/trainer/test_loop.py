@@ -205,6 +205,17 @@ def test_training_without_validation() -> None:
     assert not run.logger.series("val/loss")
 
 
+@pytest.mark.parametrize("monitor", ["train/loss", "val/loss"])
+def test_a_save_in_mid_epoch_is_not_ranked_by_the_value_of_an_earlier_step(monitor: str) -> None:
+    saved: list[tuple[int, float | None]] = []
+    run = trainer(monitor=monitor, timetable={"save_steps": 1})
+    run.save = lambda value: saved.append((run.state.step, value))
+    run.fit()
+    found = dict(run.logger.series(monitor))
+    assert saved == [(step, found.get(step)) for step in range(1, 9)]
+    assert list(found) == [4, 8]
+
+
 def test_only_overridden_step_hooks_are_called() -> None:
     class Counting(Callback):
         seen: list[int] = []
