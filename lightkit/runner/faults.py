@@ -29,6 +29,20 @@ _DISK = {
     errno.EIO: ("the disk reports an error", "have the disk looked at; `lightkit resume RUN` takes what can be read"),
 }
 
+_REFUSED = {
+    "Expected more than 1 value per channel when training": (
+        "data.batch_size",
+        "batch norm cannot be trained with a batch of one sample, as the last one of an epoch may be",
+        "data.drop_last=true, another data.batch_size, or a model without batch norm",
+    ),
+    "could not create a primitive": (
+        "device.precision",
+        "this processor cannot compute the model in this number format",
+        "device.precision=bf16, or fp32",
+    ),
+}
+"""What PyTorch says of a setting that does not do: the key, what it means, and what helps."""
+
 Report = Callable[[BaseException], UserError]
 
 
@@ -42,7 +56,7 @@ def told(folder: Path | None = None, memory: Report | None = None) -> Iterator[N
 
     Raises:
         UserError: Memory ran out (exit code 4), a disk is full or broken, a loader process died (exit code 1), or
-            another process of the run is gone (exit code 7).
+            another process of the run is gone (exit code 7), or PyTorch refuses a setting (exit code 2).
     """
     try:
         yield
@@ -63,6 +77,8 @@ def explained(error: BaseException, folder: Path | None = None, memory: Report |
         return dead_worker(error)
     if is_lost(error):
         return _lost(error)
+    if isinstance(error, (ValueError, RuntimeError)):
+        return _refused(str(error))
     if not isinstance(error, OSError):
         return None
     if error.errno in _DISK:
@@ -71,6 +87,14 @@ def explained(error: BaseException, folder: Path | None = None, memory: Report |
     if folder is not None and _within(error.filename, folder):
         return _disk(error, error.strerror or str(error), "see to the folder, then `lightkit resume RUN`")
     return None
+
+
+def _refused(said: str) -> UserError | None:
+    found = next((facts for start, facts in _REFUSED.items() if said.startswith(start)), None)
+    if found is None:
+        return None
+    key, what, fix = found
+    return UserError(what, key=key, received=said.splitlines()[0], fix=fix)
 
 
 def _within(name: object, folder: Path) -> bool:

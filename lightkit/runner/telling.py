@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from torch import Tensor
 
 import lightkit.device.watching.usage as usage
 import lightkit.trainer.summary as summary
@@ -48,7 +49,11 @@ def _show_inputs(parts: Components, logger: Logger, *, images: int, graph: bool)
     """Training images and the graph of the model, where asked for."""
     if not images and not graph:
         return
-    x = next(iter(parts.data.train.epoch(0)))[0]
+    batch = next(iter(parts.data.train.epoch(0)))
+    x = batch[0] if isinstance(batch, (tuple, list)) else None
+    if not isinstance(x, Tensor):
+        logger.message("no graph and no images: the batches have no input of their own in front")
+        return
     if images and x.ndim == 4:
         logger.images("train/images", x[:images], step=0)
     if graph:

@@ -40,6 +40,20 @@ def test_out_of_memory_ends_with_status_4_and_says_what_to_change(error: BaseExc
     assert shown.exit_code == 4
 
 
+def test_a_batch_too_small_for_batch_norm_is_told_with_what_helps() -> None:
+    with pytest.raises(UserError, match=r"data\.batch_size: batch norm cannot[\s\S]*data\.drop_last=true"), told():
+        torch.nn.BatchNorm1d(3)(torch.zeros(1, 3))
+
+
+def test_a_number_format_that_the_processor_lacks_is_told() -> None:
+    said = "could not create a primitive descriptor for the LSTM forward propagation primitive. Run workload with"
+    shown = explained(RuntimeError(said))
+    assert shown is not None
+    assert "device.precision: this processor cannot" in str(shown)
+    assert explained(RuntimeError("something else")) is None
+    assert explained(ValueError("something else")) is None
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [
