@@ -112,8 +112,14 @@ def apply(
         jobs += [(f"{group}.{name}", parts[name], values) for name, values in _filled(content[group]).items()]
     _load_all_or_none(jobs)
     load_model(model, _with_versions(content["model"], content["model_versions"]))
-    optimizer.load_state_dict(converted)
+    optimizer_state.load(optimizer, converted, formats=_formats(content["model"], optimizer, model))
     scheduler.load_state_dict(content["scheduler"])  # again: the optimizer brought the rates of its file along
+
+
+def _formats(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[int, torch.dtype]:
+    """Saved number format of each parameter of an optimizer, by its number."""
+    names = [name for group in optimizer_state.group_names(optimizer, model) for name in group]
+    return {number: saved[name].dtype for number, name in enumerate(names)}
 
 
 def load_model(model: nn.Module, weights: dict[str, Any]) -> None:

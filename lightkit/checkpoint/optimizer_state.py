@@ -58,6 +58,32 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
     }
 
 
+def load(optimizer: torch.optim.Optimizer, converted: dict[str, Any], *, formats: dict[int, torch.dtype]) -> None:
+    """`optimizer.load_state_dict` that keeps the number formats of the state.
+
+    PyTorch turns all of it into the format of the parameter: the float32 `mu_product` of NAdam with bfloat16 weights
+    would lose its digits, and grow others with float64 ones. Only where the parameter itself has changed its format
+    does what has its shape follow.
+
+    Args:
+        optimizer: The optimizer.
+        converted: What `from_names` gave.
+        formats: Format that each parameter had when the state was saved, by its number.
+    """
+    optimizer.load_state_dict(converted)
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        return
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, values in converted["state"].items():
+        parameter = parameters[number]
+        live = optimizer.state[parameter]
+        for name, value in values.items():
+            if not isinstance(value, torch.Tensor) or live[name].dtype == value.dtype or name == "step":
+                continue
+            if formats.get(number) == parameter.dtype or value.shape != parameter.shape:
+                live[name] = value.to(live[name].device)
+
+
 def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> list[UserError]:
     """Why the saved state does not fit this optimizer; empty when it fits. Changes nothing."""
     if saved["kind"] != kind(optimizer):

@@ -17,6 +17,7 @@ OPTIMIZERS = {
     "rmsprop": lambda groups: torch.optim.RMSprop(groups, lr=0.01, centered=True),
     "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=0.01),
     "nadam": lambda groups: torch.optim.NAdam(groups, lr=0.01),
+    "asgd": lambda groups: torch.optim.ASGD(groups, lr=0.01, t0=1),
     "adafactor": lambda groups: torch.optim.Adafactor(groups, lr=0.01),
 }
 
@@ -100,6 +101,39 @@ def test_everything_goes_through_a_file_and_training_goes_on_the_same(tmp_path, 
     assert same(content.gather(**first), content.gather(**second))
     assert second["callbacks"]["early"].values == {"waited": 1}
     assert made.load(path)["config"] == "a: 1\n"
+
+
+def in_format(kind: str, dtype: torch.dtype, steps: int):
+    made = run()
+    model = made["model"].to(dtype)
+    model.register_forward_pre_hook(lambda _module, inputs: tuple(x.to(dtype) for x in inputs))
+    optimizer = OPTIMIZERS[kind](groups(model))
+    train(model, optimizer, steps)
+    return made | {"optimizer": optimizer}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adagrad", "nadam", "asgd"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_state_keeps_its_number_format_beside_weights_of_another_one(kind, dtype):
+    """PyTorch turns scalars such as the `mu_product` of NAdam into the format of the weights when it loads them."""
+    first, second = in_format(kind, dtype, 3), in_format(kind, dtype, 0)
+    content.apply(copy.deepcopy(content.gather(**first)), **second)
+    for made in (first, second):
+        train(made["model"], made["optimizer"], seed=5)
+    one, other = (optimizer_state.by_name(made["optimizer"], made["model"]) for made in (first, second))
+    for name, values in one["state"].items():
+        formats = {key: value.dtype for key, value in values.items() if isinstance(value, torch.Tensor)}
+        assert {key: other["state"][name][key].dtype for key in formats} == formats
+    assert same(one, other)
+    assert same(first["model"].state_dict(), second["model"].state_dict())
+
+
+def test_state_follows_weights_into_another_number_format():
+    first, second = in_format("nadam", torch.float32, 3), in_format("nadam", torch.bfloat16, 0)
+    content.apply(content.gather(**first), **second)
+    for state in second["optimizer"].state.values():
+        assert (state["exp_avg"].dtype, state["mu_product"].dtype) == (torch.bfloat16, torch.float32)
+    train(second["model"], second["optimizer"], 1)
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
