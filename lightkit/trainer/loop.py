@@ -132,6 +132,7 @@ class Trainer:
                 self.guard.roll_back(self)  # type: ignore[attr-defined]
                 self._saved_step = -1
                 self._save()
+                self._saved_step = -1  # where an epoch ends at this step, that is still to come, and to be saved
         self.tuning.finish(self.state.step)
         for callback in self.callbacks:
             callback.on_fit_end(self)

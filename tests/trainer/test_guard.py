@@ -300,3 +300,14 @@ def test_copies_have_tensors_of_their_own() -> None:
     tensor += 1
     assert made["a"][0].tolist() == made["a"][1][0].tolist() == [0, 0]
     assert (made["a"][1][1], made["b"]) == (3, "x")
+
+
+def test_an_epoch_that_ends_where_the_run_has_gone_back_to_is_saved_once_more() -> None:
+    """As a process does that goes on from the checkpoint of the going back: both leave the same behind."""
+    run = bad_run(Bad(7, times=1), timetable={"epochs": 2})
+    run.guard = rollback(run, every=2)
+    saved: list[tuple[int, int]] = []
+    run.save = lambda value: saved.append((run.state.step, run.state.epoch))
+    run.fit()
+    assert run.state.rollbacks == 1
+    assert saved == [(4, 1), (4, 0), (4, 1), (8, 2)]
