@@ -52,9 +52,8 @@ def chosen_run_folder(folder: Path) -> Path:
         UserError: The folder holds a run or cannot be created.
     """
     if (folder / CONFIG_FILE).exists():
-        raise UserError(
-            "the folder already holds a run", key=str(folder), fix=f"lightkit resume {folder}, or another folder"
-        )
+        fix = f"lightkit resume {folder}" if has_checkpoints(folder) else "resume=auto, as it has saved nothing yet"
+        raise UserError("the folder already holds a run", key=str(folder), fix=f"{fix}, or another folder")
     _create(folder)
     return folder
 

@@ -123,7 +123,7 @@ def _make(scheduler: Callable[..., Any], optimizer: Optimizer, total_steps: int)
 
 
 def _plain(value: Any) -> Any:
-    """A state without what is not of plain types: keys of a dict, also in those of schedulers inside; or a whole list."""
+    """A state without what is not of plain types: keys of a dict, also of schedulers inside, or a whole list."""
     if type(value) is dict:
         found = {key: _plain(element) for key, element in value.items()}
         return {key: element for key, element in found.items() if element is not _LEFT_OUT}

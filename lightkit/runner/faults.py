@@ -77,10 +77,10 @@ def explained(error: BaseException, folder: Path | None = None, memory: Report |
         return dead_worker(error)
     if is_lost(error):
         return _lost(error)
-    if isinstance(error, (ValueError, RuntimeError)):
-        return _refused(str(error))
-    if not isinstance(error, OSError):
-        return None
+    return _of_file(error, folder) if isinstance(error, OSError) else _refused(str(error))
+
+
+def _of_file(error: OSError, folder: Path | None) -> UserError | None:
     if error.errno in _DISK:
         what, fix = _DISK[error.errno]
         return _disk(error, what, fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,8 @@ from lightkit.trainer.guard import KEPT
 _STOPPING = ("trainer.early_stopping", "trainer.callbacks")
 _REMAKING = (*_STOPPING, "data.batch_size")
 """What may change between two parts of a run, but not between a state to roll back to and the rest of the run."""
+_LENGTHS = ("trainer.epochs", "trainer.steps", "data.batch_size")
+_MOMENT = re.compile(r"(from|to)_(step|epoch)_\d+")
 _GROUPING = ("rules", "no_decay", "layer_decay")
 
 
@@ -45,6 +48,7 @@ def taken_over(
     settings = settings_of(parts.optimizer)
     known, given_up = still_kept(parts.callbacks, saved.get("callbacks", {}), changes)
     callbacks, notes = fitted(parts.callbacks, known)
+    check_moments(saved["optimizer"], parts.optimizer, changes)
     content.apply({**saved, "callbacks": callbacks}, **stateful(parts, state))
     own = not isinstance(parts.scheduler, TorchSchedule)
     retake(parts.optimizer, settings, changes, own=own)
@@ -56,6 +60,31 @@ def taken_over(
         state.stop_reason = None
     over = ["nothing is left to train"] if state.step >= timetable.total_steps else []
     return replace(parts, timetable=timetable), [*map(str, changes), *notes, *given_up, *over]
+
+
+def check_moments(saved: Mapping[str, Any], optimizer: Optimizer, changes: Sequence[Change]) -> None:
+    """Refuse another length of a fine-tuning whose parts begin to train after shares of the run, or of epochs.
+
+    Args:
+        saved: The optimizer in the checkpoint; what begins to train later has the moment in the names of its groups.
+        optimizer: The optimizer of this run.
+        changes: What differs.
+
+    Raises:
+        UserError: The moments lie elsewhere now, where the run may be already.
+    """
+    longer = next((change for change in changes if change.taken and change.key in _LENGTHS), None)
+    before = {str(group.get("name")) for group in saved["groups"]}
+    now = {str(group.get("name")) for group in optimizer.param_groups}
+    if longer and before != now and any(_MOMENT.search(name) for name in before ^ now):
+        raise UserError(
+            "what begins or stops to train later would do so at other steps in a run of this length",
+            key=longer.key,
+            expected=", ".join(sorted(before - now)),
+            received=", ".join(sorted(now - before)),
+            fix="name the steps: finetune.schedule with `step` in place of `share`, finetune.gradual.every_steps in "
+            "place of share, with resume.override=['finetune.*']",
+        )
 
 
 def stateful(parts: Components, state: State, *, kept: bool = True) -> dict[str, Any]:

@@ -68,6 +68,16 @@ def test_a_chosen_folder_must_not_hold_a_run(tmp_path: Path) -> None:
         chosen_run_folder(a_run(tmp_path / "old"))
 
 
+def test_of_a_run_that_saved_nothing_resume_is_not_what_helps(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "old")
+    with pytest.raises(UserError, match="resume=auto, as it has saved nothing yet, or another folder"):
+        chosen_run_folder(folder)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "step-00000001.pt").touch()
+    with pytest.raises(UserError, match="fix: +lightkit resume"):
+        chosen_run_folder(folder)
+
+
 def test_only_empty_folders_are_discarded(tmp_path: Path) -> None:
     folder = new_run_folder(tmp_path, "run")
     neighbour = a_run(folder.parent / "neighbour")

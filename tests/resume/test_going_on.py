@@ -13,8 +13,11 @@ import torch
 
 from lightkit.checkpoint import files
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
+from lightkit.runner.restore import check_moments
+from lightkit.runner.settle import Change
 from lightkit.trainer.trace import Moment
 from tests.resume.harness import Case, configured, forked
 
@@ -219,3 +222,15 @@ def test_what_may_change_freely_does_not_change_the_weights(case: Case, cut: Pat
     whole, other = newest(case.whole)["model"], newest(place)["model"]
     assert all(torch.equal(whole[name], other[name]) for name in whole)
     assert (place / "figures").is_dir()
+
+
+def test_a_length_that_moves_the_beginning_of_a_phase_is_refused() -> None:
+    named = torch.optim.SGD([{"params": [torch.zeros(1)], "name": "from_step_12.body"}], lr=1.0)
+    saved = {"groups": [{"name": "from_step_8.body"}]}
+    longer = Change("trainer.epochs", 4, 6, taken=True)
+    with pytest.raises(
+        UserError, match=r"trainer\.epochs: [\s\S]*from_step_8[\s\S]*from_step_12[\s\S]*resume\.override"
+    ):
+        check_moments(saved, named, [longer])
+    check_moments({"groups": [{"name": "from_step_12.body"}]}, named, [longer])
+    check_moments({"groups": [{"name": "body"}]}, torch.optim.SGD([torch.zeros(1)], lr=1.0), [longer])
