@@ -8,7 +8,7 @@ import os
 import socket
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +29,7 @@ METRICS = "metrics.jsonl"
 RESULT = "result.json"
 LOG = "run.log"
 ENVIRONMENT = "environment.json"
+_REPLACED = (RESULT, METRICS, ENVIRONMENT, "config.yaml", "overrides.yaml", "finetune.json")
 
 
 class RunFolder:
@@ -63,7 +64,15 @@ class RunFolder:
             if fresh and any(any(self.path.glob(pattern)) for pattern in SAVED):
                 fix = f"lightkit resume {self.path}, or another folder"
                 raise UserError("the folder already holds a run", key=str(self.path), fix=fix)
+            self._clear()
             yield
+
+    def _clear(self) -> None:
+        """Delete what kills have left of files that were about to be replaced; they would pile up."""
+        for name in _REPLACED:
+            for left in self.path.glob(f".{name}.????????"):
+                with suppress(OSError):
+                    left.unlink()
 
     def _lock(self, file: IO[bytes]) -> None:
         try:

@@ -147,6 +147,13 @@ def test_a_first_save_that_was_cut_off_is_no_run(tmp_path: Path) -> None:
         pass
 
 
+def test_what_kills_have_left_is_cleared_away(tmp_path: Path) -> None:
+    for name in (".result.json.ab12_xyz", ".overrides.yaml.12345678", ".result.json.backup-of-mine", ".notes"):
+        (tmp_path / name).touch()
+    with RunFolder(tmp_path).begun():
+        assert {path.name for path in tmp_path.iterdir()} == {".lock", ".result.json.backup-of-mine", ".notes"}
+
+
 def test_a_place_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     message = r"cannot write: Not a directory[\s\S]*hydra\.run\.dir=FOLDER writes elsewhere"
