@@ -47,7 +47,8 @@ TEXT = [
 
 CONFIGURATIONS = {
     "dropout, accumulation": [*WINE, "model.dropout=0.3", "trainer.accumulate=2", "data.batch_size=8"],
-    "ema, clipping": [*WINE, "optim=sgd", "optim.momentum=0.9", "trainer.ema.decay=0.9", "trainer.clip_norm=0.5"],
+    "ema, clipping": [*WINE, "optim=sgd", "optim.momentum=0.9", "trainer.ema.decay=0.9", "trainer.clip_norm=0.5",
+                      "data.batch_size=11"],
     "plateau": [*WINE, "scheduler=plateau", "scheduler.patience=0", "metrics.monitor=val/loss", "metrics.mode=min",
                 "trainer.validate_unit=step", "trainer.validate_every=2", "optim.lr=0.3"],
     "early stopping": [*WINE, "trainer.early_stopping.patience=3", "trainer.validate_unit=step",
@@ -59,7 +60,7 @@ CONFIGURATIONS = {
     "overflows": [*WINE, "device.precision=fp16", "loss=custom", f"loss._target_={SETS}.Overflows", "optim=adamw"],
     "bf16-true": [*SHAPES, "device.precision=bf16-true", "device.channels_last=true", "trainer.ema.decay=0.9"],
     "fp64, computed twice": [*WINE, "device.precision=fp64", "model.dropout=0.3", "model.norm=batch",
-                             "device.activation_checkpointing=[layers]", "device.optimizer=loop"],
+                             "device.activation_checkpointing=[layers]", "device.optimizer=loop", "optim=nadam"],
     "bf16": [*SHAPES, "device.precision=bf16", "data.drop_last=true"],
     "map-style": [*DRAWING],
     "workers": [*DRAWING, "data.num_workers=2"],
