@@ -13,7 +13,7 @@ from lightkit.common.errors import UserError
 from lightkit.device.casting import FullLoss, FullOutputs, InputsAs, floats_as, weights_as
 from lightkit.device.clip import Clip
 from lightkit.device.matmul import set_matmul
-from lightkit.device.stepping import take_step
+from lightkit.device.stepping import begin_momentum, take_step
 
 _PLAIN_ZERO_GRAD = Optimizer.zero_grad
 
@@ -166,6 +166,7 @@ class Fp16(Bf16):
         """Step where all gradients are finite, count where not, and adapt the scale."""
         found = list(self.scaler._found_inf_per_device(optimizer).values())  # on every device with parameters
         self._skipped += sum(overflowed.to(self.device, non_blocking=True) for overflowed in found) > 0
+        begin_momentum(optimizer)
         self.scaler.step(optimizer)
         self.scaler.update()
 

@@ -46,6 +46,23 @@ def take_step(optimizer: Optimizer) -> None:
         code(optimizer)
 
 
+def begin_momentum(optimizer: Optimizer) -> None:
+    """Give parameters that a fused SGD is about to step for the first time a momentum of zeros.
+
+    PyTorch gives them memory that the first step is to fill. Where the loss scale leaves that step out nothing fills
+    it, and the next step takes whatever was in the memory for the momentum.
+    """
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if not (trained and group["fused"] and group["momentum"]):
+            continue
+        if optimizer.state[trained[0]].get("momentum_buffer") is None:
+            for parameter in trained:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
 @functools.lru_cache(maxsize=16)
 def _own_code(step: Callable[..., Any]) -> Callable[[Optimizer], Any] | None:
     """What PyTorch's own optimizers have inside their wrappers for hooks and for the compiler; None for others."""

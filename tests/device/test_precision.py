@@ -388,3 +388,19 @@ def test_how_exact_matrix_products_are(monkeypatch, name, device, asked, level, 
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         assert torch.backends.cuda.matmul.fp32_precision == ("ieee" if level == "highest" else "tf32")
         assert (torch.backends.cudnn.conv.fp32_precision == "tf32") == convolutions
+
+
+@pytest.mark.parametrize("overflows", [True, False])
+def test_momentum_of_a_fused_optimizer_begins_with_the_first_step_that_counts(monkeypatch, overflows):
+    """PyTorch leaves it as it finds the memory when the loss scale leaves the very first step out."""
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, **_options: torch.full_like(tensor, 1e30))
+    found = []
+    for fused in (True, False):
+        precision, weight = make_precision("fp16", torch.device("cpu")), nn.Parameter(torch.ones(3))
+        precision.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, fused=fused)
+        for factor in (float("inf") if overflows else 2.0, 1.0, 3.0):
+            precision.backward((weight * factor).sum())
+            precision.step(optimizer, clip=Clip())
+        found.append(weight.detach())
+    assert torch.equal(*found)
