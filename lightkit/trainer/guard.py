@@ -51,7 +51,7 @@ class Guard:
         """Whether training may go on with this loss, as far as can be said without waiting."""
         if self._sum is None:
             return self._agree(math.isfinite(loss.item()))
-        self._sum += loss.detach()
+        self._sum += loss.detach().reshape(())  # of shape (1,) too, as `item` takes it
         return True
 
     def settled(self) -> bool:
