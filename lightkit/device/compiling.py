@@ -59,7 +59,7 @@ class Compiler(NoCompiler):
         return wrapped
 
     def next_step(self) -> None:
-        """Give the memory of recorded kernels free; until then the gradients of a window of batches stay there."""
+        """Release the memory of recorded kernels; until then the gradients of a window of batches stay there."""
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()
 
