@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.memory import is_out_of_memory
-from lightkit.device.casting import mapped
+from lightkit.common.nesting import mapped
 from lightkit.device.switches import Switches
 
 BACKEND = "inductor"
