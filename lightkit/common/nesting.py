@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -36,38 +37,32 @@ def rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool = False) ->
     Args:
         change: Gives what takes the place of an item.
         value: What holds the items.
-        fresh: Make a copy also where no item is another.
+        fresh: Copy mappings of one's own, and dataclasses, also where no item is another.
     """
-    items = _items(value)
-    changed = {key: change(item) for key, item in items.items()}
-    if not items or (not fresh and all(changed[key] is item for key, item in items.items())):
-        return value
     kind = type(value)
     if isinstance(value, (tuple, list)):
-        parts = list(changed.values())
+        parts = [change(item) for item in value]
         return parts if kind is list else kind._make(parts) if hasattr(kind, "_make") else kind(parts)
-    if kind is dict:
-        return changed
-    return _with(value, changed)
+    if kind in (dict, OrderedDict):
+        items = {key: change(item) for key, item in value.items()}
+        return items if kind is dict else OrderedDict(items)
+    return _rebuilt(change, value, fresh=fresh)
 
 
-def _items(value: Any) -> dict[Any, Any]:
-    """What a container holds, by place, key or name of the field; nothing for what is none."""
-    if isinstance(value, (tuple, list)):
-        return dict(enumerate(value))
-    if isinstance(value, MutableMapping):
-        return dict(value)
-    if hasattr(type(value), "__dataclass_fields__"):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return {}
-
-
-def _with(original: Any, items: dict[Any, Any]) -> Any:
-    """A copy of a mapping (a defaultdict, one of the user's own) or a dataclass with other items."""
-    clone = copy.copy(original)
-    for key, item in items.items():
-        if isinstance(original, MutableMapping):  # one by one: not all of them know `update`
-            clone[key] = item
+def _rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool) -> Any:
+    """The same for what may be more than its items: a mapping or dataclass of somebody's own."""
+    is_mapping = isinstance(value, MutableMapping)
+    if not is_mapping and not hasattr(type(value), "__dataclass_fields__"):
+        return value
+    names = list(value) if is_mapping else [field.name for field in dataclasses.fields(value)]
+    items = {name: value[name] if is_mapping else getattr(value, name) for name in names}
+    changed = {name: change(item) for name, item in items.items()}
+    if not fresh and all(changed[name] is item for name, item in items.items()):
+        return value
+    clone = copy.copy(value)
+    for name, item in changed.items():
+        if is_mapping:  # one by one: not all of them know `update`
+            clone[name] = item
         else:  # past `frozen`, and without `replace`, which refuses fields that are not arguments
-            object.__setattr__(clone, key, item)
+            object.__setattr__(clone, name, item)
     return clone

@@ -48,6 +48,15 @@ def test_the_tensors_of_nested_values_in_their_order() -> None:
     assert [id(tensor) for tensor in found] == [id(ONE), id(two), id(ONE)]
 
 
-@pytest.mark.parametrize("value", [*HOLDERS, None, "text", 3, Fields(1), {}, torch.Size((2, 3))])
+@pytest.mark.parametrize("value", [None, "text", 3, Fields(ONE), Fields({}.get("a")), Output(a=ONE), defaultdict(list)])
 def test_where_nothing_changes_it_is_the_same_object(value: Any) -> None:
     assert mapped(lambda tensor: tensor, value) is value
+
+
+def test_compilers_can_follow() -> None:
+    def call(x: torch.Tensor) -> Any:
+        return mapped(lambda tensor: tensor + 1, [x, {"a": (x, 3)}, Pair(x, None), OrderedDict(b=x)])
+
+    torch._dynamo.reset()
+    found = torch.compile(call, backend="eager", fullgraph=True)(ONE)
+    assert repr(found) == repr(call(ONE))
