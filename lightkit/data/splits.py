@@ -104,7 +104,7 @@ def split_rows(
             "only classes can be stratified, and the class of each row is not known",
             key="data.split.by",
             received="stratified",
-            fix="data.split.by=random; a data set of classes says them in an attribute `targets` or `strata`, row by row",
+            fix="data.split.by=random; a data set of classes gives that of each row in an attribute `targets`",
         )
     if spec.by == "fold":
         splits = _by_fold(spec, torch.arange(num_rows), strata)
