@@ -108,7 +108,7 @@ def _located(target: str, key: str) -> Any:
 
 def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
     kind = _public_name(expected)
-    return UserError(f"{target} is not of the kind that is built here", key=key, expected=kind, received=target)
+    return UserError(f"{target} cannot be used here: it is of another kind", key=key, expected=kind, received=target)
 
 
 def _public_name(kind: Any) -> str:
