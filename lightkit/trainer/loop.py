@@ -208,6 +208,7 @@ class Trainer:
             step = self.task.step(self.model, batch, self.criterion)
         self._loss, self._own = step.loss, own
         if not self.guard.passes(step.loss):
+            self.engine.waste(step.loss)
             self.guard.refuse(self, batch, position)
             return False
         self.engine.backward(step.loss if share == 1.0 else step.loss * share)
