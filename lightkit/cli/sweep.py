@@ -191,6 +191,7 @@ def _report(planned: Sweep, codes: dict[Path, int]) -> int:
     failed = [code for code in codes.values() if code]
     if failed:
         complain(f"{len(failed)} of {len(planned.jobs)} jobs did not end well")
+        say(f"go on with:  the same command and  resume=auto hydra.sweep.dir={planned.folder}")
     return (128 - failed[0] if failed[0] < 0 else failed[0]) if failed else 0
 
 

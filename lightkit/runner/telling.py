@@ -37,7 +37,10 @@ def introduce(
     facts = dict(parts.data.describe())
     splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
     logger.message(f"run     {cfg.name} in {folder}")
-    logger.message(f"data    {facts['task']}, input {facts['input']}, {splits}")
+    kind, classes = f"{facts['task']}, input {facts['input']}", parts.data.info.num_classes
+    if parts.data.info.task == "custom":
+        kind = "samples of their own kind" + (f", {classes} classes" if classes else "")
+    logger.message(f"data    {kind}, {splits}")
     logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
     parts.engine.notes.hand_to(logger.message)
     for line in [*([f"resumed at step {step}"] if step else []), *notes]:

@@ -59,6 +59,7 @@ def test_failures_are_told_and_the_rest_goes_on(cli: Cli, job: type[Job], ended:
     assert len(job.started) == 3
     assert f"failed ({ended})" in done.out
     assert "1 of 3 jobs did not end well" in done.err
+    assert "the same command and  resume=auto hydra.sweep.dir=" in done.out
 
 
 def test_a_stopped_job_stops_the_sweep(cli: Cli, job: type[Job]) -> None:

@@ -50,6 +50,16 @@ class KillAt(Callback):
             raise RuntimeError("killed")
 
 
+class Telling(Callback):
+    """Logs values of its own."""
+
+    def on_step(self, trainer: Any) -> None:
+        trainer.log({"own/step": torch.tensor(1.0)})
+
+    def on_epoch(self, trainer: Any, values: dict[str, float]) -> None:
+        trainer.log({"own/loss": 2 * values["train/loss"]})
+
+
 def comparable(folder: Path) -> list[dict[str, Any]]:
     """The logged values that do not depend on the clock."""
     rows = read_jsonl(folder / "metrics.jsonl")
@@ -109,6 +119,7 @@ def test_another_seed_gives_another_run_on_the_same_split(tmp_path: Path) -> Non
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Here with the crash seen from outside; tests/resume has the kinds of runs and the moments."""
     options = ["checkpoint.every_steps=2", "trainer.epochs=4", "model.dropout=0.3", "trainer.accumulate=2"]
+    options.append("++trainer.callbacks.tell={_target_: tests.runner.test_run.Telling}")
     runner(tmp_path / "whole", *options).run()
     kill = ["++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 8}"]
     with pytest.raises(RuntimeError, match="killed"):
@@ -117,6 +128,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     resumed = load_run(tmp_path / "cut", ["~trainer.callbacks.kill"])
     Runner(resumed.cfg, tmp_path / "cut").run(resume=True)
     assert comparable(tmp_path / "cut") == comparable(tmp_path / "whole")
+    assert sum("own/loss" in row for row in comparable(tmp_path / "cut")) == 4
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
