@@ -118,7 +118,8 @@ def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signatu
 def _unknown_argument(name: str, names: list[str], target: str, key: Key, report: Report) -> str | None:
     """Report an argument the target does not take; the one that was probably meant."""
     place, choices = (*key, name), [item for item in names if item not in ("params", "optimizer")]
-    close = nearest(name, choices, count=1)
+    special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
+    close = nearest(name, [*special, *choices], count=1)
     fix = f"did you mean {dotted((*key, close[0]))}?" if close else f"remove it: ~{dotted(place)}"
     report.add(place, f"{target} takes no such argument", received=name, choices=choices, fix=fix)
     return close[0] if close else None

@@ -6,6 +6,7 @@ that a valid key never needs a plus, and every key, wherever it came from, is ju
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import Loader, Override
 
 _QUOTES = " '\""
+_UNLIKE = re.compile(r"Cannot merge (DictConfig|ListConfig) with (DictConfig|ListConfig)")
+_KINDS = {"DictConfig": "a mapping", "ListConfig": "a list"}
 
 
 @dataclass
@@ -164,9 +167,15 @@ def undeletable(text: str, reason: str, names: Sequence[str]) -> UserError:
     """The error for an override that Hydra could not apply."""
     key = plain(text.lstrip("~")).partition("=")[0]
     if text.startswith("~") and "does not exist" in reason:
-        close = nearest(key, [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]])
+        beside = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
+        close = nearest(key, beside, count=1) or nearest(key, names, count=1)
         fix = f"~{close[0]}" if close else None
         return UserError("there is nothing of that name to remove", key=key, origin=command_line(text), fix=fix)
-    line = next((line for line in reason.splitlines() if line.strip()), "")
     shown = text if text.startswith("~") else plain(text)
+    kinds = _UNLIKE.search(reason)
+    if kinds is not None:
+        expected, received = (_KINDS[kind] for kind in kinds.groups())
+        origin = command_line(shown)
+        return UserError("wrong type", key=key, expected=expected, received=received, origin=origin)
+    line = next((line for line in reason.splitlines() if line.strip()), "")
     return UserError(f"can't be set: {line}", key=key, origin=command_line(shown))
