@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
 """Packages that lightkit can do without, with the extra that brings each."""
 HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
+_HYDRA_TYPES: dict[str, Any] = {
+    "_partial_": bool,
+    "_args_": list,
+    "_convert_": Literal["none", "partial", "object", "all"],
+    "_recursive_": bool,
+}
 PROVIDED: dict[Key, tuple[str, ...]] = {
     ("model",): SIZES,
     ("loss",): SIZES,
@@ -45,6 +51,7 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
         own: Keys that lightkit reads itself and that are no arguments.
         report: Gets the problems.
     """
+    node = _usable(node, key, report)
     arguments = {name: value for name, value in node.items() if name not in own and name not in HYDRA_KEYS}
     signature = _signature(node, key, report)
     if signature is not None:
@@ -54,6 +61,17 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
     for name, value in arguments.items():
         _nested(value, (*key, name), report)
     _nested(node.get("_args_"), (*key, "_args_"), report)
+
+
+def _usable(node: dict[str, Any], key: Key, report: Report) -> dict[str, Any]:
+    """The node without what Hydra's own keys can't be, which is reported."""
+    wrong = [name for name, kind in _HYDRA_TYPES.items() if name in node and not fits(node[name], kind)]
+    for name in [name for name in wrong if node[name] is not UNKNOWN]:
+        kind = _HYDRA_TYPES[name]
+        choices = choices_of(kind)
+        what, expected = ("not one of the choices", None) if choices else ("wrong type", in_words(kind))
+        report.add((*key, name), what, expected=expected, received=shown_value(node[name]), choices=choices)
+    return {name: UNKNOWN if name in wrong else value for name, value in node.items()}
 
 
 def _nested(value: Any, key: Key, report: Report) -> None:
@@ -76,7 +94,7 @@ def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | No
         return None
     if target is UNKNOWN:
         return None
-    if not isinstance(target, str) or not target.strip():
+    if not isinstance(target, str):
         report.add(place, "wrong type", expected="the dotted path of a class or function", received=target)
         return None
     if judge(target, report.trust) is not None:

@@ -18,8 +18,8 @@ from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import Loader, Override
 
 _QUOTES = " '\""
-_UNLIKE = re.compile(r"Cannot merge (DictConfig|ListConfig) with (DictConfig|ListConfig)")
-_KINDS = {"DictConfig": "a mapping", "ListConfig": "a list"}
+_UNLIKE = "Cannot merge DictConfig with ListConfig"
+_KEY = re.compile(r"[+~]*[\w$-]+([./@:][\w$-]+)*")
 
 
 @dataclass
@@ -95,7 +95,9 @@ def _unreadable(text: str, message: str) -> UserError:
     is_list = value.startswith("[") and value.endswith("]") and "{" not in value
     quoted = ",".join(f'"{item.strip(_QUOTES)}"' for item in value[1:-1].split(","))
     fix = f"'{key}=[{quoted}]'" if is_list else ""
-    if reason.startswith("LexerNoViableAlt"):
+    if not _KEY.fullmatch(key):
+        reason, fix = "what is before the = is no key", "names joined by dots; a list is set as a whole: key=[…]"
+    elif reason.startswith("LexerNoViableAlt"):
         odd = next((sign for sign in value if not sign.isascii()), "")
         reason = f"{odd!r} needs quotes around the value" if odd else "a character that needs quotes around the value"
         fix = fix or f"""'{key}="{value}"'"""
@@ -172,10 +174,9 @@ def undeletable(text: str, reason: str, names: Sequence[str]) -> UserError:
         fix = f"~{close[0]}" if close else None
         return UserError("there is nothing of that name to remove", key=key, origin=command_line(text), fix=fix)
     shown = text if text.startswith("~") else plain(text)
-    kinds = _UNLIKE.search(reason)
-    if kinds is not None:
-        expected, received = (_KINDS[kind] for kind in kinds.groups())
-        origin = command_line(shown)
-        return UserError("wrong type", key=key, expected=expected, received=received, origin=origin)
+    if _UNLIKE in reason:
+        is_list = plain(text).partition("=")[2].startswith("[")
+        expected, received = ("a mapping", "a list") if is_list else ("a list", "a mapping")
+        return UserError("wrong type", key=key, expected=expected, received=received, origin=command_line(shown))
     line = next((line for line in reason.splitlines() if line.strip()), "")
     return UserError(f"can't be set: {line}", key=key, origin=command_line(shown))
