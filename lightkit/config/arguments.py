@@ -35,6 +35,8 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
 }
 """Arguments that the build fills in, by the node they are below."""
+_FILLED = {"params", "optimizer"}
+"""Those of them that a configuration cannot give."""
 
 
 def provided(key: Key) -> tuple[str, ...]:
@@ -120,6 +122,8 @@ def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | No
 def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signature, key: Key, report: Report) -> None:
     names, target = signature.names(), node["_target_"]
     meant = set()
+    for name in _FILLED.intersection(given, provided(key)):
+        report.add((*key, name), "this is filled in when the run is built", fix=f"remove it: ~{dotted((*key, name))}")
     for name in given if not signature.open else ():
         if name not in names:
             meant.add(_unknown_argument(name, names, target, key, report))

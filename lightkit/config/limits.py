@@ -176,6 +176,7 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _length(_node(tree, "trainer"), report)
     _monitor(_node(tree, "metrics"), report)
     _reduction(_node(tree, "loss"), report)
+    _rates(_node(tree, "optim"), report)
     _processes(_node(tree, "device"), _node(tree, "data"), report)
     _sharded(_node(tree, "device"), _node(tree, "finetune"), report)
     _static(_node(tree, "device", "ddp"), _node(tree, "trainer"), report)
@@ -214,8 +215,22 @@ def _monitor(metrics: dict[str, Any], report: Report) -> None:
     if not isinstance(monitor, str):
         return
     valid = [f"{part}/{name}" for part in ("train", "val", "test") for name in ("loss", *_names(metrics.get(part)))]
-    if not any(monitor == name or monitor.startswith(f"{name}/") for name in valid):
+    numbers = {name for name in valid if _is_average(metrics, name)}
+    if not any(monitor == name or (monitor.startswith(f"{name}/") and name not in numbers) for name in valid):
         report.add(("metrics", "monitor"), "no metric of that name is measured", received=monitor, choices=valid)
+
+
+def _is_average(metrics: dict[str, Any], name: str) -> bool:
+    """Whether a metric gives one number for sure, and so nothing like `val/f1/cat`."""
+    part, metric = name.split("/", 1)
+    return _node(metrics, part, metric).get("average") in ("micro", "macro", "weighted") or metric == "loss"
+
+
+def _rates(optim: dict[str, Any], report: Report) -> None:
+    """PyTorch takes tensors here too; groups and schedules of ours are made from numbers."""
+    for name in ("lr", "weight_decay"):
+        if isinstance(optim.get(name), dict):
+            report.add(("optim", name), "wrong type", expected="a number", received="a `_target_`")
 
 
 def _reduction(loss: dict[str, Any], report: Report) -> None:

@@ -125,6 +125,10 @@ BAD = [
     ("device.ddp.timeout_seconds=1e30", ["device.ddp.timeout_seconds: out of range"]),
     ("data.split=[1]", ["data.split: wrong type", "expected: a mapping", "received: 'a list'"]),
     ("data.augment={a: 1}", ["data.augment: wrong type", "expected: a list", "received: 'a mapping'"]),
+    ("optim.params=[1]", ["optim.params: this is filled in", "remove it: ~optim.params"]),
+    ("scheduler.optimizer=3", ["scheduler.optimizer: this is filled in"]),
+    ("optim.lr={_target_: torch.tensor, data: 0.1}", ["optim.lr: wrong type", "expected: a number"]),
+    ("metrics.monitor=val/loss/cat", ["no metric of that name is measured", "nearest: val/loss"]),
     ("trainer.epochs[0]=1", ["what is before the = is no key"]),
 ]
 
@@ -164,6 +168,12 @@ def test_pairs_of_numbers(report: Report, composed: Compose) -> None:
     found = report("optim=adam", "optim.betas=[0.9,1]")
     assert "optim.betas[1]: out of range" in found
     assert "command line: optim.betas=[0.9,1]" in found
+
+
+def test_a_part_of_an_average_is_never_measured(report: Report, composed: Compose) -> None:
+    parts = ["metrics.monitor=val/accuracy/cat", "metrics.val.accuracy.average=none"]
+    assert composed(*parts).cfg.metrics.monitor == "val/accuracy/cat"
+    assert "no metric of that name" in report(parts[0], "metrics.val.accuracy.average=macro")
 
 
 def test_reduction_of_a_loss_of_ones_own_is_its_own_matter(composed: Compose) -> None:
