@@ -159,5 +159,7 @@ def _check_type(value: Any, name: str, signature: Signature, key: Key, report: R
     choices = choices_of(kind)
     what = "not one of the choices" if choices else "wrong type"
     expected = None if choices else in_words(kind)
+    if expected and key[:1] == ("optim",):  # whose tensors PyTorch makes itself
+        expected = expected.replace(" or a `_target_`", "")
     fix = type_hint(value, kind)
     report.add(place, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)

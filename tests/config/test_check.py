@@ -164,7 +164,7 @@ def test_nothing_is_said_about_a_group_whose_option_is_wrong(report: Report) -> 
 
 def test_pairs_of_numbers(report: Report, composed: Compose) -> None:
     assert composed("optim=adam", "optim.betas=[0,0.9]").cfg.optim.betas == [0, 0.9]
-    assert "expected: a list of 2 (a number" in report("optim=adam", "optim.betas=[0.9]")
+    assert "expected: a list of 2 (a number each)" in report("optim=adam", "optim.betas=[0.9]")
     found = report("optim=adam", "optim.betas=[0.9,1]")
     assert "optim.betas[1]: out of range" in found
     assert "command line: optim.betas=[0.9,1]" in found
