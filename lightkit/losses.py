@@ -80,7 +80,7 @@ class FocalLoss(nn.Module):
         miss = chance * (1 - target) + (1 - chance) * target
         if self.alpha is not None:
             loss = loss * (self.alpha * target + (1 - self.alpha) * (1 - target))
-        return (miss**self.gamma * loss).mean()
+        return (self._focus(miss) * loss).mean()
 
     def _classes(self, logits: Tensor, target: Tensor) -> Tensor:
         if logits.ndim != 2 or target.shape not in (logits.shape[:1], logits.shape):
@@ -88,8 +88,12 @@ class FocalLoss(nn.Module):
         log_chance = F.log_softmax(logits, dim=1)
         if target.ndim == 1:
             target = F.one_hot(target, logits.shape[1])
-        loss = -target * (1 - log_chance.exp()) ** self.gamma * log_chance
+        loss = -target * self._focus(1 - log_chance.exp()) * log_chance
         return loss.sum(dim=1).mean()
+
+    def _focus(self, miss: Tensor) -> Tensor:
+        """The weight of a miss. Below a `gamma` of 1 its slope at 0 is infinite, and would make NaN of the gradient."""
+        return miss.clamp_min(torch.finfo(miss.dtype).tiny) ** self.gamma
 
 
 class SupervisedContrastive(nn.Module):

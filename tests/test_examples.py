@@ -119,8 +119,10 @@ def test_the_tree_is_true() -> None:
     tree = next(block for block in blocks("text") if block.startswith("pyproject.toml"))
     top, inside = tree.split("\nlightkit/\n")
     names = [line.split()[0] for line in top.splitlines()]
-    names += [f"lightkit/{line.split()[0]}" for line in inside.splitlines() if line.startswith("  ") and line[2] != " "]
-    names += [f"lightkit/cli/{line.split()[0]}" for line in inside.splitlines() if line.startswith("    ")]
+    room = "lightkit/"
+    for line in inside.splitlines():
+        names.append((room if line.startswith("    ") else "lightkit/") + line.split()[0])
+        room = room if line.startswith("    ") else names[-1]
     assert [name for name in names if not (ROOT / name).exists()] == []
     packages = {path.name for path in (ROOT / "lightkit").iterdir() if (path / "__init__.py").exists()}
     assert {f"lightkit/{name}/" for name in packages} <= set(names)

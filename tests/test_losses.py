@@ -34,6 +34,15 @@ def test_focal_loss_by_hand():
     assert torch.allclose(FocalLoss(gamma=1.5, alpha=0.25, multilabel=True)(logits, target), expected)
 
 
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_focal_loss_of_what_is_entirely_right_has_finite_gradients(multilabel):
+    logits, target = torch.tensor([[200.0, -200.0]], requires_grad=True), torch.tensor([[1.0, 0.0]])
+    loss = FocalLoss(gamma=0.5, multilabel=multilabel)(logits, target)
+    loss.backward()
+    assert loss == 0
+    assert not logits.grad.any()
+
+
 def test_focal_loss_agrees_with_torchvision():
     ops = pytest.importorskip("torchvision.ops")
     logits, target = torch.randn(5, 3), torch.randint(2, (5, 3)).float()

@@ -12,7 +12,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from lightkit.build.origin import check_vocabulary, embeds_tokens
+from lightkit.build.origin import check_vocabulary, embeds_tokens, other_classes
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.fitting import Report
 from lightkit.checkpoint.names import renamed
@@ -103,8 +103,11 @@ def build_base(cfg: DictConfig, info: DataInfo, engine: Engine, *, pretrained: b
     found = _read(weights, info, engine)
     if embeds_tokens(model, info, found.state):
         check_vocabulary(located(weights["path"]), info, key=f"{_ASKED}path")
-    name = find_head(model, options["head"]["name"] if options else None)
-    chosen: dict[str, Any] = {"strict": weights["strict"], "head": weights["head"], "asked": _ASKED}
+    wanted = options["head"] if options else {}
+    name, head = find_head(model, wanted.get("name")), weights["head"]
+    if head == "keep" and wanted.get("replace") != "never" and other_classes(located(weights["path"]), info):
+        head = "reset"
+    chosen: dict[str, Any] = {"strict": weights["strict"], "head": head, "asked": _ASKED}
     report = load_weights(model, found, **chosen, head_name=name)
     return Network(model, report)
 

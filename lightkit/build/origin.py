@@ -1,4 +1,4 @@
-"""What is known of the run that pretrained weights come from: its vocabulary, and how it scaled its inputs."""
+"""What is known of the run that pretrained weights come from: its vocabulary, classes, and how it scaled its inputs."""
 
 from __future__ import annotations
 
@@ -65,6 +65,24 @@ def embeds_tokens(model: nn.Module, info: DataInfo, names: Collection[str]) -> b
     return any(f"{path}.weight" in names and size == info.vocab_size for path, size in sizes.items())
 
 
+def other_classes(path: Path, info: DataInfo) -> str | None:
+    """Which classes the outputs of a base stand for, in words, where these are others than those of the data.
+
+    Args:
+        path: Where the weights are.
+        info: Facts about the data of the run that begins.
+    """
+    run = run_of(path)
+    known = tuple(_facts(run).get("classes") or ()) if run and info.class_names else ()
+    if not known or known == info.class_names:
+        return None
+    return f"{_listed(known)}, not {_listed(info.class_names)}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f", … ({len(names)} in all)" if len(names) > _SHOWN else "")
+
+
 def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
     """The scaling that `data.normalize=base` takes over; None where the base left its inputs as they were.
 
@@ -94,9 +112,22 @@ def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
 
 def facts_of(data: Data) -> dict[str, Any]:
     """What a run writes down of its data for those that will be fine-tuned from it."""
-    found: dict[str, Any] = {"vocabulary": data.info.vocabulary} if data.info.vocabulary else {}
+    info = data.info
+    found: dict[str, Any] = {"vocabulary": info.vocabulary} if info.vocabulary else {}
+    found |= {"classes": info.class_names} if info.class_names else {}
     state = data.normalizer.state_dict() if data.normalizer else None
     return {**found, "scaling": state and {name: tensor.tolist() for name, tensor in state.items()}}
+
+
+def notes_on_base(cfg: DictConfig, data: Data) -> list[str]:
+    """Lines for people where a run differs from the one its weights come from: in classes, or in scaled inputs."""
+    path, weights = cfg.finetune.get("weights", {}).get("path"), cfg.finetune.get("weights", {})
+    others = other_classes(located(path), data.info) if path and weights.get("head", "keep") == "keep" else None
+    kept = cfg.finetune.get("head", {}).get("replace") == "never"
+    done = "stays, as finetune.head.replace=never" if kept else "starts anew; finetune.head.replace=never keeps it"
+    lines = [f"the classes of the base are {others}: its output layer {done}"] if others else []
+    note = scaling_note(cfg, len(data.rows["train"]))
+    return [*lines, note] if note else lines
 
 
 def scaling_note(cfg: DictConfig, rows: int) -> str | None:

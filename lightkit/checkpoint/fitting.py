@@ -10,11 +10,10 @@ from torch import nn
 
 from lightkit.checkpoint.names import nearest_names, shared_prefix, unwrapped
 from lightkit.common.errors import UserError
+from lightkit.common.modules import HEADS
 
 STRICT = ("exact", "complete", "matching")
 HEAD = ("keep", "reset", "refuse")
-_HEADS = ("head", "heads", "fc", "classifier", "lm_head", "last_linear", "score", "output", "cls")
-"""What the last layer is called in lightkit, torchvision, timm and transformers."""
 _OPTIONAL = "num_batches_tracked"
 """A counter of batch norm that old files and converted ones lack, and that no result depends on."""
 
@@ -133,7 +132,7 @@ def _aligned(
 def _head_prefix(names: Sequence[str], given: str | None) -> str:
     """What the names of the last layer begin with."""
     first = {name.split(".")[0] for name in names}
-    usual = [name for name in _HEADS if name in first]
+    usual = [name for name in HEADS if name in first]
     module = given or (usual[0] if usual else names[-1].rpartition(".")[0] if names else "")
     if given and not any(name.startswith(f"{given}.") for name in names):
         raise UserError("the model has no such layer", key="head_name", received=given, choices=sorted(first))

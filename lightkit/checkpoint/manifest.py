@@ -102,7 +102,8 @@ def drafted(folder: Path, entries: Iterable[Entry], *, mode: str | None, leaving
         folder: The folder of checkpoints.
         entries: What it holds from now on.
         mode: `max` or `min`: which values are better.
-        leaving: Whose files are deleted next: should that be cut off, `lightkit.checkpoint.recovery` goes on with it.
+        leaving: Whose files are deleted next: should that be cut off, `lightkit.checkpoint.listing.recover` goes on
+            with it.
     """
     marks = {entry.file: mark for entry in leaving if (mark := identity(folder / entry.file))}
     content = {"version": VERSION, "mode": mode, "leaving": marks, "entries": [asdict(entry) for entry in entries]}

@@ -133,6 +133,6 @@ def _tell(soup: Soup, out: Path) -> None:
     say(f"\naverage of {len(soup.shares)} models written to {out}")
     if soup.statistics:
         say(
-            f"note: {len(soup.statistics)} running means and variances of norm layers were averaged too; those of the "
-            "averaged weights may be others, which some batches of training data in training mode would give"
+            f"note: {len(soup.statistics)} running means and variances of norm layers were averaged too, and may not "
+            "suit the averaged weights; a few training batches in training mode would measure them anew"
         )

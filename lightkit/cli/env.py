@@ -15,6 +15,7 @@ from typing import Any
 from lightkit.cli.arguments import Parser
 from lightkit.cli.folders import project
 from lightkit.cli.terminal import say
+from lightkit.common.processors import usable_cpus
 
 HELP = {
     "env": """\
@@ -56,7 +57,6 @@ def facts() -> dict[str, Any]:
     """The report as plain values."""
     from lightkit.cli.gpus import rows
     from lightkit.device.about import torch_facts
-    from lightkit.device.watching.host import usable_cpus
     from lightkit.device.watching.sources import open_source
     from lightkit.loggers.environment import environment
 

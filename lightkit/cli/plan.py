@@ -51,7 +51,7 @@ def plan(args: list[str]) -> int:
     cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.build import build
-    from lightkit.build.origin import scaling_note
+    from lightkit.build.origin import notes_on_base
     from lightkit.build.phases import build_plan_of
 
     parts = build(cfg, project() / "outputs")
@@ -61,8 +61,7 @@ def plan(args: list[str]) -> int:
             say(json.dumps({**found.to_json(), **_weights(parts)}, indent=2))
         else:
             _show(found, parts.made.report, long=options.long)
-            note = scaling_note(cfg, len(parts.data.rows["train"])) if parts.made.report else None
-            if note:
+            for note in notes_on_base(cfg, parts.data) if parts.made.report else ():
                 say(note)
     return 0
 

@@ -44,7 +44,7 @@ def sweep(options: argparse.Namespace) -> int:
         options: Those of `lightkit train`.
 
     Returns:
-        0 when every job ended well, else the exit status of the first that did not.
+        0 when every job ended well, else the exit status of the first that did not, 128 + n where signal n ended it.
 
     Raises:
         UserErrors: Jobs with a wrong configuration; nothing was started.
@@ -191,7 +191,8 @@ def _report(planned: Sweep, codes: dict[Path, int]) -> int:
     failed = [code for code in codes.values() if code]
     if failed:
         complain(f"{len(failed)} of {len(planned.jobs)} jobs did not end well")
-    return failed[0] % 256 if failed else 0
+        say(f"go on with:  the same command and  resume=auto hydra.sweep.dir={planned.folder}")
+    return (128 - failed[0] if failed[0] < 0 else failed[0]) if failed else 0
 
 
 def _row(folder: Path, overrides: Sequence[str], planned: Sweep, code: int | None) -> dict[str, Any]:

@@ -43,7 +43,9 @@ def _shown(file: str) -> str:
 
 def _is_own(file: str) -> bool:
     path = Path(file)
-    return path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in _foreign())
+    if not path.is_file() or not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
+        return False  # installed, be it for another interpreter and put on PYTHONPATH
+    return not any(path.resolve().is_relative_to(folder) for folder in _foreign())
 
 
 @cache

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from lightkit.common.suggest import nearest
 
+_MOST = 60
+"""Choices beyond which only the nearest are shown."""
+
 
 class UserError(ValueError):
     """A mistake in what the user gave: configuration, file, data or command line.
@@ -52,8 +55,10 @@ class UserError(ValueError):
         return "\n".join([head, *(f"    {label + ':':<10}{text}" for label, text in rows if text)])
 
     def _choices_text(self) -> str:
-        shown = ", ".join(self.choices[:20]) + (f", … ({len(self.choices)} in all)" if len(self.choices) > 20 else "")
         close = nearest(str(self.received), self.choices)
+        if close and len(self.choices) > _MOST:  # the first of hundreds tell nobody anything
+            return f"{len(self.choices)} in all (nearest: {', '.join(close)})"
+        shown = ", ".join(self.choices[:20]) + (f", … ({len(self.choices)} in all)" if len(self.choices) > 20 else "")
         return f"{shown} (nearest: {', '.join(close)})" if close else shown
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
+_TEXTS = ("out of memory", "can't allocate memory", "not enough memory", "_alloc_failed")
+"""The last one is how NVIDIA's libraries say it: CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED, ..."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

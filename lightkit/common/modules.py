@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+HEADS = ("head", "heads", "fc", "classifier", "lm_head", "last_linear", "score", "output", "cls")
+"""What the output layer, or the part that ends in it, is called in lightkit, torchvision, timm and transformers."""
 _NORM_NAME = re.compile(r"norm(\d?d)?(act(\d?d)?)?$", re.IGNORECASE)
 
 

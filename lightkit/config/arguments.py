@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
 """Packages that lightkit can do without, with the extra that brings each."""
+EMPTY = {name: f"{name}=custom" for name in ("loss", "model", "optim", "scheduler")} | {"data.dataset": "data=custom"}
+"""Options that set nothing, for a `_target_` of one's own."""
 HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
 _HYDRA_TYPES: dict[str, Any] = {
     "_partial_": bool,
@@ -26,6 +28,7 @@ _HYDRA_TYPES: dict[str, Any] = {
     "_convert_": Literal["none", "partial", "object", "all"],
     "_recursive_": bool,
 }
+_TORCH_SCHEDULES = "torch.optim.lr_scheduler."
 PROVIDED: dict[Key, tuple[str, ...]] = {
     ("model",): SIZES,
     ("loss",): SIZES,
@@ -55,6 +58,9 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
     """
     node = _usable(node, key, report)
     arguments = {name: value for name, value in node.items() if name not in own and name not in HYDRA_KEYS}
+    if key == ("scheduler",) and str(node.get("_target_")).startswith(_TORCH_SCHEDULES):
+        _inside_ours(node["_target_"], key, report)
+        return
     signature = _signature(node, key, report)
     if signature is not None:
         _check_names(node, arguments, signature, key, report)
@@ -74,6 +80,12 @@ def _usable(node: dict[str, Any], key: Key, report: Report) -> dict[str, Any]:
         what, expected = ("not one of the choices", None) if choices else ("wrong type", in_words(kind))
         report.add((*key, name), what, expected=expected, received=shown_value(node[name]), choices=choices)
     return {name: UNKNOWN if name in wrong else value for name, value in node.items()}
+
+
+def _inside_ours(target: str, key: Key, report: Report) -> None:
+    inner = f"scheduler.scheduler={{_target_: {target}, _partial_: true, …}}"
+    what = f"{target} goes inside of scheduler=torch, which knows when to call it"
+    report.add((*key, "_target_"), what, expected="a lightkit.optim.Schedule", fix=f"scheduler=torch '{inner}'")
 
 
 def _nested(value: Any, key: Key, report: Report) -> None:
@@ -141,10 +153,21 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
     """Report an argument the target does not take; the one that was probably meant."""
     place, choices = (*key, name), [item for item in names if item not in ("params", "optimizer")]
     special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
-    close = nearest(name, [*special, *choices], count=1)
+    left_over = _is_left_over(place, key, report)
+    close = [] if left_over else nearest(name, [*special, *choices], count=1)
     fix = f"did you mean {dotted((*key, close[0]))}?" if close else f"remove it: ~{dotted(place)}"
+    if left_over and dotted(key) in EMPTY:
+        fix += f"; {EMPTY[dotted(key)]} starts without any"
     report.add(place, f"{target} takes no such argument", received=name, choices=choices, fix=fix)
     return close[0] if close else None
+
+
+def _is_left_over(place: Key, key: Key, report: Report) -> bool:
+    """Whether an argument was written for another `_target_`, which something stronger has changed since."""
+    own, target = report.sources.exact(place), report.sources.exact((*key, "_target_"))
+    if own is None or target is None or own.startswith("command line"):
+        return False
+    return own.rpartition(":")[0] != target.rpartition(":")[0]
 
 
 def _check_type(value: Any, name: str, signature: Signature, key: Key, report: Report) -> None:

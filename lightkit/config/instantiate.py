@@ -24,6 +24,7 @@ from lightkit.config.signatures import Signature, TargetError, read
 from lightkit.config.tree import to_plain
 from lightkit.config.trust import Trust
 
+_OF_CLASSES = {"num_classes", "num_labels"}
 _KINDS = (
     ({"vocab_size", "context_length"}, "a data set of tokens, such as data=text"),
     ({"in_channels", "in_features"}, "a data set of numbers or images, such as data=digits"),
@@ -109,7 +110,7 @@ def _located(target: str, key: str) -> Any:
 
 def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
     kind = _public_name(expected)
-    return UserError(f"{target} is not of the kind that is built here", key=key, expected=kind, received=target)
+    return UserError(f"{target} cannot be used here: it is of another kind", key=key, expected=kind, received=target)
 
 
 def _public_name(kind: Any) -> str:
@@ -154,6 +155,8 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
         expected = next((kind for names, kind in _KINDS if names & set(missing)), None)
         received = ", ".join(f"{name}={value}" for name, value in sizes.items())
         fix = f"another {parts_of(key)[0]}, other data, or {key}.{missing[0]}=VALUE"
+        if sizes.get("task") == "custom" and _OF_CLASSES & set(missing):
+            fix = f"an attribute `classes` of the data set (names, or how many), or {key}.{missing[0]}=VALUE"
         raise UserError(what, key=key, expected=expected, received=received, fix=fix)
 
 

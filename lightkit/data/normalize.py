@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,11 +43,6 @@ class Normalizer:
     def state_dict(self) -> dict[str, Tensor]:
         """Both tensors, for a checkpoint or an exported model."""
         return {"shift": self.shift, "scale": self.scale}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Normalizer:
-        """The scaling that `state_dict` described."""
-        return cls(state["shift"], state["scale"])
 
 
 def fit(kind: str, batches: Iterable[Tensor]) -> Normalizer | None:

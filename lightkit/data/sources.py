@@ -23,8 +23,8 @@ class SampleData:
 
     Args:
         base: Anything with `__len__` and `__getitem__`. Attributes it may have: `info` (a `DataInfo`), `splits`,
-            `strata`, `targets` or `labels` (all targets at once), `classes` (their names), `draws` (False: draws no
-            random numbers).
+            `strata`, `targets` or `labels` (all targets at once), `classes` (their names, or their number), `draws`
+            (False: draws no random numbers).
 
     Raises:
         UserError: It is empty, a target does not fit, or the targets cannot be found out.
@@ -94,16 +94,22 @@ def _known_targets(base: Any) -> Tensor | None:
 def _infer(base: Any, targets: Tensor | None) -> DataInfo:
     sample = read_sample(base, 0)
     mark = fingerprint([type(base).__qualname__, len(base), targets])
+    names = _class_names(base)
     if not (isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))):
-        return DataInfo("custom", (), 0, fingerprint=mark)
+        return DataInfo("custom", (), len(names), names, fingerprint=mark)
     shape, target = tuple(sample[0].shape), torch.as_tensor(sample[1])
     if target.is_floating_point():
         return DataInfo("regression", shape, target.numel(), fingerprint=mark)
     if target.dim():
-        return DataInfo("custom", shape, 0, fingerprint=mark)
-    names = tuple(map(str, getattr(base, "classes", ())))
+        return DataInfo("custom", shape, len(names), names, fingerprint=mark)
     count = len(names) or int(_all_targets(base, targets).max()) + 1
     return DataInfo("multiclass", shape, count, names or tuple(map(str, range(count))), fingerprint=mark)
+
+
+def _class_names(base: Any) -> tuple[str, ...]:
+    """What the attribute `classes` says: their names, or how many there are; empty without it."""
+    classes = getattr(base, "classes", ())
+    return tuple(map(str, range(classes) if isinstance(classes, int) else classes))
 
 
 def _all_targets(base: Any, targets: Tensor | None) -> Tensor:

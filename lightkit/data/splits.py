@@ -101,7 +101,10 @@ def split_rows(
     given = dict(given or {})
     if spec.by == "stratified" and strata is None:
         raise UserError(
-            "only classes can be stratified", key="data.split.by", received="stratified", fix="data.split.by=random"
+            "only classes can be stratified, and the class of each row is not known",
+            key="data.split.by",
+            received="stratified",
+            fix="data.split.by=random; a data set of classes gives that of each row in an attribute `targets`",
         )
     if spec.by == "fold":
         splits = _by_fold(spec, torch.arange(num_rows), strata)

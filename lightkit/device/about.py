@@ -24,7 +24,7 @@ def torch_facts() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "cudnn": _cudnn(torch.backends.cudnn),
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if found else None,
+        "nccl": _nccl(torch.cuda.nccl) if found else None,
         "built_for": torch.cuda.get_arch_list() if found else [],
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -41,6 +41,14 @@ def _cudnn(cudnn: Any) -> str | None:
         return None
     major = 10_000 if number >= 90_000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}"
+
+
+def _nccl(nccl: Any) -> str | None:
+    """Its version; None in a build without it, as those for Windows are."""
+    try:
+        return ".".join(map(str, nccl.version()))
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _device(torch: Any, index: int) -> dict[str, Any]:

@@ -8,29 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.nesting import mapped
+
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The tensors in nested tuples, lists and dicts changed; everything else as it is."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make([mapped(change, item) for item in value])
-    if type(value) in (tuple, list):
-        return type(value)(mapped(change, item) for item in value)
-    if type(value) is dict:
-        return {key: mapped(change, item) for key, item in value.items()}
-    return value
-
-
 def full(value: Any) -> Any:
-    """Half-precision tensors in nested tuples, lists and dicts as fp32; everything else as it is."""
+    """Half-precision tensors in nested values as fp32; everything else as it is."""
     return mapped(lambda tensor: tensor.float() if tensor.dtype in HALVES else tensor, value)
 
 
 def floats_as(dtype: torch.dtype, value: Any) -> Any:
-    """Floating-point tensors in nested tuples, lists and dicts in another format; whole numbers stay what they are."""
+    """Floating-point tensors in nested values in another format; whole numbers stay what they are."""
     return mapped(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.memory import is_out_of_memory
-from lightkit.device.casting import mapped
+from lightkit.common.nesting import mapped
 from lightkit.device.switches import Switches
 
 BACKEND = "inductor"
@@ -52,10 +52,14 @@ class Compiler(NoCompiler):
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model, to be compiled when it is first called."""
         _prepare()
-        return Compiled(model, torch.compile(model, **self._options), copies=self.graphs, tell=self._tell)
+        wrapped = Compiled(model, torch.compile(model, **self._options), copies=self.graphs, tell=self._tell)
+        # Where nothing ever said that a step begins, PyTorch takes each call for one, and overwrites the gradients of
+        # the batches before it in the first window.
+        self.next_step()
+        return wrapped
 
     def next_step(self) -> None:
-        """Give the memory of recorded kernels free; until then the gradients of a window of batches stay there."""
+        """Release the memory of recorded kernels; until then the gradients of a window of batches stay there."""
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()
 

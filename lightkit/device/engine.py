@@ -86,7 +86,7 @@ class Engine:
             self.notes.add(TOO_LATE)
         self.ranks = ranks or Ranks()
         device, self.mapping = located(self.ranks.device_name(name), gpus)
-        if device.type == "cuda" and self.ranks.size > 1:  # libraries that ask for no device get that of this process
+        if device.type == "cuda":  # whoever asks for no device, such as page-locking, would wake up the first one
             torch.cuda.set_device(device)
         use_benchmark(self.switches.cudnn_benchmark and not deterministic)
         self.placement = Placement(device)
@@ -185,6 +185,10 @@ class Engine:
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of a loss to the parameters."""
         self.precision.backward(loss)
+
+    def waste(self, loss: Tensor) -> None:
+        """Instead of `backward`, where the step will not be taken: `discard` then finds all gradients of the window."""
+        self.parallel.waste(loss)
 
     def step(self, optimizer: Optimizer, *, want_norm: bool = False) -> Tensor | None:
         """Unscale, clip, step and clear; returns the norm of the gradients where it is wanted or free."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.device.ranks import Ranks
@@ -55,6 +55,9 @@ class Parallel:
         """Context of forward and backward of one batch; `more` of them come before the optimizer step."""
         del model, more
         return self._idle
+
+    def waste(self, loss: Tensor) -> None:
+        """A loss whose gradients nobody wants, nor those of the batches of its window before it: nothing to do."""
 
     def describe(self) -> str:
         """What to add to the description of the device; empty in the plain case."""
@@ -156,6 +159,11 @@ class Sharded(Distributed):
         if self.ranks.size > 1:
             model.set_requires_gradient_sync(not more)  # type: ignore[operator]
         return self._idle
+
+    def waste(self, loss: Tensor) -> None:
+        """Have PyTorch bring out the gradients that wait for the last batch of a window; later steps would get them."""
+        if self.ranks.size > 1:
+            loss.backward()
 
 
 _KINDS: dict[str, type[Parallel]] = {"none": Parallel, "dp": DataParallel, "ddp": Distributed, "fsdp": Sharded}

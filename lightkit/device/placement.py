@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import os
 import platform
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from lightkit.common.errors import UserError
+from lightkit.common.nesting import rebuilt
 from lightkit.device.about import cuda_uuids
 from lightkit.device.visible import check_shown, mapping, show_only
 
@@ -65,41 +64,13 @@ class Placement:
             return item.to(self.device, non_blocking=self._non_blocking)
         if callable(getattr(item, "to", None)):
             return self._moved_by_itself(item)
-        if isinstance(item, (tuple, list)):
-            return _rebuilt(item, [self._moved(part) for part in item])
-        if isinstance(item, MutableMapping):
-            return _updated(item, {key: self._moved(part) for key, part in item.items()})
-        if dataclasses.is_dataclass(item) and not isinstance(item, type):
-            return self._moved_fields(item)
-        return item
+        return rebuilt(self._moved, item, fresh=True)
 
     def _moved_by_itself(self, item: Any) -> Any:
         """Objects that know how to move; those that know pinning (PackedSequence) also know `non_blocking`."""
         if self._non_blocking and hasattr(item, "is_pinned"):
             return item.to(self.device, non_blocking=True)
         return item.to(self.device)
-
-    def _moved_fields(self, item: Any) -> Any:
-        clone = copy.copy(item)
-        for field in dataclasses.fields(item):
-            # Past `frozen`, and without `replace`, which refuses fields that are not arguments.
-            object.__setattr__(clone, field.name, self._moved(getattr(item, field.name)))
-        return clone
-
-
-def _rebuilt(original: Any, parts: list[Any]) -> Any:
-    kind = type(original)
-    if kind is list:
-        return parts
-    return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
-
-
-def _updated(original: Any, parts: dict[Any, Any]) -> Any:
-    if type(original) is dict:
-        return parts
-    clone = copy.copy(original)  # a defaultdict, an OrderedDict, a mapping of the user's own
-    clone.update(parts)
-    return clone
 
 
 def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.device, list[str]]:

@@ -12,7 +12,16 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
-from lightkit.device.watching.gpus import GpuFacts, Source, allowed, by_uuid, computing_on, is_order_known, parts_of
+from lightkit.device.watching.gpus import (
+    GpuFacts,
+    GpuSample,
+    Source,
+    allowed,
+    by_uuid,
+    computing_on,
+    is_order_known,
+    parts_of,
+)
 from lightkit.device.watching.sources import open_source
 
 KEY = "device.gpus"
@@ -151,8 +160,14 @@ def _freest(source: Source, among: Sequence[GpuFacts], count: int) -> list[GpuFa
         raise _missing(source, among, f"auto:{count}")
     if count == len(among):
         return list(among)
-    used = {sample.gpu: sample.memory_used_mib or 0.0 for sample in source.samples(among)}
-    return sorted(among, key=lambda gpu: used.get(gpu, 0.0) - (gpu.memory_total_mib or 0.0))[:count]
+    free = {sample.gpu: _free_mib(sample) for sample in source.samples(among)}
+    return sorted(among, key=lambda gpu: -free.get(gpu, 0.0))[:count]
+
+
+def _free_mib(sample: GpuSample) -> float:
+    """Memory of a GPU that is free; none where it does not tell, as one that is broken."""
+    total, used = sample.gpu.memory_total_mib, sample.memory_used_mib
+    return 0.0 if total is None or used is None else total - used
 
 
 def _missing(source: Source, among: Sequence[GpuFacts], wanted: int | str) -> UserError:

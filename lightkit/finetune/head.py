@@ -8,11 +8,9 @@ from typing import Any
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.modules import inside, path_of, replace_submodule
+from lightkit.common.modules import HEADS, inside, path_of, replace_submodule
 
 Layer = (nn.Linear, nn.Conv1d, nn.Conv2d)
-USUAL = ("head", "heads", "fc", "classifier", "lm_head", "last_linear", "score", "output", "cls")
-"""What the output layer, or the part that ends in it, is called in lightkit, torchvision, timm and transformers."""
 INIT = ("default", "zeros", "normal")
 
 
@@ -37,7 +35,7 @@ def find_head(model: nn.Module, name: str | None = None) -> str | None:
     classifier = _told(model)
     if classifier is not None:
         return classifier
-    for usual in USUAL:
+    for usual in HEADS:
         if isinstance(getattr(model, usual, None), nn.Module):
             layers = _layers(model, usual)
             if layers:

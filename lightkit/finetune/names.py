@@ -30,6 +30,9 @@ from lightkit.common.modules import inside, is_norm, parameter_aliases, parent_o
 from lightkit.common.patterns import matcher
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
+_OTHERWISE = "is found in this network: name modules of it, or take another way, such as finetune=lora"
+_WITHOUT = {"@blocks": f"no block {_OTHERWISE}", "@attention": f"no attention {_OTHERWISE}"}
+"""What to do about a label that no module of a network has."""
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "@linear": (nn.Linear,),
     "@conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -115,7 +118,11 @@ class Names:
             found |= fitting
         if patterns and not found:
             raise UserError(
-                "this matches no module", key=key, received=", ".join(patterns), choices=self._usable(usable)
+                "this matches no module",
+                key=key,
+                received=", ".join(patterns),
+                choices=self._usable(usable),
+                fix=next((_WITHOUT[label] for label in patterns if label in _WITHOUT), None),
             )
         return [path for path in self._modules if path in found]
 

@@ -81,8 +81,9 @@ class Bar:
         """Print a table above the bar."""
         self._measure()
         heads = any(columns)
-        table = Table(box=box.ROUNDED, title=title or None, show_header=heads, header_style="bold")
-        table.title_justify, table.title_style = "left", "bold"
+        table = Table(box=box.ROUNDED, show_header=heads, header_style="bold")
+        if title:  # not the table's own, which is broken where a narrow table ends
+            self.console.print(Text(title, style="bold"))
         for name, right in zip(columns, [*numeric(rows), *[False] * len(columns)]):
             table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
         for row in rows:

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from lightkit.common.processors import usable_cpus
+
 PACKAGES = ("lightkit", "torch", "torchvision", "torchmetrics", "torchensemble", "numpy", "scikit-learn", "hydra-core",
             "omegaconf", "tensorboard", "timm", "optuna")  # fmt: skip
 """Packages whose versions are noted, where they are installed."""
@@ -37,7 +39,7 @@ def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str,
         "folder": str(Path.cwd()),
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "cpus": _cpus(),
+        "cpus": usable_cpus(),
         "memory_gib": _memory_gib(),
         "python": platform.python_version(),
         "packages": versions(),
@@ -89,11 +91,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace").rstrip() if done.returncode == 0 else None
-
-
-def _cpus() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory_gib() -> float | None:

@@ -56,9 +56,9 @@ class JsonlLogger(Logger):
     def close(self) -> None:
         """Close the file, its contents safely on disk."""
         if self._file is not None:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with file:
+                os.fsync(file.fileno())
 
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:

@@ -215,12 +215,14 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
 
 
 def _adapted(tensor: Tensor, shape: torch.Size) -> Tensor | None:
-    """`tensor` for `shape`: as it is, with its input channels repeated and scaled, or None when it does not fit."""
+    """`tensor` for `shape`: as it is, with its input channels added up or repeated, or None when it does not fit."""
     if tensor.shape == shape:
         return tensor
     same_but_channels = tensor.ndim == 4 and tensor.shape[:1] + tensor.shape[2:] == shape[:1] + shape[2:]
     if not same_but_channels or tensor.shape[1] != 3:
         return None
+    if shape[1] == 1:  # a grey image is then seen as its copy in three colours would be
+        return tensor.sum(1, keepdim=True)
     # Repeated channels keep the size of the output when their weights shrink with their number.
     repeated = tensor.repeat(1, math.ceil(shape[1] / 3), 1, 1)[:, : shape[1]]
     return repeated * (3 / shape[1])

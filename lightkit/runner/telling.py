@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from torch import Tensor
 
 import lightkit.device.watching.usage as usage
 import lightkit.trainer.summary as summary
 from lightkit.build import Components
+from lightkit.common.shards import is_shard
 from lightkit.config import public
 from lightkit.loggers import Logger
 from lightkit.trainer import State
@@ -35,7 +37,10 @@ def introduce(
     facts = dict(parts.data.describe())
     splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
     logger.message(f"run     {cfg.name} in {folder}")
-    logger.message(f"data    {facts['task']}, input {facts['input']}, {splits}")
+    kind, classes = f"{facts['task']}, input {facts['input']}", parts.data.info.num_classes
+    if parts.data.info.task == "custom":
+        kind = "samples of their own kind" + (f", {classes} classes" if classes else "")
+    logger.message(f"data    {kind}, {splits}")
     logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
     parts.engine.notes.hand_to(logger.message)
     for line in [*([f"resumed at step {step}"] if step else []), *notes]:
@@ -48,10 +53,16 @@ def _show_inputs(parts: Components, logger: Logger, *, images: int, graph: bool)
     """Training images and the graph of the model, where asked for."""
     if not images and not graph:
         return
-    x = next(iter(parts.data.train.epoch(0)))[0]
+    batch = next(iter(parts.data.train.epoch(0)))
+    x = batch[0] if isinstance(batch, (tuple, list)) else batch
+    if not isinstance(x, Tensor):
+        logger.message("logger.tensorboard: neither images nor a graph, as the inputs are no tensors")
+        return
     if images and x.ndim == 4:
         logger.images("train/images", x[:images], step=0)
-    if graph:
+    if graph and any(map(is_shard, parts.model.parameters())):  # all processes would have to compute it, at once
+        logger.message("logger.tensorboard.graph: not drawn, as each process holds a part of the model only")
+    elif graph:
         logger.graph(parts.model, parts.engine.move(x[:1]))
 
 
@@ -92,6 +103,7 @@ def conclude(
 def _title(cfg: DictConfig, state: State, *, tested: bool) -> str:
     monitor = cfg.metrics.monitor
     best = "" if state.best_value is None else f"; best {monitor} {state.best_value:.4g} at step {state.best_step}"
-    weights = "the best" if cfg.trainer.test == "best" and cfg.checkpoint.enabled else "the last"
+    kept = cfg.checkpoint.enabled and cfg.checkpoint.keep_best > 0 and state.best_step is not None
+    weights = "the best" if cfg.trainer.test == "best" and kept else "the last"
     steps = f"{state.step} step{'s' * (state.step != 1)}"
     return f"result after {steps}{best}" + (f"; tested with {weights} weights" if tested else "")

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.build import Components
-from lightkit.build.origin import scaling_note
+from lightkit.build.origin import notes_on_base
 from lightkit.build.phases import build_plan_of, build_tuning, phases_of
 from lightkit.common.shards import is_shard
 from lightkit.finetune.proof.plan import Plan
@@ -59,8 +59,7 @@ class Tuned:
         report, prepared = self._parts.made.report, self._parts.made.prepared
         if report is not None:
             self._logger.message(f"weights {report.source}: {report.summary()}")
-            note = scaling_note(self._cfg, len(self._parts.data.rows["train"]))
-            for line in [*report.text().splitlines(), *([note] if note else [])]:
+            for line in [*report.text().splitlines(), *notes_on_base(self._cfg, self._parts.data)]:
                 self._logger.message(line)
         if prepared is not None and not self._resumed and _frozen_without_weights(self._parts, self._cfg):
             self._logger.message("no pretrained weights are given: what is frozen stays as it was drawn")

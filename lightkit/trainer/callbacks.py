@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Base of all callbacks: every hook does nothing. Only overridden `on_step` hooks cost anything."""
+    """Base of all callbacks: every hook does nothing. Only overridden `on_step` hooks cost anything.
+
+    A hook may read `trainer.model`, `trainer.optimizer` and `trainer.state`, log with `trainer.log({"extra/x": 1.0})`,
+    and end training with `trainer.stop("reason")`. Name the subclass in the configuration:
+    `trainer.callbacks.norms._target_: my_project.Norms`.
+    """
 
     def on_fit_start(self, trainer: Trainer) -> None:
         """Before the first step, after a checkpoint was loaded."""

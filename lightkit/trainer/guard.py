@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import is_shard
 from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.nonfinite import bad_parameter, first_bad
 
 if TYPE_CHECKING:
     from lightkit.trainer.loop import Trainer
@@ -51,7 +51,7 @@ class Guard:
         """Whether training may go on with this loss, as far as can be said without waiting."""
         if self._sum is None:
             return self._agree(math.isfinite(loss.item()))
-        self._sum += loss.detach()
+        self._sum += loss.detach().reshape(())  # of shape (1,) too, as `item` takes it
         return True
 
     def settled(self) -> bool:
@@ -244,62 +244,3 @@ def copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: copied(item) for name, item in value.items()}
     return type(value)(copied(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def first_bad(trainer: Trainer, batch: Any, position: int) -> str:
-    """The first tensor that is not finite: a parameter, an input, or a module's output in the order of computation."""
-    for name, parameter in trainer.engine.unwrap(trainer.model).named_parameters():
-        if not torch.isfinite(parameter).all():
-            return f"parameter {name} is not finite"
-    for index, tensor in enumerate(_tensors(batch)):
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            return f"tensor {index} of the batch is not finite"
-    return _first_output(trainer, batch, position)
-
-
-def bad_parameter(model: nn.Module) -> str | None:
-    """Name of the first trained parameter that is not finite; the whole model costs one wait for the device."""
-    trained = [(name, weight.detach()) for name, weight in model.named_parameters() if weight.requires_grad]
-    sums = [weight.sum() for _, weight in trained]
-    if not trained or bool(torch.isfinite(sum(map(_everywhere, sums), start=torch.zeros(())))):
-        return None
-    return next((name for name, weight in trained if not torch.isfinite(_everywhere(weight)).all()), None)
-
-
-def _everywhere(value: Tensor) -> Tensor:
-    """A tensor of which each process may hold a part; then all of them ask."""
-    found: Tensor = value.full_tensor() if is_shard(value) else value  # type: ignore[attr-defined]
-    return found
-
-
-def _first_output(trainer: Trainer, batch: Any, position: int) -> str:
-    bad: list[str] = []
-
-    def look(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if any(t.is_floating_point() and not torch.isfinite(t).all() for t in _tensors(output)):
-                bad.append(name)
-
-        return hook
-
-    model = trainer.engine.unwrap(trainer.model)  # compiled code would not call the hooks
-    hooks = [part.register_forward_hook(look(name or "the model")) for name, part in model.named_modules()]
-    try:
-        trainer.engine.seed(trainer.state.epoch, position)
-        with torch.no_grad(), trainer.engine.autocast():
-            trainer.task.step(model, batch, trainer.criterion)
-    finally:
-        for handle in hooks:
-            handle.remove()
-    return f"the output of {bad[0]} is the first that is not finite" if bad else "the model's outputs are finite"
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)

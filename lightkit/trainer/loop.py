@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from time import perf_counter
 from typing import Any
@@ -110,6 +110,17 @@ class Trainer:
         """End training after the step under way."""
         self.state.stop_reason = reason
 
+    def log(self, values: Mapping[str, float]) -> None:
+        """Log values of a callback's own with this step: a row of `metrics.jsonl`, and curves in TensorBoard.
+
+        They are part of the run like its own values: after a resume no row is missing and none is there twice. Call it
+        in `on_step`, `on_validation` or `on_epoch`, in every process; `on_fit_start` comes again with each resume.
+
+        Args:
+            values: Numbers by name, such as `extra/weight_norm`; a tensor of one element will do.
+        """
+        self._report.values({name: float(value) for name, value in values.items()})
+
     def fit(self) -> State:
         """Train from where the state stands to the end.
 
@@ -197,6 +208,7 @@ class Trainer:
             step = self.task.step(self.model, batch, self.criterion)
         self._loss, self._own = step.loss, own
         if not self.guard.passes(step.loss):
+            self.engine.waste(step.loss)
             self.guard.refuse(self, batch, position)
             return False
         self.engine.backward(step.loss if share == 1.0 else step.loss * share)

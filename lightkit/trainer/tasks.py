@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.errors import UserError
+
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -53,9 +55,22 @@ class Supervised(Task):
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
         """Loss and metric inputs of a batch `(x, y)`; see `Task.step`."""
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise UserError(
+                "the samples are no pairs of an input and a target",
+                key="trainer.task",
+                received=_kind(batch),
+                fix="a task of your own takes them apart: trainer.task._target_=my_module.MyTask",
+            )
         x, y = batch
         output = fit_shape(model(x), y)
         return Step(criterion(output, y), output, y)
+
+
+def _kind(batch: Any) -> str:
+    if isinstance(batch, dict):
+        return f"dict of {', '.join(map(str, batch))}"
+    return f"{type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
 
 
 def fit_shape(output: Tensor, target: Tensor) -> Tensor:

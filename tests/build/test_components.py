@@ -199,7 +199,7 @@ def test_the_model_is_a_function_of_the_seed(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model: .*(not a network|not of the kind)[\s\S]*torch\.nn\.Module"):
+    with pytest.raises(UserError, match=r"model: .*(not a network|cannot be used here)[\s\S]*torch\.nn\.Module"):
         built(tmp_path, "model=custom", "model._target_=lightkit.trainer.tasks.Supervised")
 
 

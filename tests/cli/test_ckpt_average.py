@@ -63,7 +63,7 @@ def test_statistics_of_norm_layers_get_a_note(cli: Cli, project: Path, runs: lis
     name = next(name for name in state if name.endswith("running_mean"))
     torch.save(state | {name: state[name] + 1}, "moved.pt")
     done = cli("ckpt", "average", "run1", "moved.pt", "y.pt")
-    assert "note: 1 running means and variances of norm layers were averaged too" in done.out
+    assert "note: 1 running means and variances of norm layers were averaged too, and may not" in done.out
 
 
 def test_lora_is_merged_before(cli: Cli, project: Path) -> None:

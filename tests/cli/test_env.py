@@ -109,6 +109,14 @@ def test_versions_of_cudnn(number: int | None, text: str | None) -> None:
     assert about._cudnn(Cudnn) == text
 
 
+def test_version_of_nccl() -> None:
+    class Nccl:
+        version = staticmethod(lambda: (2, 28, 3))
+
+    assert about._nccl(Nccl) == "2.28.3"
+    assert about._nccl(object()) is None, "a build without it"
+
+
 def test_cuda_says_which_gpus_its_devices_are(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

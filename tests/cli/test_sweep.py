@@ -51,13 +51,15 @@ def test_one_process_per_job_in_folders_named_by_what_differs(cli: Cli, job: typ
     assert done.out.count("0.5000") == 4
 
 
-def test_failures_are_told_and_the_rest_goes_on(cli: Cli, job: type[Job]) -> None:
-    job.codes["seed=1"] = 3
+@pytest.mark.parametrize(("ended", "status"), [(3, 3), (-9, 137)])
+def test_failures_are_told_and_the_rest_goes_on(cli: Cli, job: type[Job], ended: int, status: int) -> None:
+    job.codes["seed=1"] = ended
     done = cli("train", "--multirun", "seed=0,1,2")
-    assert done.code == 3
+    assert done.code == status
     assert len(job.started) == 3
-    assert "failed (3)" in done.out
+    assert f"failed ({ended})" in done.out
     assert "1 of 3 jobs did not end well" in done.err
+    assert "the same command and  resume=auto hydra.sweep.dir=" in done.out
 
 
 def test_a_stopped_job_stops_the_sweep(cli: Cli, job: type[Job]) -> None:

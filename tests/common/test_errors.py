@@ -35,6 +35,9 @@ def test_many_choices_are_cut_and_counted() -> None:
     assert "name19" in text
     assert "name20" not in text
     assert "30 in all" in text
+    text = str(UserError("wrong", choices=[f"name{i}" for i in range(300)], received="name299"))
+    assert "choices:  300 in all (nearest: name299, " in text
+    assert "name0" not in text
 
 
 def test_several_problems_are_one_report() -> None:

@@ -363,9 +363,9 @@ class Animal:
 
 def test_the_wrong_kind_is_refused_before_it_is_called(toy: Path, write: Write) -> None:
     write("kinds.py", "from pathlib import Path\n\n\nclass Loud:\n    def __init__(self): Path('canary').touch()\n")
-    with pytest.raises(UserError, match=r"(?s)model: kinds.Loud is not of the kind.*expected: .*Animal.*kinds.Loud"):
+    with pytest.raises(UserError, match=r"(?s)model: kinds.Loud cannot be used here.*expected: .*Animal.*kinds.Loud"):
         instantiate({"_target_": "kinds.Loud"}, key="model", expected=Animal)
-    with pytest.raises(UserError, match=r"model: toy.anything is not of the kind that is built here"):
+    with pytest.raises(UserError, match=r"model: toy.anything cannot be used here: it is of another kind"):
         instantiate({"_target_": "toy.anything"}, key="model", expected=Animal)
     assert instantiate({"_target_": "toy.anything"}, key="model", expected=dict) == {}
     with pytest.raises(UserError, match=r"expected: torch.nn.Module\n"):

@@ -138,6 +138,8 @@ def test_sizes_the_data_set_has_not_got(toy: Path, write: Write) -> None:
     )
     with pytest.raises(UserError, match=text):
         instantiate({"_target_": "lm.LM"}, key="model", **sizes)
+    with pytest.raises(UserError, match=r"an attribute `classes` of the data set.*or loss\.num_classes=VALUE"):
+        instantiate({"_target_": "torchmetrics.classification.MulticlassF1Score"}, key="loss", task="custom")
     given = {"_target_": "lm.LM", "vocab_size": 3, "context_length": 2}
     assert instantiate(given, key="model", **sizes).dim == 1
     assert instantiate({"_target_": "lm.LM", "_args_": [1, 2]}, key="model", **sizes).dim == 1

@@ -51,6 +51,9 @@ def test_splits_can_be_left_out() -> None:
     [
         (Rows([(X, 0), (X, 2), (X, 1)]), "multiclass", (2, 3), 3),
         (Rows([(X, 0)] * 3, classes=["a", "b"]), "multiclass", (2, 3), 2),
+        (Rows([(X, 0)] * 3, classes=4), "multiclass", (2, 3), 4),
+        (Rows([{"x": X, "y": 0}] * 3), "custom", (), 0),
+        (Rows([{"x": X, "y": 0}] * 3, classes=["a", "b"]), "custom", (), 2),
         (Rows([(X, 0)] * 3, targets=[0, 4, 0]), "multiclass", (2, 3), 5),
         (Rows([(X.numpy(), np.int64(1))] * 3), "multiclass", (2, 3), 2),
         (Rows([(X, 0.5)] * 3), "regression", (2, 3), 1),

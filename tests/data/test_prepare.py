@@ -88,7 +88,7 @@ def test_sample_by_sample_data_is_scaled_alike() -> None:
 def test_state_round_trip() -> None:
     scaling = fit("standard", [torch.randn(9, 3)])
     assert scaling is not None
-    copy = Normalizer.from_state(scaling.state_dict())
+    copy = Normalizer(**scaling.state_dict())
     x = torch.randn(4, 3)
     assert torch.equal(scaling(x), copy(x))
     assert fit("none", []) is None

@@ -153,6 +153,14 @@ def test_recorded_kernels_hand_out_copies(monkeypatch):
     assert begun == [1, 1]
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_the_first_window_of_batches_has_begun_before_its_first_batch(monkeypatch, graphs):
+    begun: list[int] = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(1))
+    compiled(network(), graphs=graphs)
+    assert len(begun) == graphs
+
+
 @pytest.mark.parametrize(
     ("switches", "device", "deterministic", "options"),
     [
@@ -168,6 +176,7 @@ def test_recorded_kernels_hand_out_copies(monkeypatch):
 def test_the_way_that_is_asked_for(monkeypatch, switches, device, deterministic, options):
     monkeypatch.setattr(compiling, "BACKEND", "inductor")
     asked: list[dict] = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
     monkeypatch.setattr(torch, "compile", lambda model, **options: asked.append(options) or model)
     compiler = make_compiler(switches, device, deterministic=deterministic, tell=print)
     wrapped = compiler.wrap(network())

@@ -31,6 +31,19 @@ def test_the_default_is_the_plain_cpu():
     assert engine.describe().endswith("fp32")
 
 
+def test_the_gpu_of_the_run_is_that_of_whoever_asks_for_none(monkeypatch):
+    class Seen(Exception):
+        pass
+
+    def seen(device):
+        raise Seen(str(device))
+
+    monkeypatch.setattr("lightkit.device.engine.located", lambda name, gpus: (torch.device(name), []))
+    monkeypatch.setattr(torch.cuda, "set_device", seen)
+    with pytest.raises(Seen, match="cuda:1"):
+        Engine("cuda:1")
+
+
 def test_options_reach_their_parts():
     engine = Engine("cpu", precision="bf16", parallel="dp", deterministic=True, threads=1, clip_norm=1.0)
     assert engine.describe().endswith("1 thread, bf16, DataParallel over 1")

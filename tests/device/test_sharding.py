@@ -102,6 +102,15 @@ def test_two_processes_with_a_part_each(tmp_path: Path) -> None:
             assert engine.skipped() == 1
             assert not any(torch.equal(part(p), own) for p, own in zip(model.parameters(), kept) if own.numel())
 
+            with engine.accumulating(network, True):
+                engine.backward(network(x).sum())
+            with engine.accumulating(network, False):
+                engine.waste(network(x).sum() * torch.nan)
+            engine.discard(optimizer)
+            engine.backward(network(x).sum() * 0.0)
+            assert not any(part(parameter.grad).any() for parameter in model.parameters()), "of a window given up"
+            engine.discard(optimizer)
+
             assert engine.implementation(model, "SGD") == {"foreach": True}
             with pytest.raises(UserError, match=r"device\.optimizer: PyTorch has no kernel of SGD(.|\n)*foreach, loop"):
                 arguments("fused", model, engine.device, kind="SGD")

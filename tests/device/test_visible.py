@@ -63,6 +63,11 @@ def test_the_gpus_that_are_asked_for(wanted, expected):
     assert machine.closed
 
 
+def test_a_gpu_that_does_not_tell_its_memory_is_taken_last():
+    show_only("auto:3", look=lambda: Machine(used=(100, 30_000, None, 5)))
+    assert shown() == "3,0,1"
+
+
 @pytest.mark.parametrize(
     ("before", "wanted", "expected"),
     [

@@ -70,7 +70,7 @@ REFUSED: dict[str, tuple[str, str, list[str], list[str]]] = {
         "cnn",
         "prefix",
         [],
-        ["finetune.prefix.match: this matches no module", "'@attention'"],
+        ["finetune.prefix.match: this matches no module", "'@attention'", "finetune=lora"],
     ),
     "prompt without attention": ("cnn", "prompt", [], ["finetune.prefix.match", "stages.0", "by attention"]),
     "label": ("cnn", "freeze", ["finetune.freeze=['@boddy']"], ["there is no such label", "'@boddy'", "@body"]),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightkit.build import build
-from lightkit.build.origin import check_vocabulary, run_of, scaling_note, scaling_of_base
+from lightkit.build.origin import check_vocabulary, notes_on_base, run_of, scaling_note, scaling_of_base
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.data import DataInfo
@@ -204,3 +204,27 @@ def test_a_scaling_is_for_inputs_of_its_shape(shift: tuple[int, ...], shape: tup
     else:
         with pytest.raises(UserError, match="this scaling is for inputs of another shape"):
             normalizer.suited(shape)
+
+
+@pytest.mark.parametrize(
+    ("classes", "keys", "kept", "said"),
+    [
+        ("[2,3]", (), False, "the classes of the base are 0, 1, not 2, 3: its output layer starts anew"),
+        ("[2,3]", ("finetune.head.replace=never",), True, "its output layer stays, as finetune.head.replace=never"),
+        ("[0,1]", (), True, ""),
+    ],
+)
+def test_the_outputs_of_other_classes_start_anew(
+    tmp_path: Path, classes: str, keys: tuple[str, ...], kept: bool, said: str
+) -> None:
+    digits = ("data=digits", "model=mlp", "model.hidden=[4]")
+    base = run(tmp_path / "base", *SHORT, *digits, "data.dataset.classes=[0,1]")
+    cfg = compose(
+        [*digits, f"data.dataset.classes={classes}", "finetune=full", f"finetune.weights.path={base}", *keys]
+    ).cfg
+    parts = build(cfg, tmp_path / "new")
+    with closing(parts.data):
+        report = parts.made.report
+        assert report is not None
+        assert (len(report.left) == 0) == kept
+        assert said in "\n".join(notes_on_base(cfg, parts.data))

@@ -186,6 +186,16 @@ def test_what_was_said_is_kept_on_the_terminal(terminal):
         assert part in text
 
 
+def test_the_title_of_a_narrow_table_has_the_width_of_the_terminal(terminal):
+    terminal.resize(80)
+    logger = ConsoleLogger(stream=terminal.stream)
+    logger.progress(progress())
+    title = "result after 80 steps; best val/accuracy 0.9722 at step 80"
+    logger.table(title, ["value", ""], [["a", 0.5]])
+    logger.close()
+    assert title in bare(terminal.text())
+
+
 @pytest.mark.parametrize("then", ["message", "table", "close", "progress"])
 def test_after_a_resize_nothing_is_wider_than_the_terminal(terminal, then):
     logger = ConsoleLogger(stream=terminal.stream)

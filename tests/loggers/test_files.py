@@ -53,6 +53,21 @@ def test_rows_are_forced_to_the_disk_also_after_the_file_was_closed(tmp_path, mo
     assert synced == [str(tmp_path / "metrics.jsonl"), str(tmp_path)]
 
 
+def test_a_full_disk_leaves_no_file_open(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    logger = JsonlLogger(tmp_path / "metrics.jsonl")
+    logger.scalars({"x": 1.0}, step=1, epoch=0)
+    file = logger._file
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        logger.close()
+    assert file is not None
+    assert file.closed
+    logger.close()
+
+
 def test_resume_drops_what_is_written_again_and_a_torn_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(path)

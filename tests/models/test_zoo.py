@@ -168,6 +168,14 @@ def test_a_missing_package(make, package, monkeypatch):
         make("resnet18", 5)
 
 
+def test_a_grey_image_is_seen_as_in_three_colours():
+    weight, image = torch.randn(4, 3, 3, 3), torch.randn(2, 1, 5, 5)
+    grey = zoo._adapted(weight, torch.Size((4, 1, 3, 3)))
+    assert grey is not None
+    expected = torch.nn.functional.conv2d(image.expand(-1, 3, -1, -1), weight)
+    torch.testing.assert_close(torch.nn.functional.conv2d(image, grey), expected)
+
+
 def test_a_model_without_convolution_keeps_its_channels():
     with pytest.raises(UserError, match="no convolution to adapt"):
         zoo._set_channels(torch.nn.Linear(2, 2), 1)

@@ -98,7 +98,7 @@ def test_a_run_ends_with_what_to_try(
     run(tmp_path, slowly=False)
     lines = capsys.readouterr().out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("machine "))
-    assert "of the training time went by without a batch" in lines[at]
+    assert "of the training time was spent waiting for a batch" in lines[at]
     assert lines[-1] == f"folder  {tmp_path}"
 
 

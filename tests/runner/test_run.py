@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
+from lightkit.loggers import Logger
 from lightkit.loggers.files import read_jsonl
-from lightkit.runner import Runner
-from lightkit.trainer import Callback
+from lightkit.runner import Runner, telling
+from lightkit.trainer import Callback, State
 
 QUICK = [
     "data=wine",
@@ -42,6 +45,16 @@ class KillAt(Callback):
     def on_step(self, trainer: Any) -> None:
         if trainer.state.step == self.step_number:
             raise RuntimeError("killed")
+
+
+class Telling(Callback):
+    """Logs values of its own."""
+
+    def on_step(self, trainer: Any) -> None:
+        trainer.log({"own/step": torch.tensor(1.0)})
+
+    def on_epoch(self, trainer: Any, values: dict[str, float]) -> None:
+        trainer.log({"own/loss": 2 * values["train/loss"]})
 
 
 def comparable(folder: Path) -> list[dict[str, Any]]:
@@ -103,6 +116,7 @@ def test_another_seed_gives_another_run_on_the_same_split(tmp_path: Path) -> Non
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Here with the crash seen from outside; tests/resume has the kinds of runs and the moments."""
     options = ["checkpoint.every_steps=2", "trainer.epochs=4", "model.dropout=0.3", "trainer.accumulate=2"]
+    options.append("++trainer.callbacks.tell={_target_: tests.runner.test_run.Telling}")
     runner(tmp_path / "whole", *options).run()
     kill = ["++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 8}"]
     with pytest.raises(RuntimeError, match="killed"):
@@ -111,6 +125,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     resumed = load_run(tmp_path / "cut", ["~trainer.callbacks.kill"])
     Runner(resumed.cfg, tmp_path / "cut").run(resume=True)
     assert comparable(tmp_path / "cut") == comparable(tmp_path / "whole")
+    assert sum("own/loss" in row for row in comparable(tmp_path / "cut")) == 4
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
@@ -153,6 +168,50 @@ def test_without_checkpoints_the_last_weights_are_tested(tmp_path: Path) -> None
     result = runner(tmp_path / "run", "checkpoint=none").run()
     assert result["test"]
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_inputs_that_cannot_be_shown_are_told() -> None:
+    class Part(nn.Linear):
+        """A model of which other processes hold the rest."""
+
+        def parameters(self, recurse: bool = True) -> Any:
+            return iter([SimpleNamespace(full_tensor=None)])
+
+    class Told(Logger):
+        def __init__(self) -> None:
+            self.lines: list[str] = []
+
+        def message(self, text: str) -> None:
+            self.lines.append(text)
+
+        def graph(self, model: Any, example: Any) -> None:
+            raise AssertionError
+
+    for batch, why in (({"a": torch.ones(2)}, "no tensors"), ((torch.ones(2, 2), torch.ones(2)), "holds a part")):
+        train = SimpleNamespace(epoch=lambda number, batch=batch: iter([batch]))
+        parts: Any = SimpleNamespace(data=SimpleNamespace(train=train), model=Part(2, 2))
+        logger = Told()
+        telling._show_inputs(parts, logger, images=4, graph=True)
+        assert len(logger.lines) == 1
+        assert why in logger.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "best_step", "expected"),
+    [
+        ([], 3, "the best"),
+        (["trainer.test=last"], 3, "the last"),
+        (["checkpoint=none"], 3, "the last"),
+        (["checkpoint.keep_best=0"], 3, "the last"),
+        ([], None, "the last"),
+    ],
+)
+def test_the_closing_table_says_which_weights_were_tested(
+    overrides: list[str], best_step: int | None, expected: str
+) -> None:
+    cfg = compose(["data=wine", *overrides]).cfg
+    title = telling._title(cfg, State(step=5, best_step=best_step), tested=True)
+    assert title == f"result after 5 steps; tested with {expected} weights"
 
 
 @pytest.mark.parametrize(

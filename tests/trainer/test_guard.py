@@ -13,7 +13,8 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.plain import to_plain
 from lightkit.common.errors import UserError
 from lightkit.trainer import Step, Supervised
-from lightkit.trainer.guard import Guard, Kept, RollbackGuard, SkipGuard, bad_parameter, copied
+from lightkit.trainer.guard import Guard, Kept, RollbackGuard, SkipGuard, copied
+from lightkit.trainer.nonfinite import bad_parameter
 from tests.trainer.parts import CPU, network, trainer
 
 NAN, INF = float("nan"), float("inf")

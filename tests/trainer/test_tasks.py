@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from lightkit.common.errors import UserError
 from lightkit.trainer import Supervised, Task
 from lightkit.trainer.tasks import fit_shape
 
@@ -27,3 +28,12 @@ def test_class_numbers_are_no_floats() -> None:
 def test_the_base_says_what_is_missing() -> None:
     with pytest.raises(NotImplementedError):
         Task().step(nn.Identity(), None, nn.MSELoss())
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [({"x": 1, "y": 2}, "dict of x, y"), ((1, 2, 3), "tuple of 3"), (torch.zeros(2, 4), "Tensor")],
+)
+def test_samples_that_are_no_pairs_want_a_task(batch: object, said: str) -> None:
+    with pytest.raises(UserError, match=rf"(?s)no pairs of an input and a target.*{said}.*trainer\.task\._target_="):
+        Supervised().step(nn.Identity(), batch, nn.MSELoss())

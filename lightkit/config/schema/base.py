@@ -23,7 +23,7 @@ class Target:
     """A node that names a class or function to build; the other keys are its arguments."""
 
     _target_: str
-    """Dotted path of a class or function, such as `torch.optim.SGD`."""
+    """Dotted path of a class or function: `package.module.Name`."""
 
 
 @dataclass

@@ -32,8 +32,9 @@ class WeightsConfig:
     """`exact`: the file and the model have the same tensors; `complete`: every tensor of the model gets its weights,
     what else is in the file is left out; `matching`: what fits is taken. The head is apart from that."""
     head: Literal["keep", "reset", "refuse"] = "keep"
-    """The output layer in the file: `keep` takes it where it fits and starts a new one where it does not, `reset`
-    starts a new one in any case, `refuse` does not train with one that does not fit."""
+    """The output layer in the file: `keep` takes it where it fits, and starts a new one where it does not or where the
+    file is that of a run with other classes; `reset` starts a new one in any case; `refuse` does not train with one
+    that does not fit."""
     trust: bool = False
     """Open a pickle of Python objects, which runs the code in it: only for files whose origin is known."""
 
@@ -45,7 +46,8 @@ class HeadConfig:
     name: Optional[str] = None
     """Its path in the model, or that of a part that ends in it (`classifier`); null finds it."""
     replace: Literal["never", "auto", "always"] = "auto"
-    """Put a new one in its place: `auto` when its outputs are not as many as the data asks for."""
+    """Put a new one in its place: `auto` when its outputs are not as many as the data asks for; `never` also keeps that
+    of a base with other classes."""
     init: Literal["default", "zeros", "normal"] = "default"
     """How a new one starts: as PyTorch starts such a layer, at zero, or normal with standard deviation 0.01."""
     lr: Optional[float] = None

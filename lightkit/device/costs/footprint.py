@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lightkit.common.nesting import tensors
 from lightkit.device.recompute import recompute, recomputes
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -37,20 +38,9 @@ class Origin:
 def bytes_of(value: Any) -> int:
     """Bytes of the tensors of a nesting; what several share counts once."""
     seen: dict[int, int] = {}
-    for tensor in _tensors(value):
+    for tensor in tensors(value):
         seen[id(tensor)] = tensor.numel() * tensor.element_size()
     return sum(seen.values())
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def enlarged(batch: Any, samples: int, size: int) -> Any:

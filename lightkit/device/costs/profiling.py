@@ -171,7 +171,8 @@ class Recorder:
         except _FAILURES as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             self._tell(f"profile not all of it could be recorded: {reason}")
-            self._profile, self.spans.traced = None, False
+            with suppress(*_FAILURES):  # one that goes on would take time and memory to the end of the run
+                self._stop()
 
     def _start(self, step: int) -> None:
         """Begin with the warm-up, or with the steps themselves where there is none."""

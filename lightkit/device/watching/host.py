@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lightkit.common.processors import usable_cpus
+
 _GIB, _MB = 2**30, 1e6
 _CGROUP = Path("/sys/fs/cgroup")
 """Where a container finds its limits."""
@@ -104,11 +106,6 @@ def _rates(before: Mapping[str, float], now: Mapping[str, float], passed: float)
     if grown.get("cpu_all"):
         values["cpu_machine_percent"] = 100 * grown["cpu_busy"] / grown["cpu_all"]
     return values
-
-
-def usable_cpus() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine_memory() -> tuple[int | None, int | None]:

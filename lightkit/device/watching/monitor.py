@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Protocol
 
 from lightkit.common.errors import UserError
+from lightkit.common.processors import usable_cpus
 from lightkit.device.watching.gpus import SLOWED, GpuFacts, GpuSample, Source, computing_on
-from lightkit.device.watching.host import Host, usable_cpus
+from lightkit.device.watching.host import Host
 from lightkit.device.watching.nvml import preload
 from lightkit.device.watching.sources import open_source
 from lightkit.device.watching.tally import GpuTally, HostTally, Totals

@@ -88,7 +88,6 @@ class GpuTally:
     _memory: float | None = None
     _temperature: float | None = None
     _before: GpuSample | None = None
-    _counter: float | None = None
 
     def add(self, sample: GpuSample, *, seconds: float) -> None:
         """Count a sample.

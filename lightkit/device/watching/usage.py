@@ -170,7 +170,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     found = result.get("bound")
     if found is None:
         return []
-    waited = f"{100 * result['data_wait']:.0f} % of the training time went by without a batch"
+    waited = f"{100 * result['data_wait']:.0f} % of the training time was spent waiting for a batch"
     told = [f"{_BOUND[found]}: {waited}", *map(_gpu_line, result["gpus"]), _cpu_line(result)]
     if result["energy_kwh"] is not None and len(result["gpus"]) > 1:
         told.append(f"{result['energy_kwh']:.3g} kWh in all")

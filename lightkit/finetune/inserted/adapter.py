@@ -238,10 +238,11 @@ def _site(path: str, host: nn.Module, *, width: int | None, reduction: int, para
     inputs = input_width(host) if parallel else outputs
     if inputs is None or outputs is None:
         raise UserError(
-            f"the width of {path} cannot be told, as there is no layer in it",
+            f"{path} has no layer in it, so its width is unknown",
             key=f"{key}.match",
             expected="a module with a linear layer, a convolution, an attention or a norm",
             received=type(host).__name__,
+            fix="match the blocks and nothing inside of them; * stands for dots too: `blocks.?`, `re:^blocks\\.\\d+$`",
         )
     return _Site(path, host, (inputs, _bottleneck(path, outputs, width, reduction, key), outputs))
 

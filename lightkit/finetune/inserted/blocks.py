@@ -27,14 +27,15 @@ def blocks(model: nn.Module) -> list[str]:
     A block is an element of a list or sequence of modules and holds at least two linear layers or convolutions. Its
     class stands there more than once, or it has an attention of its own: layers of `nn.TransformerEncoder`, blocks of
     lightkit, torchvision and timm. Of blocks within blocks (stages) the innermost count. A network without such blocks
-    may have sequences in a sequence, as the stages of lightkit's CNN, or equal modules side by side in any module.
+    may have sequences in a sequence, as the stages of lightkit's CNN, or equal modules side by side in any module, or
+    a list of modules of one class that hold a single layer each, and more (convolution, norm, activation).
 
     Args:
         model: The network.
     """
     children = list(_elements(model, CONTAINERS))
     found = _siblings(children) or _classmates(children) or _sequences(children)
-    return _innermost(found or _siblings(list(_elements(model, (nn.Module,)))))
+    return _innermost(found or _siblings(list(_elements(model, (nn.Module,)))) or _single_layers(children))
 
 
 def sublayers(block: nn.Module) -> tuple[list[str], str | None]:
@@ -98,6 +99,17 @@ def _sequences(children: list[_Child]) -> list[_Child]:
     ]
     repeated = Counter(parent_of(path) for path, _ in found)
     return [(path, module) for path, module in found if repeated[parent_of(path)] > 1]
+
+
+def _single_layers(children: list[_Child]) -> list[_Child]:
+    """Elements of a class that some list has twice, and that hold one layer and something more."""
+    found = [
+        (path, module)
+        for path, module in children
+        if type(module) not in CONTAINERS and _layers(module) == 1 and len(list(module.children())) > 1
+    ]
+    together = Counter((parent_of(path), type(module)) for path, module in found)
+    return [(path, module) for path, module in found if together[parent_of(path), type(module)] > 1]
 
 
 def _of_several_layers(children: list[_Child]) -> list[_Child]:

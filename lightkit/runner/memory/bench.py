@@ -77,6 +77,7 @@ class Bench:
         """
         if self.parts.engine.compiles:
             torch.compiler.reset()  # else a second size is compiled for any size, which the run itself does not do
+            self.parts.engine.compiler.next_step()  # which that has forgotten
         self.memory.release()
         self.memory.restart()
         loader, batch_bytes = self._loader(size, window)

@@ -168,6 +168,21 @@ def test_a_profiler_that_fails_costs_a_line(tmp_path: Path, monkeypatch: pytest.
     assert made.spans.seconds["forward"] > 0
 
 
+def test_a_profiler_that_fails_in_mid_window_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_self: Any) -> None:
+        raise RuntimeError("lost the device")
+
+    told: list[str] = []
+    made = recorder(tmp_path, 1, 0, 3, told=told)
+    monkeypatch.setattr(profile, "step", fail)
+    for step in range(3):
+        made.before_step(step)
+        made.after_step()
+    assert told == ["profile not all of it could be recorded: lost the device"]
+    assert not torch.autograd._profiler_enabled()
+    made.close()
+
+
 def test_a_folder_that_cannot_be_written_costs_a_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told: list[str] = []

@@ -168,13 +168,13 @@ def test_advice_with_the_numbers_behind_it(found: dict[str, Any], advice: list[s
 
 def test_lines_at_the_end_of_a_run() -> None:
     assert lines(using(0.31, utilisation=43.0)) == [
-        "machine data-bound: 31 % of the training time went by without a batch",
+        "machine data-bound: 31 % of the training time was spent waiting for a batch",
         "        GPU 0 NVIDIA H200: 43 % busy, at most 14.0 of 140.0 GiB, 212 W, 0.0412 kWh, up to 67 °C",
         "        16 CPUs 12 % busy, at most 5.2 GiB of memory",
         "advice  data.num_workers=2 (now 0): 16 CPUs 12 % busy",
     ]
     assert lines(using(0.0)) == [
-        "machine compute-bound: 0 % of the training time went by without a batch",
+        "machine compute-bound: 0 % of the training time was spent waiting for a batch",
         "        16 CPUs 12 % busy, at most 5.2 GiB of memory",
     ]
 

@@ -311,7 +311,7 @@ def test_blocks_that_cannot_be() -> None:
         inject_adapters(model, [])
     with pytest.raises(UserError, match="list is a list of modules"):
         inject_adapters(model, ["list"])
-    with pytest.raises(UserError, match="the width of act cannot be told"):
+    with pytest.raises(UserError, match="act has no layer in it, so its width is unknown"):
         inject_adapters(model, ["act"])
     with pytest.raises(UserError, match=r"no attention and feed-forward(.|\n)*kind=pfeiffer"):
         inject_adapters(model, ["fc"], kind="houlsby")
@@ -373,6 +373,18 @@ def test_blocks_are_found() -> None:
     transformer = nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
     assert blocks(transformer) == ["encoder.layers.0", "decoder.layers.0", "decoder.layers.1"]
     assert blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == []
+    assert blocks(nn.ModuleDict({"body": nn.ModuleList([ConvNorm(), ConvNorm()]), "one": ConvNorm()})) == [
+        "body.0",
+        "body.1",
+    ]
+
+
+class ConvNorm(nn.Module):
+    """One convolution and its norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(2, 2, 1), nn.BatchNorm1d(2)
 
 
 def test_blocks_of_torchvision_and_timm() -> None:
