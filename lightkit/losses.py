@@ -5,6 +5,8 @@ Shapes: B samples, C classes or labels, T positions, V vocabulary size, D featur
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -127,8 +129,9 @@ class SupervisedContrastive(nn.Module):
 
 
 def _check_range(value: float, name: str, *, low: float = 0.0, high: float = float("inf")) -> float:
-    if not low <= value <= high:
-        raise UserError("out of range", key=f"loss.{name}", expected=f"{low:g} to {high:g}", received=value)
+    if not low <= value <= high or value == math.inf:
+        expected = f"{low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}, and finite"
+        raise UserError("out of range", key=f"loss.{name}", expected=expected, received=value)
     return value
 
 

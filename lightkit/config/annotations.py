@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import types
 import typing
-from typing import Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal, Optional, Union
 
 
 class Built:
@@ -23,7 +23,8 @@ _PLAIN = {
     "Any": Any,
     "object": Any,
 }
-_LISTS = {"list", "List", "tuple", "Tuple", "Sequence", "MutableSequence"}
+_TUPLES = {"tuple", "Tuple"}
+_LISTS = {"list", "List", "Sequence", "MutableSequence", *_TUPLES}
 _DICTS = {"dict", "Dict", "Mapping", "MutableMapping"}
 _WORDS = {
     int: "a whole number",
@@ -76,9 +77,15 @@ def _from_subscript(node: ast.Subscript) -> Any:
     if name == "Annotated":
         return read_annotation(inner[0])
     if name in _LISTS:
-        kinds = {read_annotation(item) for item in inner if not _is_ellipsis(item)}
-        return list[kinds.pop()] if len(kinds) == 1 else list  # type: ignore[misc]
+        return _from_items(inner, fixed=name in _TUPLES)
     return dict if name in _DICTS else Any
+
+
+def _from_items(items: list[ast.expr], *, fixed: bool) -> Any:
+    """A list, of a certain length where it is a tuple; `tuple[int]` is often written for one of any length."""
+    kinds = {read_annotation(item) for item in items if not _is_ellipsis(item)}
+    kind: Any = list[kinds.pop()] if len(kinds) == 1 else list  # type: ignore[misc]
+    return Annotated[kind, len(items)] if fixed and len(items) > 1 and not any(map(_is_ellipsis, items)) else kind
 
 
 def _is_ellipsis(node: ast.expr) -> bool:
@@ -95,6 +102,8 @@ def fits(value: object, kind: Any) -> bool:
     if kind is Any:
         return True
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return fits(value, inner[0]) and isinstance(value, list) and len(value) == inner[1]
     if origin is Literal:
         return any(value == choice and type(value) is type(choice) for choice in inner)
     if origin in (Union, types.UnionType):
@@ -120,9 +129,19 @@ def _fits_scalar(value: object, kind: Any) -> bool:
     return kind is not Built
 
 
+def item_type(kind: Any) -> Any:
+    """Type of the items of a list; `Any` where nothing is known of them, or the type is another one."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Annotated, Union, types.UnionType):
+        return next((found for found in map(item_type, inner) if found is not Any), Any)
+    return inner[0] if origin is list and inner else Any
+
+
 def in_words(kind: Any) -> str:
     """The type as an error message says it."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return in_words(inner[0]).replace("a list", f"a list of {inner[1]}", 1)
     if origin is Literal:
         return "one of " + ", ".join("null" if choice is None else str(choice) for choice in inner)
     if origin in (Union, types.UnionType):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
@@ -22,6 +22,12 @@ EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
 EMPTY = {name: f"{name}=custom" for name in ("loss", "model", "optim", "scheduler")} | {"data.dataset": "data=custom"}
 """Options that set nothing, for a `_target_` of one's own."""
 HYDRA_KEYS = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
+_HYDRA_TYPES: dict[str, Any] = {
+    "_partial_": bool,
+    "_args_": list,
+    "_convert_": Literal["none", "partial", "object", "all"],
+    "_recursive_": bool,
+}
 _TORCH_SCHEDULES = "torch.optim.lr_scheduler."
 PROVIDED: dict[Key, tuple[str, ...]] = {
     ("model",): SIZES,
@@ -32,6 +38,8 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
 }
 """Arguments that the build fills in, by the node they are below."""
+_FILLED = {"params", "optimizer"}
+"""Those of them that a configuration cannot give."""
 
 
 def provided(key: Key) -> tuple[str, ...]:
@@ -48,6 +56,7 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
         own: Keys that lightkit reads itself and that are no arguments.
         report: Gets the problems.
     """
+    node = _usable(node, key, report)
     arguments = {name: value for name, value in node.items() if name not in own and name not in HYDRA_KEYS}
     if key == ("scheduler",) and str(node.get("_target_")).startswith(_TORCH_SCHEDULES):
         _inside_ours(node["_target_"], key, report)
@@ -60,6 +69,17 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
     for name, value in arguments.items():
         _nested(value, (*key, name), report)
     _nested(node.get("_args_"), (*key, "_args_"), report)
+
+
+def _usable(node: dict[str, Any], key: Key, report: Report) -> dict[str, Any]:
+    """The node without what Hydra's own keys can't be, which is reported."""
+    wrong = [name for name, kind in _HYDRA_TYPES.items() if name in node and not fits(node[name], kind)]
+    for name in [name for name in wrong if node[name] is not UNKNOWN]:
+        kind = _HYDRA_TYPES[name]
+        choices = choices_of(kind)
+        what, expected = ("not one of the choices", None) if choices else ("wrong type", in_words(kind))
+        report.add((*key, name), what, expected=expected, received=shown_value(node[name]), choices=choices)
+    return {name: UNKNOWN if name in wrong else value for name, value in node.items()}
 
 
 def _inside_ours(target: str, key: Key, report: Report) -> None:
@@ -88,7 +108,7 @@ def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | No
         return None
     if target is UNKNOWN:
         return None
-    if not isinstance(target, str) or not target.strip():
+    if not isinstance(target, str):
         report.add(place, "wrong type", expected="the dotted path of a class or function", received=target)
         return None
     if judge(target, report.trust) is not None:
@@ -114,6 +134,8 @@ def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | No
 def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signature, key: Key, report: Report) -> None:
     names, target = signature.names(), node["_target_"]
     meant = set()
+    for name in _FILLED.intersection(given, provided(key)):
+        report.add((*key, name), "this is filled in when the run is built", fix=f"remove it: ~{dotted((*key, name))}")
     for name in given if not signature.open else ():
         if name not in names:
             meant.add(_unknown_argument(name, names, target, key, report))
@@ -130,8 +152,9 @@ def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signatu
 def _unknown_argument(name: str, names: list[str], target: str, key: Key, report: Report) -> str | None:
     """Report an argument the target does not take; the one that was probably meant."""
     place, choices = (*key, name), [item for item in names if item not in ("params", "optimizer")]
+    special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
     left_over = _is_left_over(place, key, report)
-    close = [] if left_over else nearest(name, choices, count=1)
+    close = [] if left_over else nearest(name, [*special, *choices], count=1)
     fix = f"did you mean {dotted((*key, close[0]))}?" if close else f"remove it: ~{dotted(place)}"
     if left_over and dotted(key) in EMPTY:
         fix += f"; {EMPTY[dotted(key)]} starts without any"
@@ -159,5 +182,7 @@ def _check_type(value: Any, name: str, signature: Signature, key: Key, report: R
     choices = choices_of(kind)
     what = "not one of the choices" if choices else "wrong type"
     expected = None if choices else in_words(kind)
+    if expected and key[:1] == ("optim",):  # whose tensors PyTorch makes itself
+        expected = expected.replace(" or a `_target_`", "")
     fix = type_hint(value, kind)
     report.add(place, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)

@@ -144,10 +144,21 @@ class _Checker:
             for index, item in enumerate(value):
                 self.value(item, typing.get_args(kind)[0], (*key, index))
         elif typing.get_origin(kind) is dict:
-            for name, item in value.items():
-                self.value(item, typing.get_args(kind)[1], (*key, name))
+            self.items(value, typing.get_args(kind)[1], key)
         else:
             out_of_range(value, key, self.report)
+
+    def items(self, node: dict[str, Any], kind: Any, key: Key) -> None:
+        """A node whose keys are names of the user's. One without a `_target_` may have been meant for another."""
+        others = [name for name, item in node.items() if isinstance(item, dict) and "_target_" in item]
+        for name, item in node.items():
+            lost = isinstance(item, dict) and "_target_" not in item
+            close = nearest(name, others, count=1) if lost else []
+            if close:
+                fix = f"did you mean {dotted((*key, close[0]))}?"
+                self.report.add((*key, name), "unknown name", received=name, choices=others, fix=fix)
+            else:
+                self.value(item, kind, (*key, name))
 
     def wrong_type(self, value: Any, kind: Any, key: Key) -> None:
         """A value that is not of its type."""

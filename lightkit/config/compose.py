@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
 from lightkit.config.chosen import fill_choices
+from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
@@ -121,7 +122,8 @@ def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
 
 def without_hydra(cfg: DictConfig) -> DictConfig:
     """The part of a composition that belongs to lightkit."""
-    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    # As they are: a key such as `1` or `on` in a file is no text, and would be left out by its text.
+    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])  # type: ignore[misc]
 
 
 def _hooks(cfg: DictConfig) -> object:
@@ -185,6 +187,10 @@ def _composition_error(loader: Loader, config_name: str, error: Exception) -> Us
     if not loader.repository.config_exists(config_name):
         choices = [name for name in loader.options("") if "/" not in name]
         return UserError("no such file to start from", key="--config-name", received=config_name, choices=choices)
+    files, message = loader.used_files(), f"{error}\n{error.__cause__ or ''}"
+    known = clashes(files, message) or chosen_twice(files, message) or unreadable_value(files, message)
+    if known is not None:
+        return known
     lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
     made = UserError("the configuration can't be composed: " + " ".join(lines[:3]))
     made.__cause__ = error

@@ -126,7 +126,9 @@ def _wrong_names(loader: Loader, item: yaml.Node, folder: PurePosixPath, path: P
     if not loader.is_group(group):
         near = loader.groups(str(PurePosixPath(group).parent).removeprefix("."))
         what = "there is no such group"
-        return [UserError(what, key="defaults", received=group, choices=near, origin=_at(item, path))]
+        meant = words[-1].partition("@")[0]
+        fix = f"- override /{meant}: {item.value[0][1].value}" if loader.is_group(meant) else None
+        return [UserError(what, key="defaults", received=group, choices=near, origin=_at(item, path), fix=fix)]
     return [
         unknown_option(loader, group, option, origin=_at(item, path))
         for option in _options(item.value[0][1])

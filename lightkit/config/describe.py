@@ -128,7 +128,8 @@ def unknown_key(key: str, *, project: Path | None = None, config_dir: str | None
         arguments = describe_arguments(group, project=project, config_dir=config_dir).values()
         known = {*(row.key for row in describe_group(group)), *(item.key for each in arguments for item in each)}
         return UserError("there is no such key", received=key, choices=sorted(known))
-    meant = [name for name in dict.fromkeys([*LIMITS, *valid_keys()]) if name.rpartition(".")[2] == key]
+    keys = dict.fromkeys([*LIMITS, *valid_keys()])
+    meant = [name for name in keys if name.rpartition(".")[2] == key and not name.startswith("metrics.*")]
     fix = f"did you mean {' or '.join(meant[:3])}?" if meant else None
     options = [f"{name}={key}" for name in (*loader.groups(), GROUP) if loader.is_option(name, key)]
     fix = f"lightkit config {options[0]}" if options else fix

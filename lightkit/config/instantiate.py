@@ -15,13 +15,13 @@ from omegaconf import OmegaConf
 from lightkit.common.blame import DEBUG, blame
 from lightkit.common.errors import UserError
 from lightkit.config.allow import judge, refused, targets_in, verify
-from lightkit.config.annotations import fits
+from lightkit.config.annotations import fits, item_type
 from lightkit.config.check import schema_fields
 from lightkit.config.hydra_compat import build, built_from, locate
 from lightkit.config.origins import dotted, parts_of
 from lightkit.config.project import project_folders
 from lightkit.config.schema import SIZES, Config
-from lightkit.config.signatures import TargetError, read
+from lightkit.config.signatures import Signature, TargetError, read
 from lightkit.config.tree import to_plain
 from lightkit.config.trust import Trust
 
@@ -60,6 +60,7 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
         _need_sizes(config, key, provided)
     try:
         extra = _missing_ones(config, provided)
+        config = _with_floats(config)
         inner = {name: _with_provided(value, _plain_values(provided)) for name, value in config.items()}
         call = build({"_convert_": "all", **inner, "_partial_": True})
         made = functools.partial(call, **extra) if keep_partial else call(**extra)
@@ -161,12 +162,16 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
         raise UserError(what, key=key, expected=expected, received=received, fix=fix)
 
 
+def _signature(target: str) -> Signature | None:
+    try:
+        return read(target)
+    except TargetError:
+        return None
+
+
 def _accepted(target: str) -> dict[str, Any]:
     """The arguments that a target takes, with their types."""
-    try:
-        signature = read(target)
-    except TargetError:
-        signature = None
+    signature = _signature(target)
     if signature is None:
         return dict.fromkeys(_inspected(locate(target)), Any)
     return {item.name: item.annotation for item in signature.parameters}
@@ -183,6 +188,21 @@ def _inspected(built: Any) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+
+
+def _with_floats(value: Any) -> Any:
+    """The same node with 0 as 0.0 in lists of floats: torch wants floats in `betas`, and YAML's `0` is an int."""
+    if isinstance(value, list):
+        return [_with_floats(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    inner = {name: _with_floats(item) for name, item in value.items()}
+    signature = _signature(value["_target_"]) if isinstance(value.get("_target_"), str) else None
+    for parameter in signature.parameters if signature is not None else ():
+        items, kind = inner.get(parameter.name), item_type(parameter.annotation)
+        if isinstance(items, list) and kind is not Any and fits(0.5, kind):
+            inner[parameter.name] = [float(item) if type(item) is int else item for item in items]
+    return inner
 
 
 def _plain_values(provided: dict[str, Any]) -> dict[str, Any]:

@@ -65,22 +65,36 @@ LIMITS: dict[str, Limit] = {
     "optim.weight_decay": _FROM_ZERO,
     "optim.momentum": _FROM_ZERO,
     "optim.eps": _FROM_ZERO,
+    "optim.betas.*": _PART,
+    "optim.alpha": _SHARE,
+    "optim.lr_decay": _FROM_ZERO,
+    "optim.momentum_decay": _FROM_ZERO,
+    "optim.initial_accumulator_value": _FROM_ZERO,
     "optim.layer_decay": _FACTOR,
     "optim.rules.*.lr": _RULE,
     "optim.rules.*.lr_scale": _RULE,
     "optim.rules.*.weight_decay": _FROM_ZERO,
     "optim.rules.*.warmup_steps": _FROM_ZERO,
     "scheduler.floor": _SHARE,
+    "scheduler.threshold": _FROM_ZERO,
+    "scheduler.every_epochs": _ABOVE_ZERO,
+    "scheduler.scheduler.gamma": _ABOVE_ZERO,
     "scheduler.warmup_steps": _FROM_ZERO,
     "scheduler.warmup_epochs": _FROM_ZERO,
     "loss.label_smoothing": _SHARE,
     "model.dropout": _SHARE,
-    "device.threads": _COUNT,
+    "metrics.*.*.num_classes": _COUNT,
+    "metrics.*.*.num_labels": _COUNT,
+    "metrics.*.*.top_k": _COUNT,
+    "metrics.*.*.k": _COUNT,
+    "metrics.*.*.thresholds": Limit(low=2),
+    "metrics.*.*.thresholds.*": _SHARE,
+    "device.threads": Limit(low=1, high=4096),
     "device.dp_dim": _FROM_ZERO,
     "device.nproc": _COUNT,
     "device.fsdp.min_parameters": _COUNT,
     "device.ddp.bucket_mib": _ABOVE_ZERO,
-    "device.ddp.timeout_seconds": _ABOVE_ZERO,
+    "device.ddp.timeout_seconds": Limit(low=0, high=1e9, open_low=True),
     "trainer.epochs": _COUNT,
     "trainer.steps": _COUNT,
     "trainer.accumulate": _COUNT,
@@ -133,13 +147,23 @@ LIMITS: dict[str, Limit] = {
     "finetune.distill.temperature": _ABOVE_ZERO,
     "finetune.distill.weight": _SHARE,
 }
-"""Allowed range by key; `*` stands for the number of a list item, and at the end also for any name."""
+"""Allowed range by key; `*` stands for the number of a list item, for split and name of a metric, and at the end also
+for any name."""
+
+
+def limit_of(key: Key) -> Limit | None:
+    """The range of the numbers at a place; None where any number will do."""
+    parts = ["*" if isinstance(part, int) else part for part in key]
+    if parts[0] == "metrics" and len(parts) > 3:
+        parts[1:3] = "*", "*"
+    return LIMITS.get(".".join(parts)) or LIMITS.get(".".join([*parts[:-1], "*"]))
 
 
 def out_of_range(value: Any, key: Key, report: Report) -> None:
-    """Report a number outside the limits of its key."""
-    parts = ["*" if isinstance(part, int) else part for part in key]
-    limit = LIMITS.get(".".join(parts)) or LIMITS.get(".".join([*parts[:-1], "*"]))
+    """Report a number, or one of a list, that is outside the limits of its key."""
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        out_of_range(item, (*key, index), report)
+    limit = limit_of(key)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if limit is not None and is_number and not limit.holds(value):
         expected = limit.in_words() if math.isfinite(value) else f"{limit.in_words()}, and finite"
@@ -151,6 +175,8 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _shares(_node(tree, "data", "split"), report)
     _length(_node(tree, "trainer"), report)
     _monitor(_node(tree, "metrics"), report)
+    _reduction(_node(tree, "loss"), report)
+    _rates(_node(tree, "optim"), report)
     _processes(_node(tree, "device"), _node(tree, "data"), report)
     _sharded(_node(tree, "device"), _node(tree, "finetune"), report)
     _static(_node(tree, "device", "ddp"), _node(tree, "trainer"), report)
@@ -189,8 +215,31 @@ def _monitor(metrics: dict[str, Any], report: Report) -> None:
     if not isinstance(monitor, str):
         return
     valid = [f"{part}/{name}" for part in ("train", "val", "test") for name in ("loss", *_names(metrics.get(part)))]
-    if not any(monitor == name or monitor.startswith(f"{name}/") for name in valid):
+    numbers = {name for name in valid if _is_average(metrics, name)}
+    if not any(monitor == name or (monitor.startswith(f"{name}/") and name not in numbers) for name in valid):
         report.add(("metrics", "monitor"), "no metric of that name is measured", received=monitor, choices=valid)
+
+
+def _is_average(metrics: dict[str, Any], name: str) -> bool:
+    """Whether a metric gives one number for sure, and so nothing like `val/f1/cat`."""
+    part, metric = name.split("/", 1)
+    return _node(metrics, part, metric).get("average") in ("micro", "macro", "weighted") or metric == "loss"
+
+
+def _rates(optim: dict[str, Any], report: Report) -> None:
+    """PyTorch takes tensors here too; groups and schedules of ours are made from numbers."""
+    for name in ("lr", "weight_decay"):
+        if isinstance(optim.get(name), dict):
+            report.add(("optim", name), "wrong type", expected="a number", received="a `_target_`")
+
+
+def _reduction(loss: dict[str, Any], report: Report) -> None:
+    """PyTorch's losses take any text here, and one that is no mean would be weighted by samples a second time."""
+    value, target = loss.get("reduction"), loss.get("_target_")
+    of_torch = isinstance(target, str) and target.startswith("torch.nn.")
+    if of_torch and isinstance(value, str) and value not in ("mean", "batchmean"):
+        what = "a loss is the mean over the samples of its batch"
+        report.add(("loss", "reduction"), what, received=value, fix="loss.reduction=mean")
 
 
 def _processes(device: dict[str, Any], data: dict[str, Any], report: Report) -> None:

@@ -19,7 +19,7 @@ from lightkit.config.arguments import HYDRA_KEYS, provided
 from lightkit.config.check import schema_fields
 from lightkit.config.defaults import absolute
 from lightkit.config.hydra_compat import Loader
-from lightkit.config.limits import LIMITS
+from lightkit.config.limits import limit_of
 from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own
 from lightkit.config.origins import Key, dotted, nodes, parts_of
 from lightkit.config.schema import Config, Target
@@ -142,10 +142,11 @@ def _parameters(target: str) -> tuple[Parameter, ...]:
 
 def _type(parameter: Parameter | None, key: Key) -> str:
     words = in_words(parameter.annotation).replace(" or a `_target_`", "") if parameter is not None else "anything"
-    limit = LIMITS.get(dotted(key))
+    limit = limit_of(key) or limit_of((*key, 0))
     if limit is None:
         return "" if words == "anything" else words
-    return limit.in_words() if words == "anything" else f"{words}; {limit.in_words().removeprefix('a number ')}"
+    each = "" if limit_of(key) else "each "
+    return limit.in_words() if words == "anything" else f"{words}; {each}{limit.in_words().removeprefix('a number ')}"
 
 
 def _written(loader: Loader, config: str, depth: int = 0) -> dict[Key, _Value]:

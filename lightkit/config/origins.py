@@ -90,14 +90,15 @@ class Sources:
     def find(self, key: str | Key) -> str | None:
         """`file:line` or `command line: a.b=c`, of the key or else of the nearest node around it.
 
-        Of a node, what is typed below it counts before its file.
+        Of a node, what is typed below it counts before its file; of what is nowhere set, the file of the node around
+        it counts first.
         """
         place = parts_of(key) if isinstance(key, str) else key
         typed = self.on_command_line(place) or self._below(place)
         if typed is not None:
             return typed
         while place:
-            found = self.exact(place)
+            found = self.exact(place) or self._below(place)
             if found is not None:
                 return found
             place = place[:-1]

@@ -6,6 +6,7 @@ that a valid key never needs a plus, and every key, wherever it came from, is ju
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import Loader, Override
 
 _QUOTES = " '\""
+_UNLIKE = "Cannot merge DictConfig with ListConfig"
+_KEY = re.compile(r"[+~]*[\w$-]+([./@:][\w$-]+)*")
 
 
 @dataclass
@@ -92,7 +95,9 @@ def _unreadable(text: str, message: str) -> UserError:
     is_list = value.startswith("[") and value.endswith("]") and "{" not in value
     quoted = ",".join(f'"{item.strip(_QUOTES)}"' for item in value[1:-1].split(","))
     fix = f"'{key}=[{quoted}]'" if is_list else ""
-    if reason.startswith("LexerNoViableAlt"):
+    if not _KEY.fullmatch(key):
+        reason, fix = "what is before the = is no key", "names joined by dots; a list is set as a whole: key=[…]"
+    elif reason.startswith("LexerNoViableAlt"):
         odd = next((sign for sign in value if not sign.isascii()), "")
         reason = f"{odd!r} needs quotes around the value" if odd else "a character that needs quotes around the value"
         fix = fix or f"""'{key}="{value}"'"""
@@ -164,9 +169,14 @@ def undeletable(text: str, reason: str, names: Sequence[str]) -> UserError:
     """The error for an override that Hydra could not apply."""
     key = plain(text.lstrip("~")).partition("=")[0]
     if text.startswith("~") and "does not exist" in reason:
-        close = nearest(key, [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]])
+        beside = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
+        close = nearest(key, beside, count=1) or nearest(key, names, count=1)
         fix = f"~{close[0]}" if close else None
         return UserError("there is nothing of that name to remove", key=key, origin=command_line(text), fix=fix)
-    line = next((line for line in reason.splitlines() if line.strip()), "")
     shown = text if text.startswith("~") else plain(text)
+    if _UNLIKE in reason:
+        is_list = plain(text).partition("=")[2].startswith("[")
+        expected, received = ("a mapping", "a list") if is_list else ("a list", "a mapping")
+        return UserError("wrong type", key=key, expected=expected, received=received, origin=command_line(shown))
+    line = next((line for line in reason.splitlines() if line.strip()), "")
     return UserError(f"can't be set: {line}", key=key, origin=command_line(shown))

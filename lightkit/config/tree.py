@@ -65,7 +65,12 @@ def _resolved(parent: DictConfig | ListConfig, name: Any, report: _Collects, key
         return UNKNOWN
     except (OmegaConfBaseException, InterpolationResolutionError, RecursionError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        report.add(key, f"the interpolation can't be resolved: {reason}", received=raw, fix=_hint(parent, raw))
+        report.add(
+            key,
+            f"the interpolation can't be resolved: {reason}",
+            received=raw,
+            fix=_hint(parent, raw) if "not found" in reason else None,
+        )
         return UNKNOWN
     if isinstance(value, (DictConfig, ListConfig)):
         return plain_tree(value, _Silent(), key)

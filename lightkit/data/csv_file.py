@@ -67,7 +67,7 @@ def csv(
     }
     first = tables["train"]
     chosen = _feature_names(first, features, targets=targets, categorical=categorical, split_column=split_column)
-    needed = [*chosen, *targets, *([split_column] if split_column else [])]
+    needed = [*chosen, *targets, *([] if split_column is None else [split_column])]
     for name in tables:
         tables[name].need(needed, key=_path_key(name))
         tables[name] = _without_holes(tables[name], [*chosen, *targets], missing=missing)
@@ -96,7 +96,7 @@ def _feature_names(
     if not targets:
         raise UserError("no column to predict", key="data.dataset.target", choices=table.columns)
     table.need(targets, key="data.dataset.target")
-    table.need([split_column] if split_column else [], key="data.dataset.split_column")
+    table.need([] if split_column is None else [split_column], key="data.dataset.split_column")
     others = [name for name in table.columns if name not in (*targets, split_column)]
     chosen = others if features is None else list(features)
     table.need(chosen, key="data.dataset.features")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,10 +108,11 @@ def check_scale(scale: float) -> float:
     """Return `scale` if targets can be divided by it.
 
     Raises:
-        UserError: It is not above 0.
+        UserError: It is not above 0, or infinite.
     """
-    if not scale > 0:
-        raise UserError("the target's unit must be above 0", key="data.dataset.target_scale", received=scale)
+    if not 0 < scale < math.inf:
+        what = "the target's unit must be above 0 and finite"
+        raise UserError(what, key="data.dataset.target_scale", received=scale)
     return scale
 
 

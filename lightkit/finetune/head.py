@@ -76,7 +76,7 @@ def replace_head(model: nn.Module, path: str, outputs: int, *, init: str = "defa
 
 
 def _named(model: nn.Module, name: str) -> str:
-    modules = dict(model.named_modules())
+    modules = {path: module for path, module in model.named_modules() if path}
     if name not in modules:
         choices = [path for path, module in modules.items() if isinstance(module, Layer)]
         raise UserError("the network has no such module", key="finetune.head.name", received=name, choices=choices)

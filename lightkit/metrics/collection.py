@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
+from lightkit.common.memory import is_out_of_memory
 from lightkit.metrics.inputs import CONVERTERS, convert, kind_of
 
 _OUTPUT_ONLY = {"beta", "zero_division", "normalize", "validate_args", "k", "empty_target_action"}
@@ -76,6 +78,8 @@ class Collection:
                     converted[group.kind] = convert(group.kind, preds, target)
                 group.metrics[0].update(*converted[group.kind])
             except (ValueError, RuntimeError, TypeError, IndexError) as error:
+                if is_out_of_memory(error):
+                    raise
                 raise self._unfit(group, error, preds, target) from error
             group.metrics[0].validate_args = False  # checked once; every further check would wait for the device
 
@@ -98,8 +102,15 @@ class Collection:
             for name, metric in zip(group.names, group.metrics):
                 if metric is not leader:
                     _share(leader, metric)
-                results[name] = metric.compute()
+                results[name] = self._result(name, metric)
         return {name: results[name] for name in self.names if name in results}
+
+    def _result(self, name: str, metric: Any) -> Any:
+        try:
+            return metric.compute()
+        except (ValueError, TypeError, IndexError) as error:
+            what, fix = f"the metric cannot be computed: {in_short(error)}", "its arguments, or leave it out"
+            raise UserError(what, key=f"{self.key}.{name}", fix=fix) from error
 
     def reset(self) -> None:
         """Forget everything counted."""

@@ -5,6 +5,7 @@ Shapes: B samples, T positions, D model width, N heads, K = D / N width of a hea
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -112,8 +113,10 @@ def check_transformer(*, dim: int, depth: int, heads: int, mlp_ratio: float, dro
     check_sizes(dim=dim, depth=depth, heads=heads)
     check_dropout(dropout)
     check_choice(positions, ("learned", "rotary", "none"), key="model.positions")
-    if mlp_ratio <= 0:
-        raise UserError("the perceptron needs a width", key="model.mlp_ratio", expected="above 0", received=mlp_ratio)
+    if not 0 < mlp_ratio < math.inf:
+        raise UserError(
+            "the perceptron needs a width", key="model.mlp_ratio", expected="above 0, and finite", received=mlp_ratio
+        )
     if dim % heads:
         raise UserError(
             "the heads don't divide the width", key="model.heads", expected=f"a divisor of {dim}", received=heads

@@ -18,7 +18,7 @@ from lightkit.common.errors import UserError
 from lightkit.data import Data
 from lightkit.data.probe import small_batch, whole_batch
 from lightkit.device import Engine
-from lightkit.trainer.tasks import Criterion, Supervised, Task
+from lightkit.trainer.tasks import Criterion, Step, Supervised, Task
 
 _MOST_PARAMETERS = 20_000_000
 
@@ -55,19 +55,32 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
     if parts is None:
         return None
     seen: list[Any] = []
-    _, error = _attempt(lambda: _try(parts, batch, seen))
-    if error is None or _trains(data, (model, task, criterion), engine):
-        return None
-    return _misfit(error, data, batch, task, seen)
+    step, error = _attempt(lambda: _try(parts, batch, seen))
+    if error is None:
+        return _no_number(step, task)
+    return None if _trains(data, (model, task, criterion), engine) else _misfit(error, data, batch, task, seen)
 
 
-def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) -> None:
+def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) -> Step:
     model, task, criterion = parts
     model.to("cpu").eval().register_forward_hook(lambda _module, _inputs, output: seen.append(output))
     if isinstance(criterion, nn.Module):
         criterion.to("cpu")
     with torch.no_grad():
-        task.step(model, batch, criterion)
+        return task.step(model, batch, criterion)
+
+
+def _no_number(step: Step, task: Task) -> UserError | None:
+    """The error for a loss of many numbers, such as one for each sample, or of none."""
+    loss = getattr(step, "loss", None)
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return None
+    return UserError(
+        "the loss of a batch is not one number",
+        key="loss" if type(task) is Supervised else "trainer.task",
+        expected="the mean over the samples, a 0-d tensor",
+        received=_shape(loss if isinstance(step, Step) else step),
+    )
 
 
 def _trains(data: Data, parts: tuple[nn.Module, Task, Criterion], engine: Engine) -> bool:

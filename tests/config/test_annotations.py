@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import Any, Literal, Optional, Union
+import ast
+from typing import Annotated, Any, Literal, Optional, Union
 
 import pytest
 
-from lightkit.config.annotations import Built, choices_of, fits, in_words, type_hint
+from lightkit.config.annotations import Built, choices_of, fits, in_words, item_type, read_annotation, type_hint
 from lightkit.config.schema import EmaConfig, Target
 
 
@@ -37,6 +38,10 @@ from lightkit.config.schema import EmaConfig, Target
         ([1, "a"], list[int], False),
         ("ab", list[str], False),
         ([1, "a"], list, True),
+        ([1, 2], Annotated[list[int], 2], True),
+        ([1], Annotated[list[int], 2], False),
+        ([1, "a"], Annotated[list[int], 2], False),
+        (1, Annotated[list[int], 2], False),
         ({"a": 1}, dict[str, int], True),
         ({"a": "b"}, dict[str, int], False),
         ([], dict, False),
@@ -86,3 +91,24 @@ def test_choices_of_a_literal_inside_a_union() -> None:
 )
 def test_hints(value: object, kind: Any, hint: str | None) -> None:
     assert type_hint(value, kind) == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tuple[float, float]", "a list of 2 (a number each)"),
+        ("Tuple[int, str]", "a list of 2"),
+        ("tuple[int, ...]", "a list (a whole number each)"),
+        ("tuple[int]", "a list (a whole number each)"),
+        ("list[int]", "a list (a whole number each)"),
+        ("Optional[tuple[int, int, int]]", "a list of 3 (a whole number each) or null"),
+    ],
+)
+def test_tuples_have_a_length(text: str, words: str) -> None:
+    assert in_words(read_annotation(ast.parse(text, mode="eval").body)) == words
+
+
+def test_items_of_lists() -> None:
+    assert item_type(Optional[Annotated[list[float], 2]]) is float
+    assert item_type(list[int]) is int
+    assert item_type(list) is item_type(str) is Any

@@ -113,6 +113,25 @@ BAD = [
     ("optim.lr", ["this override can't be read"]),
     ("optim.lr={", ["this override can't be read"]),
     ("hydra.run.dri=/tmp/x", ["hydra.run.dri"]),
+    ("~optm.lr", ["there is nothing of that name to remove", "~optim.lr"]),
+    ("metrics.val.acuracy.average=micro", ["metrics.val.acuracy: unknown name", "did you mean metrics.val.accuracy?"]),
+    ("metrics.val.accuracy.top_k=0", ["metrics.val.accuracy.top_k: out of range", "at least 1"]),
+    ("optim._tagret_=toy.Net", ["torch.optim.SGD takes no such argument", "did you mean optim._target_?"]),
+    ("optim._target_=", ["is not a dotted path"]),
+    ("optim._args_=3", ["optim._args_: wrong type", "expected: a list"]),
+    ("optim._partial_=3", ["optim._partial_: wrong type", "true or false"]),
+    ("optim._convert_=some", ["optim._convert_: not one of the choices", "partial"]),
+    ("loss.reduction=none", ["a loss is the mean over the samples", "fix:      loss.reduction=mean"]),
+    ("loss.reduction=maen", ["loss.reduction", "received: 'maen'"]),
+    ("device.threads=1000000000000", ["device.threads: out of range"]),
+    ("device.ddp.timeout_seconds=1e30", ["device.ddp.timeout_seconds: out of range"]),
+    ("data.split=[1]", ["data.split: wrong type", "expected: a mapping", "received: 'a list'"]),
+    ("data.augment={a: 1}", ["data.augment: wrong type", "expected: a list", "received: 'a mapping'"]),
+    ("optim.params=[1]", ["optim.params: this is filled in", "remove it: ~optim.params"]),
+    ("scheduler.optimizer=3", ["scheduler.optimizer: this is filled in"]),
+    ("optim.lr={_target_: torch.tensor, data: 0.1}", ["optim.lr: wrong type", "expected: a number"]),
+    ("metrics.monitor=val/loss/cat", ["no metric of that name is measured", "nearest: val/loss"]),
+    ("trainer.epochs[0]=1", ["what is before the = is no key"]),
 ]
 
 
@@ -143,6 +162,30 @@ def test_nothing_is_said_about_a_group_whose_option_is_wrong(report: Report) -> 
     text = report("optim=adamm", "optim.betas=[0.9,0.99]")
     assert "1 problem found" in text
     assert "1 problem found" in report("experiment=nope", "model.size=3")
+
+
+def test_pairs_of_numbers(report: Report, composed: Compose) -> None:
+    assert composed("optim=adam", "optim.betas=[0,0.9]").cfg.optim.betas == [0, 0.9]
+    assert "expected: a list of 2 (a number each)" in report("optim=adam", "optim.betas=[0.9]")
+    found = report("optim=adam", "optim.betas=[0.9,1]")
+    assert "optim.betas[1]: out of range" in found
+    assert "command line: optim.betas=[0.9,1]" in found
+
+
+def test_a_part_of_an_average_is_never_measured(report: Report, composed: Compose) -> None:
+    parts = ["metrics.monitor=val/accuracy/cat", "metrics.val.accuracy.average=none"]
+    assert composed(*parts).cfg.metrics.monitor == "val/accuracy/cat"
+    assert "no metric of that name" in report(parts[0], "metrics.val.accuracy.average=macro")
+
+
+def test_reduction_of_a_loss_of_ones_own_is_its_own_matter(composed: Compose) -> None:
+    assert composed("loss._target_=toy.anything", "loss.reduction=sum").cfg.loss.reduction == "sum"
+
+
+@pytest.mark.parametrize("key", ["1", "true", "1.5"])
+def test_a_key_that_is_no_text_is_not_overlooked(report: Report, write: Write, key: str) -> None:
+    write("experiments/e.yaml", f"{key}: 2\n")
+    assert f"{key.title()}: unknown key" in report("experiment=e")
 
 
 def test_valid_keys_need_no_plus(composed: Compose) -> None:

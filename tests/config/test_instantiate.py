@@ -34,6 +34,14 @@ def test_nested_targets_are_built_and_get_sizes(toy: Path) -> None:
     assert net.body[1]["a"].num_classes == 5
 
 
+def test_lists_of_floats_hold_floats(toy: Path, write: Write) -> None:
+    write(
+        "pairs.py", "def pair(betas: tuple[float, float], sizes: list[int], any=None):\n    return betas, sizes, any\n"
+    )
+    node = {"_target_": "pairs.pair", "betas": [0, 0.9], "sizes": [1, 2], "any": [3, 0.5]}
+    assert repr(instantiate(node, key="model")) == "([0.0, 0.9], [1, 2], [3, 0.5])"
+
+
 def test_own_keys_are_no_arguments(toy: Path) -> None:
     node = compose(["optim._target_=toy.anything", "optim.rules=[{match: a}]", "optim.no_decay=true"]).cfg.optim
     assert instantiate(node, key="optim") == {"lr": 0.1, "momentum": 0.9}

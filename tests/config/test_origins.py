@@ -44,6 +44,7 @@ def test_a_node_comes_from_what_is_typed_below_it(tmp_path: Path) -> None:
     assert sources.find("optim.lrr") == "command line: optim.lrr.x=1"
     assert sources.find("optim") == "command line: optim.lr=2"
     assert sources.find("optim.eps") == f"{file}:1"
+    assert sources.find("modle._target_") == "command line: modle.hidden=[3]"
 
 
 def test_unreadable_files_have_no_lines(tmp_path: Path) -> None:

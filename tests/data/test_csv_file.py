@@ -124,6 +124,7 @@ def test_rows_without_a_value_can_be_dropped(write: Write) -> None:
             {"target": "kind"},
             r"data\.dataset\.target: column 'kind' holds one class only[\s\S]*2 classes or",
         ),
+        (ROWS, {"split_column": ""}, "data.dataset.split_column: .*no such column"),
         (ROWS, {"split_column": "part"}, "data.dataset.split_column: .*no such column"),
         (ROWS, {"split_column": "colour", "categorical": []}, r"line 2: not a split[\s\S]*train, val, test"),
     ],

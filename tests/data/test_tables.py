@@ -62,8 +62,9 @@ def test_binary_and_scaled_targets() -> None:
     binary = tables.breast_cancer(binary=True)
     assert (binary.info.task, binary.info.num_classes, binary.y.dtype) == ("binary", 1, torch.float32)
     assert torch.equal(tables.diabetes(target_scale=2.0).y * 2.0, tables.diabetes().y)
-    with pytest.raises(UserError, match=r"data.dataset.target_scale: the target's unit"):
-        tables.diabetes(target_scale=0.0)
+    for scale in (0.0, float("inf"), float("nan")):
+        with pytest.raises(UserError, match=r"data.dataset.target_scale: the target's unit"):
+            tables.diabetes(target_scale=scale)
 
 
 def test_missing_files_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

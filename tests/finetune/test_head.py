@@ -73,7 +73,9 @@ def test_a_part_that_ends_in_it_may_be_named() -> None:
     assert find_head(model, "1.0") == "1.0"
 
 
-@pytest.mark.parametrize(("name", "text"), [("haed", "no such module"), ("pool", "not an output layer")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("haed", "no such module"), ("", "no such module"), ("pool", "not an output layer")]
+)
 def test_a_name_that_is_none_is_refused(name: str, text: str) -> None:
     model = CNN((1, 8, 8), 3)
     model.add_module("pool", nn.ReLU())

@@ -56,6 +56,15 @@ def test_no_value_depends_on_batches_or_blocks(batch, block):
     assert values["val/loss"] == pytest.approx(float(nn.functional.cross_entropy(preds, target)), rel=1e-6)
 
 
+def test_a_metric_that_cannot_be_computed_is_named():
+    def empty():
+        return {"auroc": classification.MulticlassAUROC(CLASSES, thresholds=[])}
+
+    metrics = feed(SplitMetrics("test", empty), *outputs(), 64)
+    with pytest.raises(UserError, match=r"^metrics\.test\.auroc: the metric cannot be computed: IndexError"):
+        metrics.compute()
+
+
 def test_metrics_that_come_later_are_tried_at_once():
     def wrong():
         return {"auroc": classification.MulticlassAUROC(CLASSES + 3)}

@@ -87,6 +87,14 @@ def test_a_model_that_does_not_fit_is_refused(model: nn.Module, text: str) -> No
     assert isinstance(caught.value.__cause__, (IndexError, RuntimeError))
 
 
+def test_a_loss_of_each_sample_is_refused() -> None:
+    data, loss = split(table()), nn.CrossEntropyLoss(reduction="none")
+    with pytest.raises(
+        UserError, match=r"(?s)^loss: the loss of a batch is not one number.*received: '\(2,\) float32'"
+    ):
+        rehearse(data, nn.Linear(4, 3), Supervised(), loss, Engine("cpu"))
+
+
 def test_the_line_of_the_user_is_named() -> None:
     class Broken(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
