@@ -16,7 +16,7 @@ from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.tensors import Taker
 from lightkit.data.workers import SampleReader
 
-_BLOCK_BYTES = 1 << 19
+_BLOCK_BYTES = 1 << 20
 _BLOCK_BATCHES = 64
 
 
