@@ -13,6 +13,7 @@ from lightkit.cli.terminal import fitting, say, table, width
 
 if TYPE_CHECKING:
     from lightkit.build import Components
+    from lightkit.build.matches import Match
     from lightkit.checkpoint.fitting import Report
     from lightkit.finetune.proof.plan import Plan
 
@@ -23,8 +24,9 @@ usage: lightkit plan [OVERRIDES] [--long | --json]
 What `lightkit train OVERRIDES` would train, without training: for every phase and every parameter group its size,
 whether it trains, the learning rate at the start of each epoch (first, highest, last), weight decay, the mode of
 its norm layers with running statistics, and the keys of the configuration that put it there; then the share that
-trains, the memory of the optimizer's state, and what was loaded from pretrained weights. A later phase shows what
-changes in it; groups that go on as before and have one rate are put together.
+trains, the memory of the optimizer's state, how many modules, tensors and parameters each pattern of the
+configuration matches, and what was loaded from pretrained weights. A later phase shows what changes in it; groups that
+go on as before and have one rate are put together.
 Everything is built on the CPU; nothing is written.
 
 options:
@@ -51,28 +53,35 @@ def plan(args: list[str]) -> int:
     cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.build import build
+    from lightkit.build.matches import matches_of
     from lightkit.build.origin import notes_on_base
     from lightkit.build.phases import build_plan_of
 
     parts = build(cfg, project() / "outputs")
     with closing(parts.data):
-        found = build_plan_of(parts)
+        found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:
-            say(json.dumps({**found.to_json(), **_weights(parts)}, indent=2))
+            patterns = {"patterns": [match.to_json() for match in matches]}
+            say(json.dumps({**found.to_json(), **patterns, **_weights(parts)}, indent=2))
         else:
-            _show(found, parts.made.report, long=options.long)
+            _show(found, matches, parts.made.report, long=options.long)
             for note in notes_on_base(cfg, parts.data) if parts.made.report else ():
                 say(note)
     return 0
 
 
-def _show(found: Plan, report: Report | None, *, long: bool) -> None:
+def _show(found: Plan, matches: Sequence[Match], report: Report | None, *, long: bool) -> None:
+    from lightkit.build.matches import COLUMNS
+
     titles, rows = found.table(long=long)
     last = len(titles) - 1
     say(table(titles, fitting(titles, rows, columns=[1, last], width=width()), right=RIGHT))
     say()
     for line in found.lines():
         say(line)
+    if matches:
+        cells = fitting(COLUMNS, [match.cells() for match in matches], columns=[0, 1], width=width())
+        say(f"\n{table(COLUMNS, cells, right=(2, 3, 4))}")
     if report is not None:
         say(f"\nweights from {report.source}: {report.summary()}")
         more: Sequence[Sequence[str]] = report.table()[1][1:]

@@ -1,53 +1,77 @@
-"""Name patterns: globs by default, regular expressions after `re:`."""
+"""Name patterns: what a pattern over dotted names means, the same for every key of the configuration that takes some.
+
+A glob (`layer4.*`) has to fit a whole name: `*` stands for any characters, dots too, `?` for one, `[0-3]` for one of
+these. After `re:` comes a regular expression, which is searched in the name: `re:^layer[34]` fits wherever a name begins
+so, and `^` and `$` tie it to the ends. Where patterns choose parameters or keys, one that fits the name of something
+stands for all that lies below it too: `layer4` is every parameter of `layer4`.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import NamedTuple
 
 from lightkit.common.errors import UserError
 
+_EXPRESSION = "re:"
 
-def matcher(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern over dotted names.
 
-    `layer4.*` is a glob over the whole name (`*` also crosses dots); `re:^layer[34]` is a regular expression that is
-    searched in it.
+class Pattern:
+    """One pattern, which can only be asked what it means.
+
+    Args:
+        text: The pattern as it is written.
+        key: Configuration key that holds it, for the error.
 
     Raises:
         UserError: The regular expression does not compile.
     """
-    if not pattern.startswith("re:"):
-        return re.compile(fnmatch.translate(pattern))
-    try:
-        return re.compile(pattern[3:])
-    except re.error as error:
-        raise UserError(f"not a regular expression: {error}", received=pattern) from error
+
+    def __init__(self, text: str, *, key: str | None = None) -> None:
+        self.text = text
+        try:
+            self._found = _compiled(text)
+        except re.error as error:
+            raise UserError(f"not a regular expression: {error}", key=key, received=text) from error
+
+    def fits(self, name: str) -> bool:
+        """Whether it fits this very name."""
+        return self._found(name) is not None
+
+    def covers(self, name: str) -> bool:
+        """Whether it fits the name or that of something above it, in which the name lies."""
+        return any(map(self.fits, _with_those_above(name)))
 
 
-def matching(patterns: Iterable[str] | str, names: Iterable[str], *, key: str) -> dict[str, list[str]]:
-    """The names each pattern matches, in the order of `names`.
+class Matched(NamedTuple):
+    """What one pattern of a configuration stands for in a network."""
 
-    Args:
-        patterns: One pattern or several.
-        names: The names to choose from.
-        key: Configuration key that holds the patterns, for the error.
-
-    Raises:
-        UserError: A pattern matches nothing.
-    """
-    pool, found = list(names), {}
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        compiled = matcher(pattern)
-        found[pattern] = [name for name in pool if compiled.search(name)]
-        if not found[pattern]:
-            raise UserError("the pattern matches nothing", key=key, received=pattern, choices=pool)
-    return found
+    key: str
+    """Where it stands: `finetune.freeze`."""
+    pattern: str
+    """The pattern or label."""
+    names: tuple[str, ...]
+    """Names of the parameters, or paths of the modules."""
+    modules: bool = False
+    """Whether these are modules."""
 
 
 def named(key: str, patterns: Iterable[str]) -> bool:
-    """Whether a glob fits a dotted key or something above it."""
-    parts = key.split(".")
-    above = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-    return any(fnmatch.fnmatchcase(name, pattern) for name in above for pattern in patterns)
+    """Whether one of the patterns covers a dotted key."""
+    return any(Pattern(pattern).covers(key) for pattern in patterns)
+
+
+@cache
+def _compiled(text: str) -> Callable[[str], object]:
+    if text.startswith(_EXPRESSION):
+        return re.compile(text.removeprefix(_EXPRESSION)).search
+    return re.compile(fnmatch.translate(text)).fullmatch
+
+
+def _with_those_above(name: str) -> Iterator[str]:
+    """`a.b.c` → `a`, `a.b`, `a.b.c`."""
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))

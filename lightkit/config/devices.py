@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lightkit.common.errors import UserError
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
-from lightkit.common.patterns import matcher
 from lightkit.config.signatures import TargetError, read
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ def devices(tree: Mapping[str, Any], report: Report) -> None:
     _exactness(device, report)
     _compiled(device, report)
     _optimizer(device, tree.get("optim"), report)
-    _patterns(device.get("activation_checkpointing"), report)
     _batches(device, report)
 
 
@@ -113,14 +110,6 @@ def _arguments(target: str) -> Iterable[str] | None:
     except TargetError:
         return None
     return None if signature is None or signature.open else signature.names()
-
-
-def _patterns(patterns: Any, report: Report) -> None:
-    for index, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
-        try:
-            matcher(pattern if isinstance(pattern, str) else "")
-        except UserError as error:
-            report.add(("device", "activation_checkpointing", index), error.what, received=pattern)
 
 
 def _batches(device: Mapping[str, Any], report: Report) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lightkit.common.errors import UserError
-from lightkit.common.patterns import matcher
+from lightkit.common.patterns import Pattern
 from lightkit.config.origins import Key
 
 if TYPE_CHECKING:
@@ -18,11 +18,18 @@ LAYERS = ("@linear", "@conv", "@embedding", "@attention", "@blocks")
 PARAMETERS = ("@head", "@body", "@norm", "@bias", "@tuned", *LAYERS)
 """Labels of parameters."""
 
+_NAMES_ONLY = {
+    "optim": "put this rule into finetune.rules, or name the parameters",
+    "device": "name modules: `blocks.*`",
+    "resume": "name keys: `optim.*`",
+}
+"""What to do about a label in a group that knows none."""
+
 
 def check_patterns(tree: dict[str, Any], report: Report) -> None:
     """Report patterns that cannot be meant: unknown labels, broken expressions, empty text."""
     finetune = _mapping(tree.get("finetune"))
-    for key, patterns, labels in (*_of_parameters(finetune), *_of_layers(finetune), *_of_rules(tree)):
+    for key, patterns, labels in (*_of_parameters(finetune), *_of_layers(finetune), *_of_rules(tree), *_of_names(tree)):
         if patterns == [] and key[-1] == "match" and key[1] == "rules":
             report.add(key, "a rule for nothing", expected="a pattern or a list of patterns", received=patterns)
         for place, pattern in _each(key, patterns):
@@ -51,6 +58,12 @@ def _of_rules(tree: dict[str, Any]) -> Iterator[_Patterns]:
             yield (group, "rules", index, "match"), _mapping(rule).get("match"), labels
 
 
+def _of_names(tree: dict[str, Any]) -> Iterator[_Patterns]:
+    """Those that know no labels."""
+    for group, name in (("device", "activation_checkpointing"), ("resume", "override")):
+        yield (group, name), _mapping(tree.get(group)).get(name), ()
+
+
 def _each(key: Key, patterns: Any) -> Iterator[tuple[Key, str]]:
     """The patterns of a list, or one alone, with their places; what is no text is left to the check of types."""
     if isinstance(patterns, str):
@@ -64,8 +77,8 @@ def _check(pattern: str, key: Key, labels: tuple[str, ...], report: Report) -> N
     if not pattern.startswith("@"):
         _check_expression(pattern, key, report)
     elif not labels:
-        what = "the rules of the optimizer know names only; labels such as @head are for finetune.rules"
-        report.add(key, what, received=pattern, fix="put this rule into finetune.rules, or name the parameters")
+        what = "names only here; labels such as @head are for finetune"
+        report.add(key, what, received=pattern, fix=_NAMES_ONLY[key[0]])
     elif pattern not in labels:
         what = f"{pattern} stands for parameters, not for layers" if pattern in PARAMETERS else "there is no such label"
         report.add(key, what, received=pattern, choices=labels)
@@ -80,7 +93,7 @@ def _check_expression(pattern: str, key: Key, report: Report) -> None:
         report.add(key, what, received=pattern, fix="`*` matches everything")
         return
     try:
-        matcher(pattern)
+        Pattern(pattern)
     except UserError as error:
         report.add(key, error.what, received=pattern)
 

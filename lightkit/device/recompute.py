@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lightkit.common.patterns import matching
+from lightkit.common.errors import UserError
+from lightkit.common.patterns import Matched, Pattern
 
 KEY = "device.activation_checkpointing"
 _MARK = "_recomputes"
@@ -40,12 +41,27 @@ def recompute(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     Raises:
         UserError: A pattern matches no module.
     """
-    names = [name for name, _ in model.named_modules() if name] if patterns else []
-    found = {name for matched in matching(patterns, names, key=KEY).values() for name in matched}
-    outermost = [name for name in names if name in found and not _is_inside(name, found)]
+    found = {name for matched in recomputed(model, patterns) for name in matched.names}
+    outermost = [name for name, _ in model.named_modules() if name in found and not _is_inside(name, found)]
     for name in outermost:
         _change_class(model.get_submodule(name))
     return outermost
+
+
+def recomputed(model: nn.Module, patterns: Sequence[str]) -> list[Matched]:
+    """The modules that each pattern fits.
+
+    Raises:
+        UserError: A pattern matches no module.
+    """
+    names, matched = [name for name, _ in model.named_modules() if name], []
+    for text in patterns:
+        pattern = Pattern(text, key=KEY)
+        found = tuple(name for name in names if pattern.fits(name))
+        if not found:
+            raise UserError("the pattern matches no module", key=KEY, received=text, choices=names)
+        matched.append(Matched(KEY, text, found, modules=True))
+    return matched
 
 
 def recomputes(module: nn.Module) -> bool:

@@ -1,8 +1,8 @@
 """What the patterns of a fine-tuning configuration stand for, in terms of one network.
 
-Patterns are globs over dotted names or `re:` and a regular expression, and match names of parameters or of modules; a
-module stands for all parameters below it. They speak of the names the network has before anything is injected. Labels
-stand for parts that every network has under other names:
+Patterns (`lightkit.common.patterns`) speak of the names the network has before anything is injected. Where parameters
+are chosen, one that fits a module stands for all parameters below it; where modules are chosen, for that module alone.
+Labels stand for parts that every network has under other names:
 
 | label | parameters |
 | --- | --- |
@@ -27,7 +27,7 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.modules import inside, is_norm, parameter_aliases, parent_of
-from lightkit.common.patterns import matcher
+from lightkit.common.patterns import Pattern
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
 _OTHERWISE = "is found in this network: name modules of it, or take another way, such as finetune=lora"
@@ -77,13 +77,27 @@ class Names:
         Raises:
             UserError: A pattern matches nothing, labels alone match nothing, or there is no such label.
         """
-        found: set[str] = set()
         patterns = list(patterns)
-        for pattern in patterns:
-            found |= self._labelled(pattern, key) if pattern.startswith("@") else self._matched(pattern, key)
+        found = set().union(*(self.covered(pattern, key=key) for pattern in patterns))
         if patterns and not found and patterns != ["@tuned"]:
             raise UserError("this matches no parameter", key=key, received=", ".join(patterns))
         return [name for name in (*self.aliases, *self.tuned) if name in found]
+
+    def covered(self, pattern: str, *, key: str) -> set[str]:
+        """First names of the parameters that one pattern or label stands for; a label may stand for none here.
+
+        Raises:
+            UserError: A pattern matches nothing, or there is no such label.
+        """
+        return self._labelled(pattern, key) if pattern.startswith("@") else self._matched(pattern, key)
+
+    def paths(self, pattern: str, *, key: str) -> set[str]:
+        """Paths of the modules that one pattern or label stands for; a label may stand for none here.
+
+        Raises:
+            UserError: A pattern matches nothing, or there is no such label.
+        """
+        return self._module_label(pattern, key) if pattern.startswith("@") else self._module_hits(pattern, key)
 
     def modules(
         self,
@@ -111,10 +125,10 @@ class Names:
             return kinds is None or path in special or isinstance(self._modules[path], kinds)
 
         for pattern in patterns:
-            hits = self._module_label(pattern, key) if pattern.startswith("@") else self._module_hits(pattern, key)
+            hits = self.paths(pattern, key=key)
             fitting = {path for path in hits if usable(path)}
             if hits and not fitting and not pattern.startswith("@"):
-                raise self._unusable(pattern, hits, key, kinds or ())
+                raise self._unusable(pattern, hits, key, kinds or (), self._usable(usable))
             found |= fitting
         if patterns and not found:
             raise UserError(
@@ -157,9 +171,7 @@ class Names:
                     {name for name in pool if self.head and inside(name, self.head)} if pattern == "@head" else set()
                 )
             else:
-                compiled = matcher(pattern)
-                paths = [path for path in self._modules if path and compiled.search(path)]
-                found |= {name for name in pool if compiled.search(name) or any(inside(name, path) for path in paths)}
+                found |= set(filter(Pattern(pattern).covers, pool))
         return found
 
     def _labelled(self, label: str, key: str) -> set[str]:
@@ -189,9 +201,7 @@ class Names:
         return {first for first, names in self.aliases.items() if any(wanted(name) for name in names)}
 
     def _matched(self, pattern: str, key: str) -> set[str]:
-        compiled = matcher(pattern)
-        paths = [path for path in self._modules if path and compiled.search(path)]
-        found = self._where(lambda name: compiled.search(name) or any(inside(name, path) for path in paths))
+        found = self._where(Pattern(pattern, key=key).covers)
         if not found:
             raise UserError(
                 "the pattern matches no parameter",
@@ -218,20 +228,24 @@ class Names:
         }
 
     def _module_hits(self, pattern: str, key: str) -> set[str]:
-        compiled = matcher(pattern)
-        found = {path for path in self._modules if path and compiled.search(path)}
+        wanted = Pattern(pattern, key=key)
+        found = {path for path in self._modules if path and wanted.fits(path)}
         if not found:
             choices = list(filter(None, self._modules))
             raise UserError("the pattern matches no module", key=key, received=pattern, choices=choices)
         return found
 
-    def _unusable(self, pattern: str, hits: set[str], key: str, kinds: tuple[type[nn.Module], ...]) -> UserError:
+    def _unusable(
+        self, pattern: str, hits: set[str], key: str, kinds: tuple[type[nn.Module], ...], usable: Iterable[str]
+    ) -> UserError:
         path = min(hits, key=list(self._modules).index)
+        holds = any(inside(name, path) for name in usable)
         return UserError(
             "nothing that the pattern matches can be used",
             key=key,
             received=f"{pattern} ({path} is a {type(self._modules[path]).__name__})",
             expected=", ".join(kind.__name__ for kind in kinds) or None,
+            fix=f"name what is in it: {path}.*" if holds else None,
         )
 
     def _usable(self, usable) -> list[str]:  # type: ignore[no-untyped-def]

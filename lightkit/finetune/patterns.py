@@ -1,13 +1,14 @@
-"""All patterns of a fine-tuning tried on a network at once, so that one report names every one that matches nothing."""
+"""All patterns of a fine-tuning: tried on a network at once, and what each of them stands for there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.finetune.inserted.inject import targets
+from lightkit.common.patterns import Matched
+from lightkit.finetune.inserted.inject import Targets, targets
 from lightkit.finetune.names import Names
 
 
@@ -21,8 +22,9 @@ def check_patterns(names: Names, options: Mapping[str, Any]) -> None:
     Raises:
         UserError: One matches nothing or nothing that can be used; several in one report.
     """
+    each = [(key, pattern) for key, pattern in _of_parameters(options) if not pattern.startswith("@")]
     errors = []
-    for attempt in _attempts(names, options):
+    for attempt in [*(partial(names.covered, pattern, key=key) for key, pattern in each), partial(targets, names, options)]:
         try:
             attempt()
         except UserError as error:
@@ -31,13 +33,38 @@ def check_patterns(names: Names, options: Mapping[str, Any]) -> None:
         raise UserErrors(errors) if len(errors) > 1 else errors[0]
 
 
-def _attempts(names: Names, options: Mapping[str, Any]) -> list[Callable[[], object]]:
-    lists = {"finetune.freeze": options["freeze"], "finetune.train": options["train"]}
+def matched(names: Names, options: Mapping[str, Any], where: Targets) -> list[Matched]:
+    """What each pattern and label stands for, by the names before anything was injected.
+
+    Args:
+        names: The names of the network.
+        options: The group `finetune`.
+        where: What was put in where; of the modules that a pattern fits, those count that got it.
+    """
+    found = [
+        Matched(key, pattern, tuple(name for name in (*names.aliases, *names.tuned) if name in hits))
+        for key, pattern in _of_parameters(options)
+        for hits in [names.covered(pattern, key=key)]
+    ]
+    for key, pattern in _of_modules(options):
+        hits = names.paths(pattern, key=key)
+        chosen = tuple(path for path in where[key.split(".")[1]] if path in hits)
+        found.append(Matched(key, pattern, chosen, modules=True))
+    return found
+
+
+def _of_parameters(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Patterns of parameters, each with the place of the list it is in."""
+    lists = {"freeze": options["freeze"], "train": options["train"]}
     for index, entry in enumerate(options["schedule"]):
-        lists |= {f"finetune.schedule[{index}].{name}": entry.get(name) or [] for name in ("unfreeze", "freeze")}
+        lists |= {f"schedule[{index}].{name}": entry.get(name) or [] for name in ("unfreeze", "freeze")}
     for index, rule in enumerate(options["rules"]):
-        match = rule["match"]
-        lists[f"finetune.rules[{index}].match"] = [match] if isinstance(match, str) else match
-    each = [(key, pattern) for key, patterns in lists.items() for pattern in patterns if not pattern.startswith("@")]
-    found: list[Callable[[], object]] = [partial(names.parameters, [pattern], key=key) for key, pattern in each]
-    return [*found, partial(targets, names, options)]
+        lists[f"rules[{index}].match"] = [rule["match"]] if isinstance(rule["match"], str) else rule["match"]
+    return [(f"finetune.{key}", pattern) for key, patterns in lists.items() for pattern in patterns]
+
+
+def _of_modules(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The same of modules."""
+    lists = {f"{part}.match": options[part]["match"] for part in ("lora", "adapter", "prefix")}
+    lists["lora.ranks"] = list(options["lora"]["ranks"])
+    return [(f"finetune.{key}", pattern) for key, patterns in lists.items() for pattern in patterns]

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.patterns import Matched
 from lightkit.finetune.head import find_head, outputs_of, replace_head
 from lightkit.finetune.inserted.blocks import blocks
 from lightkit.finetune.inserted.inject import inject, targets
@@ -16,7 +17,7 @@ from lightkit.finetune.inserted.lora import lora_b_names
 from lightkit.finetune.inserted.plain import plain_names
 from lightkit.finetune.inserted.prefix import attentions
 from lightkit.finetune.names import Names
-from lightkit.finetune.patterns import check_patterns
+from lightkit.finetune.patterns import check_patterns, matched
 from lightkit.finetune.phases import (
     Moment,
     Phase,
@@ -49,6 +50,8 @@ class Prepared:
     """Name of a parameter in the network now → before anything was injected, where they differ."""
     depths: dict[str, int] = field(default_factory=dict)
     """Layer of each parameter that was there before, 0 at the input."""
+    matched: tuple[Matched, ...] = ()
+    """What each pattern of the configuration stands for, by the names before anything was injected."""
 
     @property
     def trained(self) -> frozenset[str]:
@@ -102,7 +105,8 @@ def prepare(
     check_patterns(names, options)
     layers, plain = depths(model), frozenset(path for path, _ in model.named_modules() if path)
     frozen = _frozen(model, names, options)
-    injected = inject(model, targets(names, options), options)
+    where = targets(names, options)
+    injected = inject(model, where, options)
     names.tuned = [name for part in injected.values() for name in part]
     live = {before: now for now, before in plain_names(model).items()}
     moments = _moments(names, frozen, layers, options, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
@@ -115,6 +119,7 @@ def prepare(
         fresh=frozenset(live.get(name, name) for name in (*new, *fresh)),
         aliases={own: plain for plain, own in live.items() if plain != own},
         depths=layers,
+        matched=tuple(matched(names, options, where)),
     )
     _check_fresh(found)
     rules = make_rules(options, names, live=live, injected=injected, lora_b=lora_b_names(model), trained=found.trained)

@@ -12,9 +12,10 @@ from typing import Any
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.patterns import Matched
 from lightkit.optim.layer_rates import LayerRates
 from lightkit.optim.layers import layer_depths, without_decay
-from lightkit.optim.rules import Rule, check_decay, check_rate, read_rules, targets
+from lightkit.optim.rules import Rule, check_decay, check_rate, matched, read_rules, targets
 from lightkit.optim.settings import Settings
 
 
@@ -89,6 +90,18 @@ def parameter_groups(
     for rule in checked:
         settings |= {name: settings[name].under(rule) for name in targets(rule, known)}
     return _collect(model, settings)
+
+
+def matched_rules(
+    model: nn.Module,
+    rules: Sequence[Mapping[str, Any]],
+    *,
+    names: Collection[str] | None = None,
+    aliases: Mapping[str, str] | None = None,
+) -> list[Matched]:
+    """What each pattern of the rules stands for; the arguments are those of `parameter_groups`."""
+    known = _known(model, names, aliases or {})
+    return [found for rule in read_rules(rules) for found in matched(rule, known)]
 
 
 def _check_base(lr: float | None, weight_decay: float | None, layers: LayerRates, rules: Iterable[Rule]) -> None:

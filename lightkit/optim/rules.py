@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightkit.common.errors import UserError
-from lightkit.common.patterns import matcher
+from lightkit.common.patterns import Matched, Pattern
 
 _FIELDS = ("match", "name", "lr", "lr_scale", "weight_decay", "warmup_steps", "allow_zero")
 _RESOLVED = ("names", "key", "lr_ratio")
@@ -102,14 +102,24 @@ def targets(rule: Rule, known: Mapping[str, Sequence[str]]) -> list[str]:
     """
     if rule.names is not None:
         return _named(rule, rule.names, known)
-    hits: dict[str, None] = {}
-    for pattern in rule.patterns:
-        compiled = matcher(pattern)
-        found = [first for first, names in known.items() if any(compiled.search(name) for name in names)]
-        if not found:
-            raise _matches_nothing(pattern, known, f"{rule.key}.match")
-        hits |= dict.fromkeys(found)
-    return list(hits)
+    found = matched(rule, known)
+    return list(dict.fromkeys(name for pattern in found for name in pattern.names))
+
+
+def matched(rule: Rule, known: Mapping[str, Sequence[str]]) -> list[Matched]:
+    """What each pattern of a rule stands for; see `targets`.
+
+    Raises:
+        UserError: A pattern is for no parameter that has a group.
+    """
+    key, found = f"{rule.key}.match", []
+    for text in rule.patterns:
+        pattern = Pattern(text, key=key)
+        names = tuple(first for first, its in known.items() if any(map(pattern.covers, its)))
+        if not names:
+            raise _matches_nothing(text, known, key)
+        found.append(Matched(key, text, names))
+    return found
 
 
 def _read(rule: Mapping[str, Any], key: str) -> Rule:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
-from lightkit.common.patterns import named
+from lightkit.common.patterns import Pattern, named
 from lightkit.config import public
 
 FREE = (
@@ -87,7 +87,7 @@ def settle(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[D
     saved = _plain(saved_text) if saved_text else now
     known = dict.fromkeys([*_keys(saved), *_keys(now)])
     for pattern in override:
-        if not any(named(key, (pattern,)) for key in known):
+        if not any(map(Pattern(pattern, key="resume.override").covers, known)):
             raise UserError("no such key", key="resume.override", received=pattern, choices=known)
     changes: list[Change] = []
     settled = OmegaConf.create(_merged(saved, now, tuple(override), "", changes))

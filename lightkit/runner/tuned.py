@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.build import Components
+from lightkit.build.matches import matches_of
 from lightkit.build.origin import notes_on_base
 from lightkit.build.phases import build_plan_of, build_tuning, phases_of
 from lightkit.common.shards import is_shard
@@ -40,7 +41,7 @@ class Tuned:
         self._plan, self._earlier = Plan(()), list[dict[str, Any]]()
         if parts.made.prepared is None:
             return
-        self._plan = build_plan_of(parts)
+        self._plan, self._matches = build_plan_of(parts), matches_of(cfg, parts)
         ranks, shared_out = parts.engine.ranks, any(map(is_shard, parts.model.parameters()))
         self._earlier = _ended_before(self._path, state.step)
         self.tuning = build_tuning(
@@ -74,7 +75,8 @@ class Tuned:
     def write(self) -> None:
         """Write the plan, and what the audit found so far, into the run's folder."""
         if self._parts.made.prepared is not None and self._parts.engine.ranks.main:
-            write_json(self._path, {"plan": self._plan.to_json(), "audit": self.found()})
+            patterns = [match.to_json() for match in self._matches]
+            write_json(self._path, {"plan": self._plan.to_json(), "patterns": patterns, "audit": self.found()})
 
     def found(self) -> list[dict[str, Any]]:
         """What the audit saw of the phases that have ended, also in earlier parts of a resumed run."""
