@@ -1,9 +1,9 @@
 """Name patterns: what a pattern over dotted names means, the same for every key of the configuration that takes some.
 
 A glob (`layer4.*`) has to fit a whole name: `*` stands for any characters, dots too, `?` for one, `[0-3]` for one of
-these. After `re:` comes a regular expression, which is searched in the name: `re:^layer[34]` fits wherever a name begins
-so, and `^` and `$` tie it to the ends. Where patterns choose parameters or keys, one that fits the name of something
-stands for all that lies below it too: `layer4` is every parameter of `layer4`.
+these. After `re:` comes a regular expression, which is searched in the name and tied to its ends by `^` and `$`:
+`re:^layer[34]` fits every name that begins so. Where parameters or keys are chosen, a pattern that fits the name of
+something also stands for all that lies below it: `layer4` is every parameter of `layer4`.
 """
 
 from __future__ import annotations

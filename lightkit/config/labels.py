@@ -12,7 +12,8 @@ from lightkit.config.origins import Key
 if TYPE_CHECKING:
     from lightkit.config.check import Report
 
-_Patterns = tuple[Key, Any, tuple[str, ...]]  # where they are, what stands there, which labels there are
+PatternPlace = tuple[Key, Any, tuple[str, ...]]
+"""Where patterns are, what stands there, and which labels there are."""
 LAYERS = ("@linear", "@conv", "@embedding", "@attention", "@blocks")
 """Labels of layers; among parameters they stand for those of these layers."""
 PARAMETERS = ("@head", "@body", "@norm", "@bias", "@tuned", *LAYERS)
@@ -28,15 +29,23 @@ _NAMES_ONLY = {
 
 def check_patterns(tree: dict[str, Any], report: Report) -> None:
     """Report patterns that cannot be meant: unknown labels, broken expressions, empty text."""
-    finetune = _mapping(tree.get("finetune"))
-    for key, patterns, labels in (*_of_parameters(finetune), *_of_layers(finetune), *_of_rules(tree), *_of_names(tree)):
+    for key, patterns, labels in pattern_places(tree):
         if patterns == [] and key[-1] == "match" and key[1] == "rules":
             report.add(key, "a rule for nothing", expected="a pattern or a list of patterns", received=patterns)
         for place, pattern in _each(key, patterns):
             _check(pattern, place, labels, report)
 
 
-def _of_parameters(finetune: dict[str, Any]) -> Iterator[_Patterns]:
+def pattern_places(tree: dict[str, Any]) -> Iterator[PatternPlace]:
+    """Every key that takes patterns, with its value of whatever type; a list of lists is one key for each list."""
+    finetune = _mapping(tree.get("finetune"))
+    yield from _of_parameters(finetune)
+    yield from _of_layers(finetune)
+    yield from _of_rules(tree)
+    yield from _of_names(tree)
+
+
+def _of_parameters(finetune: dict[str, Any]) -> Iterator[PatternPlace]:
     for name in ("freeze", "train"):
         yield ("finetune", name), finetune.get(name), PARAMETERS
     for index, entry in enumerate(_items(finetune.get("schedule"))):
@@ -44,21 +53,21 @@ def _of_parameters(finetune: dict[str, Any]) -> Iterator[_Patterns]:
             yield ("finetune", "schedule", index, name), _mapping(entry).get(name), PARAMETERS
 
 
-def _of_layers(finetune: dict[str, Any]) -> Iterator[_Patterns]:
+def _of_layers(finetune: dict[str, Any]) -> Iterator[PatternPlace]:
     for part in ("lora", "adapter", "prefix"):
         yield ("finetune", part, "match"), _mapping(finetune.get(part)).get("match"), (*LAYERS, "@head")
     for pattern in _mapping(_mapping(finetune.get("lora")).get("ranks")):
         yield ("finetune", "lora", "ranks", pattern), pattern, (*LAYERS, "@head")
 
 
-def _of_rules(tree: dict[str, Any]) -> Iterator[_Patterns]:
+def _of_rules(tree: dict[str, Any]) -> Iterator[PatternPlace]:
     """What rules match; those of the optimizer know no labels."""
     for group, labels in (("optim", ()), ("finetune", PARAMETERS)):
         for index, rule in enumerate(_items(_mapping(tree.get(group)).get("rules"))):
             yield (group, "rules", index, "match"), _mapping(rule).get("match"), labels
 
 
-def _of_names(tree: dict[str, Any]) -> Iterator[_Patterns]:
+def _of_names(tree: dict[str, Any]) -> Iterator[PatternPlace]:
     """Those that know no labels."""
     for group, name in (("device", "activation_checkpointing"), ("resume", "override")):
         yield (group, name), _mapping(tree.get(group)).get(name), ()
@@ -78,7 +87,7 @@ def _check(pattern: str, key: Key, labels: tuple[str, ...], report: Report) -> N
         _check_expression(pattern, key, report)
     elif not labels:
         what = "names only here; labels such as @head are for finetune"
-        report.add(key, what, received=pattern, fix=_NAMES_ONLY[key[0]])
+        report.add(key, what, received=pattern, fix=_NAMES_ONLY[str(key[0])])
     elif pattern not in labels:
         what = f"{pattern} stands for parameters, not for layers" if pattern in PARAMETERS else "there is no such label"
         report.add(key, what, received=pattern, choices=labels)

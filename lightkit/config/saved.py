@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -16,6 +16,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
 from lightkit.config.compose import Composed, make_loader
 from lightkit.config.hydra_compat import Loader, apply_override
+from lightkit.config.older import MARK, as_meant
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import command_line, rewrite, undeletable
 from lightkit.config.project import make_importable, project_root
@@ -40,8 +41,13 @@ def save(cfg: DictConfig, folder: Path) -> Path:
 
 
 def to_yaml(cfg: DictConfig) -> str:
-    """The configuration as YAML, resolved but for what comes from the environment."""
-    return OmegaConf.to_yaml(OmegaConf.create(public(cfg)))
+    """The configuration as YAML, resolved but for what comes from the environment; a line tells the format."""
+    return MARK + OmegaConf.to_yaml(OmegaConf.create(public(cfg)))
+
+
+def from_yaml(text: str) -> dict[str, Any]:
+    """What `to_yaml` wrote, in this or an older format; what comes from the environment stays a reference."""
+    return as_meant(text, cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.create(text))))
 
 
 def public(cfg: DictConfig) -> dict[str, Any]:
@@ -107,7 +113,7 @@ def load_run(run: Path, overrides: Sequence[str] = ()) -> Composed:
     """
     path = Path(run) / FILE
     make_importable(project_root())
-    cfg, loader, errors = _read(path), make_loader(), list[UserError]()
+    cfg, loader, errors = _read_kept(path), make_loader(), list[UserError]()
     trust = Trust(offered=_strings(cfg), outside=(path.parent.resolve(),))
     cfg["trust"] = project_trust(path.parent.resolve())
     values = [text for text in overrides if _apply(cfg, loader, text, errors)]
@@ -129,6 +135,12 @@ def _strings(cfg: DictConfig) -> tuple[str, ...]:
     """`trust` as it is written, without resolving anything."""
     entries = OmegaConf.to_container(cfg).get("trust")  # type: ignore[union-attr]
     return tuple(item for item in entries if isinstance(item, str)) if isinstance(entries, list) else ()
+
+
+def _read_kept(path: Path) -> DictConfig:
+    """The file of a run. One without the head that `save` writes was made by hand, and means what it says."""
+    cfg, text = _read(path), path.read_text(encoding="utf-8")
+    return OmegaConf.create(from_yaml(text)) if text.startswith(_HEAD) else cfg
 
 
 def _read(path: Path) -> DictConfig:

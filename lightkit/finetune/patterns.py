@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,10 @@ def check_patterns(names: Names, options: Mapping[str, Any]) -> None:
         UserError: One matches nothing or nothing that can be used; several in one report.
     """
     each = [(key, pattern) for key, pattern in _of_parameters(options) if not pattern.startswith("@")]
+    attempts: list[Callable[[], object]] = [partial(names.covered, pattern, key=key) for key, pattern in each]
+    attempts.append(partial(targets, names, options))
     errors = []
-    for attempt in [*(partial(names.covered, pattern, key=key) for key, pattern in each), partial(targets, names, options)]:
+    for attempt in attempts:
         try:
             attempt()
         except UserError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from torch.optim import Optimizer
 
@@ -66,7 +67,7 @@ class Linear(Anneal):
 
     def curve(self, progress: float) -> float:
         """A straight line from 1 to 0."""
-        return 1.0 - progress
+        return _line(progress)
 
 
 class Cosine(Anneal):
@@ -121,15 +122,22 @@ class Cosine(Anneal):
 
 
 class OneCycle(Schedule):
-    """Rises along half a cosine to each group's own rate, then falls to almost nothing (https://arxiv.org/abs/1708.07120).
+    """Rises to each group's own rate, then falls to almost nothing (https://arxiv.org/abs/1708.07120).
+
+    The rates are those of `torch.optim.lr_scheduler.OneCycleLR` at every step: `max_lr` is the rate of the group,
+    `pct_start` is `peak`, `1 / div_factor` is `start`, and `1 / (div_factor * final_div_factor)` is `floor`. Momentum
+    stays as the optimizer has it, as with `cycle_momentum=False`. A run that is made longer when it is resumed goes on
+    where the curve of the new length has its step.
 
     Args:
         optimizer: See `Schedule`; its groups' rates are the peaks.
         total_steps: Optimizer steps of the whole run.
         steps_per_epoch: Optimizer steps of an epoch.
-        peak: Share of the run at which the peak is reached, above 0 to below 1.
+        peak: Share of the run at which the peak is reached, above 0 to below 1; at most 0.5 with three phases.
         start: Factor at the first step, above 0 to 1.
-        floor: Factor at the end of the run, 0 to 1.
+        floor: Factor at the last step, 0 to 1.
+        anneal: Shape of rise and fall, `cosine` or `linear`.
+        three_phase: Fall to `start` first, in as many steps as the rise, and in the rest of the run to the floor.
 
     Raises:
         UserError: An argument is out of its range.
@@ -143,24 +151,45 @@ class OneCycle(Schedule):
         steps_per_epoch: int,
         peak: float = 0.3,
         start: float = 0.04,
-        floor: float = 1e-5,
+        floor: float = 4e-6,
+        anneal: Literal["cosine", "linear"] = "cosine",
+        three_phase: bool = False,
     ) -> None:
-        if not 0.0 < peak < 1.0:
-            raise UserError(
-                "the peak lies inside the run", key="scheduler.peak", expected="0 < peak < 1", received=peak
-            )
+        if not 0.0 < peak < 1.0 or (three_phase and peak > 0.5):
+            expected = "0 < peak <= 0.5 with three phases" if three_phase else "0 < peak < 1"
+            raise UserError("the peak lies inside the run", key="scheduler.peak", expected=expected, received=peak)
+        if anneal not in ("cosine", "linear"):
+            choices = ("cosine", "linear")
+            raise UserError("no such shape", key="scheduler.anneal", received=anneal, choices=choices)
         self.peak, self.lowest = peak, check_share(start, "start", low=1e-9)
-        self.floor = check_share(floor, "floor")
+        self.floor, self.three_phase = check_share(floor, "floor"), three_phase
+        self.shape = _half_cosine if anneal == "cosine" else _line
         super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
 
     def decay(self, step: int) -> float:
-        """Half a cosine up, half a cosine down."""
-        top = self.peak * self.total_steps
-        if step < top:
-            return 1.0 - (1.0 - self.lowest) * _half_cosine(step / top)
-        return self.floor + (1.0 - self.floor) * _half_cosine(min((step - top) / (self.total_steps - top), 1.0))
+        """The factor on the curve between the two phase ends around this step."""
+        begin, before = 0.0, self.lowest
+        for end, after in self._ends():
+            if step <= end:
+                break
+            begin, before = end, after
+        else:
+            return self.floor  # behind the last step
+        done = (step - begin) / (end - begin) if end > begin else 1.0
+        return after + (before - after) * self.shape(done)
+
+    def _ends(self) -> list[tuple[float, float]]:
+        """Last step of each phase, which may lie between two steps, and the factor there."""
+        top = self.peak * self.total_steps - 1
+        middle = [(2 * self.peak * self.total_steps - 2, self.lowest)] if self.three_phase else []
+        return [(top, 1.0), *middle, (self.total_steps - 1, self.floor)]
 
 
 def _half_cosine(progress: float) -> float:
     """From 1 (progress 0) to 0 (progress 1)."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def _line(progress: float) -> float:
+    """From 1 (progress 0) to 0 (progress 1) in a straight line."""
+    return 1.0 - progress

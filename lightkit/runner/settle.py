@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern, named
-from lightkit.config import public
+from lightkit.config import from_yaml, public
 
 FREE = (
     "name",
@@ -84,7 +84,7 @@ def settle(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[D
         UserError: There is no key of that name in either.
     """
     now = public(cfg)
-    saved = _plain(saved_text) if saved_text else now
+    saved = from_yaml(saved_text) if saved_text else now
     known = dict.fromkeys([*_keys(saved), *_keys(now)])
     for pattern in override:
         if not any(map(Pattern(pattern, key="resume.override").covers, known)):
@@ -93,12 +93,6 @@ def settle(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[D
     settled = OmegaConf.create(_merged(saved, now, tuple(override), "", changes))
     OmegaConf.set_readonly(settled, True)
     return settled, changes
-
-
-def _plain(text: str) -> dict[str, Any]:
-    """A written configuration; what comes from the environment stays a reference: it may be a secret."""
-    content = OmegaConf.to_container(OmegaConf.create(text))
-    return cast("dict[str, Any]", content)
 
 
 def _merged(

@@ -21,7 +21,7 @@ from lightkit.trainer.clock import Clock
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.guard import Guard, RollBack
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt, Interrupted
-from lightkit.trainer.report import Reporter
+from lightkit.trainer.report import Reporter, rates_of
 from lightkit.trainer.state import State
 from lightkit.trainer.tasks import Criterion, Task
 from lightkit.trainer.timetable import Timetable
@@ -100,6 +100,7 @@ class Trainer:
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
         self._clock, self._saved_step, self._flowing = clock or Clock(), -1, False
         self._loss, self._own, self._norm = torch.zeros(()), 1, torch.zeros(())
+        self._rates: dict[str, float] = {}
 
     @property
     def finished(self) -> bool:
@@ -182,12 +183,14 @@ class Trainer:
             with self.engine.accumulating(self.model, done + size < window):
                 fine = self._micro_step(batches, state.samples_done + done, size=size, window=window) and fine
             done += size
+        logged = (state.step + 1) % timetable.log_steps == 0
         if fine:
-            self._norm = self.engine.step(self.optimizer, want_norm=(state.step + 1) % timetable.log_steps == 0)
+            self._norm = self.engine.step(self.optimizer, want_norm=logged)
             self.average.update()
         else:
             self._norm = torch.full((), torch.nan)  # what a step is logged with must not be that of another one
             self.engine.discard(self.optimizer)
+        self._rates = rates_of(self.optimizer) if logged else {}  # of this step: the schedule sets those of the next
         state.step += 1
         state.samples_done += window
         self.scheduler.step()
@@ -357,7 +360,7 @@ class Trainer:
         if not self.guard.settled():
             self.guard.refuse(self, None, None)
         loss = self.engine.ranks.mean(self._loss.detach(), self._own)
-        self._report.step(loss, float(self._norm), self.optimizer, self.engine.vitals())
+        self._report.step(loss, float(self._norm), self._rates, self.engine.vitals())
 
     def _during_validation(self, batch: int) -> None:
         self.interrupt.raise_at(self.state.step)

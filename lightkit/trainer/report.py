@@ -15,6 +15,12 @@ from lightkit.trainer.timetable import Timetable
 SECONDS_BETWEEN_PROGRESS = 0.1
 
 
+def rates_of(optimizer: Optimizer) -> dict[str, float]:
+    """The learning rate of each parameter group at this moment, under the name it is logged by."""
+    groups = enumerate(optimizer.param_groups)
+    return {f"lr/{group.get('name', index)}": float(group["lr"]) for index, group in groups}
+
+
 class Reporter:
     """Hands numbers to the logger; the loop itself only asks whether it is time.
 
@@ -41,18 +47,15 @@ class Reporter:
         self.state.rows += 1
         self.logger.scalars({**values, **(beside or {})}, step=self.state.step, epoch=self.state.epoch)
 
-    def step(self, loss: float, norm: float, optimizer: Optimizer, vitals: Mapping[str, float]) -> None:
+    def step(self, loss: float, norm: float, rates: Mapping[str, float], vitals: Mapping[str, float]) -> None:
         """Log what belongs to single optimizer steps.
 
         Args:
             loss: Loss of the newest batch.
             norm: Norm of the gradients before clipping.
-            optimizer: Its groups' rates are logged by the groups' names.
+            rates: The learning rates that the step used, by name; see `rates_of`.
             vitals: Further values of the run itself, such as a loss scale.
         """
-        rates = {
-            f"lr/{group.get('name', index)}": float(group["lr"]) for index, group in enumerate(optimizer.param_groups)
-        }
         samples, self._counted = self._samples() - self._counted, self._samples()
         values = {"train/loss_step": loss, "grad/norm": norm, **vitals, **rates, **self.clock.read(samples)}
         self.values(values, self.clock.vitals())

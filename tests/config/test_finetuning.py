@@ -89,7 +89,10 @@ BAD = [
     ("finetune.rules=[{match: a, lr: 1, lr_scale: 1}]", ["finetune.rules[0]: sets either lr or lr_scale"]),
     ("finetune.rules=[{match: a, warmup_steps: -1}]", ["finetune.rules[0].warmup_steps: out of range"]),
     ("optim.rules=[{match: a, lr: 1, lr_scale: 1}]", ["optim.rules[0]: sets either lr or lr_scale"]),
-    ("optim.rules=[{match: @head, lr: 1}]", ["optim.rules[0].match: names only here; labels such as @head are for finetune"]),
+    (
+        "optim.rules=[{match: @head, lr: 1}]",
+        ["optim.rules[0].match: names only here; labels such"],
+    ),
     ("optim.rules=[{match: 're:(', lr: 1}]", ["optim.rules[0].match: not a regular expression"]),
     ("optim.rules=[{match: [], lr: 1}]", ["optim.rules[0].match: a rule for nothing"]),
     ("finetune.layer_decay=0", ["finetune.layer_decay: out of range", "above 0, at most 1"]),

@@ -179,6 +179,6 @@ def test_nothing_is_asked_for():
 
 def test_a_pattern_that_matches_nothing():
     with pytest.raises(
-        UserError, match=r"device\.activation_checkpointing: the pattern matches nothing(.|\n)*blocks\.0"
+        UserError, match=r"device\.activation_checkpointing: the pattern matches no module(.|\n)*blocks\.0"
     ):
         recompute(Network(), ["layers.*"])

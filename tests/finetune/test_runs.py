@@ -127,7 +127,7 @@ def check_curves(folder: Path) -> None:
             if curve:
                 assert sorted(curve) == list(range(1, steps + 1))
                 planned = dict(zip(table["steps"], row["rates"]))
-                assert all(curve[step] == single(rate) for step, rate in planned.items() if step)
+                assert all(curve[step + 1] == single(rate) for step, rate in planned.items())
 
 
 def single(value: float) -> float:

@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserError
+from lightkit.config import to_yaml
 from lightkit.runner.settle import FREE, settle
 
 SAVED: dict[str, Any] = {
@@ -28,7 +29,7 @@ def settled(changes: dict[str, Any], override: tuple[str, ...] = (), *, gone: tu
     for key in gone:
         above, _, name = key.rpartition(".")
         del OmegaConf.select(cfg, above)[name]
-    return settle(cfg, OmegaConf.to_yaml(OmegaConf.create(SAVED)), list(override))
+    return settle(cfg, to_yaml(OmegaConf.create(SAVED)), list(override))
 
 
 def test_nothing_differs() -> None:
