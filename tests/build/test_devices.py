@@ -58,5 +58,5 @@ class Weighted(torch.nn.CrossEntropyLoss):
 
 
 def test_modules_to_compute_again_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"device\.activation_checkpointing: the pattern matches nothing"):
+    with pytest.raises(UserError, match=r"device\.activation_checkpointing: the pattern matches no module"):
         built(tmp_path, "device.activation_checkpointing=[blocks.*]")
