@@ -93,12 +93,69 @@ def test_step_every_few_epochs():
     )
 
 
-def test_one_cycle():
-    rates = curve(make(OneCycle, 0.5, total=100, peak=0.25, start=0.1, floor=0.0))
-    assert rates[0] == pytest.approx(0.05)
-    assert max(rates) == rates[25] == 0.5
-    assert rates[24] < rates[25] > rates[26]
-    assert rates[-1] < 0.001
+@pytest.mark.parametrize("three_phase", [False, True])
+@pytest.mark.parametrize("anneal", ["cosine", "linear"])
+@pytest.mark.parametrize(
+    ("total", "peak", "divisors"),
+    [
+        (100, 0.3, (25.0, 1e4)),
+        (100, 0.25, (10.0, 100.0)),
+        (20, 0.5, (25.0, 1e4)),
+        (19, 0.3, (4.0, 2.0)),
+        (7, 0.45, (25.0, 1e4)),
+        (3, 0.3, (25.0, 1e4)),
+        (2, 0.1, (25.0, 1e4)),
+        (1, 0.3, (25.0, 1e4)),
+        (1000, 0.01, (1.0, 1e3)),
+    ],
+)
+def test_one_cycle_is_torchs(total, peak, divisors, anneal, three_phase):
+    first, last = divisors
+    shape = {"peak": peak, "start": 1 / first, "floor": 1 / (first * last), "anneal": anneal}
+    check_torchs(total, peak, divisors, anneal, three_phase, shape)
+
+
+def test_one_cycle_is_torchs_as_both_come():
+    check_torchs(80, 0.3, (25.0, 1e4), "cosine", False, {})
+
+
+def check_torchs(total, peak, divisors, anneal, three_phase, shape):
+    schedule = make(OneCycle, 0.5, 0.1, total=total, three_phase=three_phase, **shape)
+    opt = optimizer(0.5, 0.1)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        opt,
+        max_lr=[0.5, 0.1],
+        total_steps=total,
+        pct_start=peak,
+        anneal_strategy={"cosine": "cos", "linear": "linear"}[anneal],
+        div_factor=divisors[0],
+        final_div_factor=divisors[1],
+        three_phase=three_phase,
+    )
+    for step in range(total):
+        wanted = [group["lr"] for group in opt.param_groups]
+        assert [group["lr"] for group in schedule.optimizer.param_groups] == pytest.approx(wanted, rel=1e-12), step
+        schedule.step()
+        opt.step()
+        if step < total - 1:
+            theirs.step()
+
+
+def test_one_cycle_whose_peak_is_the_first_step_begins_there():
+    rates = curve(make(OneCycle, 0.5, total=10, peak=0.1, floor=0.0))
+    assert rates[0] == 0.5
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == 0.0
+
+
+def test_a_longer_one_cycle_goes_on_along_the_longer_curve():
+    schedule, longer = make(OneCycle, total=10), curve(make(OneCycle, total=16))
+    curve(schedule, 7)
+    schedule.total_steps = 16
+    schedule.refresh()
+    assert curve(schedule, 9) == pytest.approx(longer[7:])
+    schedule.step()
+    assert schedule.optimizer.param_groups[0]["lr"] == pytest.approx(4e-6)
 
 
 def test_plateau_waits_and_falls():
@@ -338,7 +395,9 @@ def test_torchs_plateau_gets_the_value():
         (Plateau, {"mode": "min", "factor": 1.0}, r"scheduler\.factor: not a factor that lowers"),
         (Plateau, {"mode": "min", "patience": -1}, r"scheduler\.patience: cannot be negative"),
         (OneCycle, {"peak": 1.0}, r"scheduler\.peak: the peak lies inside the run"),
+        (OneCycle, {"peak": 0.6, "three_phase": True}, r"(?s)scheduler\.peak: the peak lies inside the run.*<= 0\.5"),
         (OneCycle, {"start": 0.0}, r"scheduler\.start: not a share"),
+        (OneCycle, {"anneal": "cos"}, r"(?s)scheduler\.anneal: no such shape.*cosine"),
         (Torch, {"scheduler": functools.partial(torch.optim.lr_scheduler.StepLR)}, "the scheduler cannot be made"),
         (
             Torch,

@@ -39,6 +39,13 @@ def test_nothing_differs() -> None:
     assert OmegaConf.is_readonly(cfg)
 
 
+def test_the_globs_of_an_older_checkpoint_stay_what_they_meant() -> None:
+    cfg, changes = settle(OmegaConf.create(SAVED), OmegaConf.to_yaml(OmegaConf.create(SAVED)), [])
+    assert cfg.optim.rules == [{"match": "*head", "lr": 1.0}]
+    assert [change.key for change in changes] == ["optim.rules"]
+    assert "the checkpoint's is kept (take the other with resume.override=[optim.rules])" in str(changes[0])
+
+
 def test_without_a_saved_configuration_the_one_at_hand_is_taken() -> None:
     cfg, changes = settle(OmegaConf.create({"seed": 3}), "", [])
     assert (cfg, changes) == ({"seed": 3}, [])

@@ -1,0 +1,125 @@
+"""The learning rates in `metrics.jsonl` and TensorBoard are those that the optimizer stepped with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from lightkit.loggers.events import read_scalars
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+TRAIN = (
+    "data=wine",
+    "model.hidden=[4]",
+    "data.batch_size=32",
+    "optim=sgd",
+    "optim.lr=0.1",
+    "optim.rules=[{match: head, name: head, lr_scale: 0.5}]",
+    "trainer.epochs=4",
+    "logger.every_steps=1",
+    "logger.console.style=quiet",
+    "device=cpu",
+    "metrics.figures=[]",
+    "metrics.monitor=val/loss",
+    "metrics.mode=min",
+    "hydra.run.dir=run",
+)
+PLATEAU = ("scheduler=plateau", "scheduler.patience=0", "scheduler.threshold=1")
+STEP = ("scheduler=step", "scheduler.every_epochs=1", "scheduler.gamma=0.5")
+KINDS = {
+    "constant": ("scheduler=constant", "scheduler.warmup_steps=3"),
+    "cosine": ("scheduler=cosine", "scheduler.warmup_steps=2"),
+    "linear by epoch": ("scheduler=linear", "scheduler.interval=epoch"),
+    "one cycle": ("scheduler=one_cycle",),
+    "step": STEP,
+    "plateau": PLATEAU,
+    "PyTorch's by epoch": ("scheduler=torch",),
+    "PyTorch's by step": ("scheduler=torch", "scheduler.interval=step"),
+    "accumulated": ("scheduler=cosine", "trainer.accumulate=2"),
+}
+
+
+@pytest.fixture
+def used() -> Iterator[list[list[float]]]:
+    """The rate of every group in each step that an optimizer takes."""
+    taken: list[list[float]] = []
+
+    def note(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        taken.append([float(group["lr"]) for group in optimizer.param_groups])
+
+    handle = register_optimizer_step_pre_hook(note)
+    yield taken
+    handle.remove()
+
+
+def logged(folder: Path = Path("run")) -> dict[int, list[float]]:
+    """Logged rates by step, in the order of the groups."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    groups = [name for name in max(rows, key=len) if name.startswith("lr/")]
+    return {row["step"]: [row[name] for name in groups] for row in rows if groups[0] in row}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_logged_rate_is_the_one_the_step_used(cli: Cli, used: list[list[float]], kind: str) -> None:
+    done = cli("train", *TRAIN, *KINDS[kind], "logger.tensorboard.enabled=false")
+    assert done.code == 0, done.err
+    found = logged()
+    steps = used[-len(found) :]  # before the run, copies try out what a step costs
+    assert list(found) == list(range(1, len(found) + 1))
+    assert [found[step] for step in found] == steps
+    assert len({tuple(rates) for rates in steps}) > 1
+    assert all(head == pytest.approx(rates / 2) for rates, head in steps)
+
+
+def test_the_first_step_of_an_epoch_has_the_rate_that_was_planned(cli: Cli) -> None:
+    args = (*TRAIN, *STEP, "logger.tensorboard.enabled=true")
+    (phase,) = json.loads(cli("plan", *args, "--json").out)["phases"]
+    assert cli("train", *args).code == 0
+    curves = read_scalars(Path("run"))
+    for row in phase["groups"]:
+        curve = dict(curves[f"vitals/lr/{row['group']}"])
+        assert [curve[step + 1] for step in phase["steps"]] == pytest.approx(row["rates"])
+        assert row["rates"] == pytest.approx([row["rate"] * 0.5**epoch for epoch in range(4)])
+
+
+def test_a_row_of_several_steps_has_the_rate_of_its_last(cli: Cli, used: list[list[float]]) -> None:
+    assert cli("train", *TRAIN, "scheduler=cosine", "logger.every_steps=3").code == 0
+    steps = used[-16:]
+    assert logged() == {step: steps[step - 1] for step in range(3, 17, 3)}
+
+
+@pytest.mark.parametrize("kind", ["one cycle", "step", "plateau", "PyTorch's by epoch"])
+def test_a_resumed_run_logs_the_rates_of_the_whole_one(cli: Cli, kind: str) -> None:
+    args = (*TRAIN, *KINDS[kind], "logger.tensorboard.enabled=false", "checkpoint.every_steps=6", "checkpoint.keep_last=9")
+    assert cli("train", *args).code == 0
+    whole = logged()
+    folder = Path("run")
+    (folder / "result.json").unlink()
+    for path in (folder / "checkpoints").glob("step-*.pt"):
+        if int(path.stem.removeprefix("step-")) > 6:
+            path.unlink()
+    (folder / "checkpoints/manifest.json").unlink()
+    done = cli("resume", "run")
+    assert done.code == 0, done.err
+    assert "resumed at step 6" in (folder / "run.log").read_text()
+    assert logged() == whole
+
+
+def test_one_cycle_logs_the_rates_of_pytorchs(cli: Cli) -> None:
+    assert cli("train", *TRAIN, "scheduler=one_cycle", "logger.tensorboard.enabled=false").code == 0
+    found = logged()
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    theirs = lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=len(found))
+    for step, (rate, head) in found.items():
+        assert (rate, head) == pytest.approx((theirs.get_last_lr()[0], theirs.get_last_lr()[0] / 2)), step
+        optimizer.step()
+        if step < len(found):
+            theirs.step()
