@@ -26,9 +26,9 @@ def unwrapped(names: Iterable[str]) -> dict[str, str]:
 def renamed(names: Sequence[str], mapping: Mapping[str, str | None], *, key: str = "mapping") -> dict[str, str]:
     r"""New names by patterns; each rule is applied to what the ones before it made.
 
-    `encoder.layer.*.output` is a glob over the whole name, and each `*` of its replacement is what the one of the
-    pattern stood for. `re:^bert\.` replaces what the regular expression finds. A replacement of None leaves the tensor
-    out.
+    `encoder.layer.*.output` has to fit the whole name, and each `*` of its replacement is what the one of the pattern
+    stood for; nothing but `*` is special. `re:^bert\.` replaces what the regular expression finds. A replacement of None
+    leaves the tensor out.
 
     Args:
         names: The names as they are.

@@ -252,7 +252,7 @@ def test_every_key_that_takes_patterns_is_here() -> None:
     """A field whose docstring speaks of patterns is one that the check knows, or is looked after elsewhere."""
     elsewhere = {
         "finetune.weights.mapping",  # new names: tests/checkpoint/test_names.py
-        "finetune.rules",
+        *("finetune.rules", "optim.rules"),
         *("finetune.rules[].name", "optim.rules[].name"),
     }
     rules, schedule = {"rules": [{}]}, [{}]

@@ -98,7 +98,13 @@ def test_a_row_of_several_steps_has_the_rate_of_its_last(cli: Cli, used: list[li
 
 @pytest.mark.parametrize("kind", ["one cycle", "step", "plateau", "PyTorch's by epoch"])
 def test_a_resumed_run_logs_the_rates_of_the_whole_one(cli: Cli, kind: str) -> None:
-    args = (*TRAIN, *KINDS[kind], "logger.tensorboard.enabled=false", "checkpoint.every_steps=6", "checkpoint.keep_last=9")
+    args = (
+        *TRAIN,
+        *KINDS[kind],
+        "logger.tensorboard.enabled=false",
+        "checkpoint.every_steps=6",
+        "checkpoint.keep_last=9",
+    )
     assert cli("train", *args).code == 0
     whole = logged()
     folder = Path("run")

@@ -31,7 +31,8 @@ class RuleConfig:
     """Settings for the parameters whose names match."""
 
     match: Union[str, list[str]]
-    """Name pattern or list of patterns: a glob over dotted parameter names, or `re:` and a regular expression."""
+    """Pattern or list of patterns of parameters, or of modules with all parameters in them: a glob that fits a whole
+    dotted name, or `re:` and a regular expression that is searched in it."""
     name: Optional[str] = None
     """Name of the group in logs and tables; null takes the pattern."""
     lr: Optional[float] = None

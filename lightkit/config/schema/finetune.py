@@ -1,9 +1,8 @@
 """Adapting a pretrained model: weights, head, what trains when and how fast, LoRA, adapters, prefixes, a teacher.
 
-Patterns are globs over whole dotted names (`layer4.*`), or `re:` and a regular expression; a module stands for all
-parameters below it. Labels stand for parts that every model has: `@head`, `@body` (all but the head), `@norm`, `@bias`,
-`@tuned` (what LoRA, adapters and prefixes brought in), and layers by kind: `@linear`, `@conv`, `@embedding`,
-`@attention`, `@blocks`.
+For patterns see `lightkit.common.patterns`. Labels stand for parts that every model has: `@head`, `@body` (all but the
+head), `@norm`, `@bias`, `@tuned` (what LoRA, adapters and prefixes brought in), and layers by kind: `@linear`, `@conv`,
+`@embedding`, `@attention`, `@blocks`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ class WeightsConfig:
     key: Optional[str] = None
     """Where in the file the weights are (`model`, `ema.weights`); null looks in the usual places."""
     mapping: dict[str, Optional[str]] = field(default_factory=dict)
-    """New names of the file's tensors: pattern to replacement, applied in order; null in place of a name leaves the
-    tensors out."""
+    """New names of the file's tensors: pattern to replacement, applied in order. Each `*` of a replacement is what that
+    of the pattern stood for; null in place of a name leaves the tensors out."""
     strict: Literal["exact", "complete", "matching"] = "complete"
     """`exact`: the file and the model have the same tensors; `complete`: every tensor of the model gets its weights,
     what else is in the file is left out; `matching`: what fits is taken. The head is apart from that."""
@@ -95,8 +94,8 @@ class LoraConfig:
     """Low-rank updates beside frozen weights (Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
 
     match: list[str] = field(default_factory=list)
-    """Patterns of the layers that get one (@linear, @conv, @embedding, @attention); [] is no LoRA. The head is only
-    meant by its name, and by @head."""
+    """Patterns of the layers that get one (`layer4.*`, @linear, @conv, @embedding, @attention); [] is no LoRA. The head
+    is only meant by its name, and by @head."""
     rank: int = 8
     """Rank of the update."""
     alpha: float = 16.0
@@ -175,10 +174,10 @@ class FinetuneConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
     """The output layer."""
     freeze: list[str] = field(default_factory=list)
-    """What does not train from the start, parameters or modules with all parameters in them: globs over whole names
-    (`layer4.*`, `*`), `re:` and a regular expression, or labels: @head, @body (all but the head), @norm, @bias,
-    @linear, @conv, @embedding, @attention, @blocks. What LoRA, adapters and prefixes bring in (@tuned) trains all the
-    same."""
+    """What does not train from the start, parameters or modules with all parameters in them: globs that fit a whole
+    name (`conv1`, `layer4.*`, `*`), `re:` and a regular expression that is searched in it, or labels: @head, @body (all
+    but the head), @norm, @bias, @linear, @conv, @embedding, @attention, @blocks. What LoRA, adapters and prefixes bring
+    in (@tuned) trains all the same."""
     train: list[str] = field(default_factory=list)
     """Patterns of exceptions from `freeze`: these train."""
     bn: Literal["frozen", "stats", "train"] = "frozen"

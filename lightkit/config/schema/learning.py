@@ -87,7 +87,7 @@ class OptimConfig(Target):
     """The optimizer and the rules that give parameters their own settings."""
 
     rules: list[RuleConfig] = field(default_factory=list)
-    """Settings by parameter name. Of several rules for one parameter, the later wins, attribute by attribute."""
+    """Settings by pattern. Of several rules for one parameter, the later wins, attribute by attribute."""
     no_decay: bool = False
     """No weight decay on biases, norm layers and other one-dimensional parameters."""
     layer_decay: Optional[float] = None

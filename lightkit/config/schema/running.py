@@ -77,8 +77,8 @@ class DeviceConfig:
     """How PyTorch's optimizers step: one kernel for all parameters, one for each operation, or a loop over parameters.
     `auto` takes `fused` on NVIDIA's GPUs and CPUs where the optimizer has it. What `optim` sets itself goes first."""
     activation_checkpointing: list[str] = field(default_factory=list)
-    """Name patterns of modules (`blocks.*`) whose activations are computed again in the backward pass instead of kept:
-    less memory for about a third more time. The gradients are the same to the bit."""
+    """Patterns of modules (`blocks.*`) whose activations are computed again in the backward pass instead of kept: less
+    memory for about a third more time. The gradients are the same to the bit."""
     batch_size: Optional[Literal["auto", "max"]] = None
     """The largest batch that fits into memory, found by steps in a process of its own before the run begins. `auto`
     keeps the samples of an optimizer step, `data.batch_size` times `trainer.accumulate`, and splits them into the
@@ -256,4 +256,5 @@ class ResumeConfig:
     mode: Literal["none", "auto"] = "none"
     """`auto` goes on with the newest unfinished run of the same configuration where there is one, else starts anew."""
     override: list[str] = field(default_factory=list)
-    """Keys, or patterns of keys, whose new values are taken although the checkpoint was trained with others."""
+    """Keys (`optim` with all below it), or patterns of keys, whose new values are taken although the checkpoint was
+    trained with others."""
