@@ -27,8 +27,8 @@ def renamed(names: Sequence[str], mapping: Mapping[str, str | None], *, key: str
     r"""New names by patterns; each rule is applied to what the ones before it made.
 
     `encoder.layer.*.output` has to fit the whole name, and each `*` of its replacement is what the one of the pattern
-    stood for; nothing but `*` is special. `re:^bert\.` replaces what the regular expression finds. A replacement of None
-    leaves the tensor out.
+    stood for; nothing but `*` is special. `re:^bert\.` replaces what the regular expression finds. A replacement of
+    None leaves the tensor out.
 
     Args:
         names: The names as they are.

@@ -182,3 +182,10 @@ def test_a_pattern_that_matches_nothing():
         UserError, match=r"device\.activation_checkpointing: the pattern matches no module(.|\n)*blocks\.0"
     ):
         recompute(Network(), ["layers.*"])
+
+
+def test_a_pattern_is_for_whole_names() -> None:
+    assert recompute(nn.Sequential(*(nn.Linear(2, 2) for _ in range(12))), ["0", "1?"]) == ["0", "10", "11"]
+    with pytest.raises(UserError, match="matches no module"):
+        recompute(Network(), ["norm"])
+    assert recompute(Network(), ["*.norm"]) == ["blocks.0.norm", "blocks.1.norm", "blocks.2.norm"]

@@ -15,10 +15,11 @@ KEY = "finetune.freeze"
 
 
 def network() -> nn.Module:
+    """A network in which names end like others: those of `body` like those of `stem` and `head`."""
     return nn.Sequential(
         OrderedDict(
             stem=nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
-            body=nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
+            body=nn.Sequential(OrderedDict(stem=nn.Linear(4, 4), head=nn.LayerNorm(4))),
             attend=nn.MultiheadAttention(4, 2),
             head=nn.Linear(4, 2),
         )
@@ -36,14 +37,18 @@ def names() -> Names:
         (["stem.0.weight"], ["stem.0.weight"]),
         (["stem.*"], ["stem.0.weight", "stem.0.bias", "stem.1.weight", "stem.1.bias"]),
         (["stem"], ["stem.0.weight", "stem.0.bias", "stem.1.weight", "stem.1.bias"]),
-        (["body.1"], ["body.1.weight", "body.1.bias"]),
-        (["re:^(stem|body).*weight$"], ["stem.0.weight", "stem.1.weight", "body.0.weight", "body.1.weight"]),
+        (["body.head"], ["body.head.weight", "body.head.bias"]),
+        (["re:^(stem|body).*weight$"], ["stem.0.weight", "stem.1.weight", "body.stem.weight", "body.head.weight"]),
         (["@head"], ["head.weight", "head.bias"]),
-        (["@norm"], ["stem.1.weight", "stem.1.bias", "body.1.weight", "body.1.bias"]),
+        (["@norm"], ["stem.1.weight", "stem.1.bias", "body.head.weight", "body.head.bias"]),
         (["@conv"], ["stem.0.weight", "stem.0.bias"]),
-        (["@linear"], ["body.0.weight", "body.0.bias"]),
-        (["@blocks"], ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]),
+        (["@linear"], ["body.stem.weight", "body.stem.bias"]),
+        (["@blocks"], ["body.stem.weight", "body.stem.bias", "body.head.weight", "body.head.bias"]),
         (["head.bias", "stem.0.bias"], ["stem.0.bias", "head.bias"]),
+        (["head"], ["head.weight", "head.bias"]),
+        (["head.*"], ["head.weight", "head.bias"]),
+        (["*head"], ["body.head.weight", "body.head.bias", "head.weight", "head.bias"]),
+        (["body.*.bias"], ["body.stem.bias", "body.head.bias"]),
         ([], []),
     ],
 )
@@ -64,11 +69,14 @@ def test_biases_of_every_kind_are_found(names: Names) -> None:
 
 def test_what_is_injected_later_has_a_label(names: Names) -> None:
     assert names.parameters(["@tuned"], key=KEY) == []
-    names.tuned = ["body.0.lora.a"]
-    assert names.parameters(["@tuned", "head"], key=KEY) == ["head.weight", "head.bias", "body.0.lora.a"]
+    names.tuned = ["body.stem.lora.a"]
+    assert names.parameters(["@tuned", "head"], key=KEY) == ["head.weight", "head.bias", "body.stem.lora.a"]
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(names: Names) -> None:
+    for end in ("0.*", "weight", "0.weight", "tem", "stem.0.weigh"):
+        with pytest.raises(UserError, match="matches no parameter"):
+            names.parameters([end], key=KEY)
     with pytest.raises(UserError, match="matches no parameter") as caught:
         names.parameters(["stem.*", "stem.0.wieght"], key=KEY)
     text = str(caught.value)
@@ -104,11 +112,12 @@ def test_a_broken_expression_is_refused(names: Names) -> None:
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [
-        (["@linear"], ["body.0"]),
-        (["@linear", "head"], ["body.0", "head"]),
-        (["@linear", "@conv"], ["stem.0", "body.0"]),
-        (["*"], ["stem.0", "body.0", "attend.out_proj", "head"]),
-        (["body.*"], ["body.0"]),
+        (["@linear"], ["body.stem"]),
+        (["@linear", "head"], ["body.stem", "head"]),
+        (["*stem", "re:head$"], ["body.stem", "head"]),
+        (["@linear", "@conv"], ["stem.0", "body.stem"]),
+        (["*"], ["stem.0", "body.stem", "attend.out_proj", "head"]),
+        (["body.*"], ["body.stem"]),
         (["@attention", "@conv"], ["stem.0"]),
     ],
 )
@@ -128,8 +137,9 @@ def test_modules_that_cannot_be_used_are_named(names: Names) -> None:
 
 
 def test_a_pattern_of_modules_that_matches_nothing_is_refused(names: Names) -> None:
-    with pytest.raises(UserError, match="matches no module"):
-        names.modules(["bodi.*"], key="k")
+    for pattern in ("bodi.*", "0", "out_proj", "tem"):
+        with pytest.raises(UserError, match="matches no module"):
+            names.modules([pattern], key="k")
     with pytest.raises(UserError, match="matches no module"):
         names.modules(["@embedding"], key="k")
 

@@ -385,3 +385,15 @@ def test_torchs_optimizers_take_the_groups(name):
 def test_bad_settings(options, match):
     with pytest.raises(UserError, match=match):
         parameter_groups(mlp(), **{"lr": 0.1, "weight_decay": 0.0, **options})
+
+
+def test_a_rule_is_for_whole_names_and_for_what_lies_below_them():
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(12)))
+    rules = [{"match": "0.*", "lr": 0.5}, {"match": ["1", "2.weight"], "lr": 0.7}, {"match": "re:^1[01]$", "lr": 0.9}]
+    groups = table(parameter_groups(model, lr=0.1, rules=rules))
+    assert groups["0"][2] == ["0.weight", "0.bias"]
+    assert groups["1+2.weight"][2] == ["1.weight", "1.bias", "2.weight"]
+    assert groups["1_01"][2] == ["10.weight", "10.bias", "11.weight", "11.bias"]
+    for end in ("weight", ".bias", "0.weigh", "1?.*.weight"):
+        with pytest.raises(UserError, match="the pattern matches no trainable parameter"):
+            parameter_groups(model, lr=0.1, rules=[{"match": end, "lr": 0.5}])
