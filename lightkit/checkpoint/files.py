@@ -96,7 +96,7 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
     Args:
         path: The file to make or replace.
         fill: Writes the content.
-        scratch: Name of the unfinished file in the same folder. A left-over of that name is overwritten, so that
+        scratch: Name of the unfinished file in the same folder. A left-over of that name is replaced, so that
             crashes don't pile up files.
 
     Raises:
@@ -104,7 +104,8 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
     """
     unfinished = path.with_name(scratch)
     try:
-        with unfinished.open("wb") as raw:
+        unfinished.unlink(missing_ok=True)
+        with unfinished.open("xb") as raw:  # never through a link of that name
             target = HashingFile(raw)
             fill(target)
             digest = target.finish()
