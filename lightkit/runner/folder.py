@@ -31,7 +31,17 @@ LOG = "run.log"
 ENVIRONMENT = "environment.json"
 _SUBFOLDERS = ("checkpoints", "figures", "profile")
 _WRITTEN = (
-    *(LOCK, LOG, METRICS, RESULT, ENVIRONMENT, "config.yaml", "overrides.yaml", "finetune.json", "events.out.tfevents.*"),
+    *(
+        LOCK,
+        LOG,
+        METRICS,
+        RESULT,
+        ENVIRONMENT,
+        "config.yaml",
+        "overrides.yaml",
+        "finetune.json",
+        "events.out.tfevents.*",
+    ),
     *("weights.*", "model.pt", "adapter.pt", ".config.yaml.*", *_SUBFOLDERS),
 )
 """Names in the folder that are written to."""
