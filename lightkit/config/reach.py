@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FOLDER = "LIGHTKIT_DATASETS"
 """Environment variable that names a folder for data sets outside of the project."""
 _FETCHING = {
+    "peft": re.compile(r"tokenizer_|adapters$|cache_file$"),
     "timm.models": re.compile(r"pretrained_|checkpoint|weights|cache_dir$"),
     "torchmetrics": re.compile(r"feature_extractor_weights_path$|model_name_or_path$|baseline_url$"),
 }
