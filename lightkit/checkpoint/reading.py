@@ -78,10 +78,10 @@ def check_bytes(path: Path, entry: Entry | None) -> None:
         size = path.stat().st_size
         if entry is not None and size != entry.bytes:
             raise DamagedError(f"{size} bytes instead of {entry.bytes}")
-        if entry is not None and entry.sha256:
-            if sha256(path) != entry.sha256:
-                raise DamagedError("the checksum differs")
-        _check_archive(path, crc=not (entry is not None and entry.sha256))
+        known = entry.sha256 if entry is not None else ""
+        if known and sha256(path) != known:
+            raise DamagedError("the checksum differs")
+        _check_archive(path, crc=not known)
     except FileNotFoundError as error:
         raise DamagedError("the file is gone") from error
     except OSError as error:

@@ -29,7 +29,7 @@ _MARK = "checks_downloads"
 
 @contextmanager
 def checked_downloads() -> Iterator[None]:
-    """While inside, what libraries fetch or find in torch's cache is compared with its name and opened as plain tensors.
+    """While inside, what libraries fetch or find in torch's cache must be what its name says, and opens as tensors only.
 
     Calls of other code, such as the user's own, pass as they are.
 
@@ -108,7 +108,7 @@ def _compare(file: str, expected: str) -> None:
 
 
 def _checksum_in(file: str) -> str | None:
-    found = _CHECKSUM.search(os.path.basename(file))
+    found = _CHECKSUM.search(Path(file).name)
     return found[1] if found else None
 
 

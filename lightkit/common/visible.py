@@ -9,7 +9,7 @@ _ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u20
 
 
 def visible(text: str) -> str:
-    """The same text, with what a terminal would act on written out: `\\x1b` for an escape, `\\u202e` for a turn."""
+    r"""The same text, with what a terminal would act on written out: `\x1b` for an escape, `\u202e` for a turn."""
     return _ACTING.sub(_written_out, text)
 
 

@@ -122,11 +122,12 @@ def _is_ours(root: Any) -> bool:
     if not isinstance(root, str):
         return False
     path, stated = Path(root).expanduser(), os.environ.get(FOLDER)
+    # As written too: a link in the project to a folder elsewhere was put there by the user.
+    places = [path.resolve(), *([] if ".." in path.parts else [path.absolute()])]
     folders = [folder for folder in (Path.cwd(), project_root(), Path(stated) if stated else None) if folder]
-    written = Path(os.path.abspath(path))
     return any(
         place.is_relative_to(base)
         for folder in folders
         for base in (folder.absolute(), folder.resolve())
-        for place in ((path.resolve(),) if ".." in path.parts else (path.resolve(), written))
+        for place in places
     )

@@ -184,7 +184,7 @@ def _refuse_links(folder: Path) -> None:
         if path.is_symlink() and not path.resolve().is_relative_to(home):
             what = "this link leads out of the folder of the run, so nothing is written"
             fix = "delete it, or put what it leads to in its place"
-            raise UserError(what, key=str(path), received=os.readlink(path), fix=fix)
+            raise UserError(what, key=str(path), received=str(path.readlink()), fix=fix)
 
 
 def _no_link(path: str, flags: int) -> int:

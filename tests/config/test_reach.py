@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,12 @@ FETCHING = {
     "model.cache_dir": (RESNET, "+model.cache_dir=/tmp/elsewhere"),
     "model.body.pretrained_cfg": (f"+model.body={{_target_: timm.models.resnet.resnet18, pretrained_cfg: {CFG}}}",),
     "data.augment[0].body.pretrained_cfg": (
-        f"data.augment=[{{_target_: torch.nn.Identity, body: {{_target_: timm.models.resnet18, pretrained_cfg: {CFG}}}}}]",
+        "data.augment=[{_target_: torch.nn.Identity, body: "
+        f"{{_target_: timm.models.resnet18, pretrained_cfg: {CFG}}}}}]",
     ),
     "metrics.val.fid.feature_extractor_weights_path": (
-        "+metrics.val.fid={_target_: torchmetrics.image.FrechetInceptionDistance, feature_extractor_weights_path: x.pth}",
+        "+metrics.val.fid={_target_: torchmetrics.image.FrechetInceptionDistance, "
+        "feature_extractor_weights_path: x.pth}",
     ),
     "metrics.val.clip.model_name_or_path": (
         "+metrics.val.clip={_target_: torchmetrics.multimodal.CLIPScore, model_name_or_path: ./jinaai}",
@@ -41,7 +42,7 @@ def test_no_target_fetches_from_where_its_arguments_say(cli: Callable[..., Any],
     refusal = cli("train", "data=digits", *FETCHING[key])
     assert refusal.code == 2, refusal.err
     argument = key.rpartition(".")[2]
-    assert f"error: {key}: " in f"error: {refusal.err.removeprefix('error: ')}"
+    assert f"{key}: " in refusal.err
     assert f"would load what {argument} names, from anywhere" in refusal.err
     assert not Path("outputs").exists()
 
@@ -105,7 +106,7 @@ def test_data_sets_write_where_somebody_has_agreed(
     elif way == "trust":
         more.append("trust=[torchvision.datasets.MNIST]")
     elif way == "a link in the project":
-        os.symlink(out, "linked")
+        Path("linked").symlink_to(out)
         root = "linked/sets"
     else:
         more = []
