@@ -29,7 +29,7 @@ _MARK = "checks_downloads"
 
 @contextmanager
 def checked_downloads() -> Iterator[None]:
-    """While inside, what libraries fetch or find in torch's cache must be what its name says, and opens as tensors only.
+    """While inside, what libraries fetch or find in torch's cache must be what its name says and opens as tensors.
 
     Calls of other code, such as the user's own, pass as they are.
 
