@@ -104,7 +104,7 @@ def _writes(target: str, home: str, given: Mapping[str, Any], trust: Trust) -> I
     fetches = any(part.get("download") not in (None, False, UNKNOWN) for part in (given, options))
     root = given.get("root", "datasets" if home == _OURS else None)
     is_trusted = trust.covers(f"{_DATASETS}.{name}")
-    if root is UNKNOWN or is_trusted or not (fetches or name in _UNPACKING) or _is_ours(root):
+    if root in (None, UNKNOWN) or is_trusted or not (fetches or name in _UNPACKING) or _is_ours(root):
         return
     stated = os.environ.get(FOLDER)
     places = f"a folder in the project, or in that of the environment variable {FOLDER}"
