@@ -104,8 +104,7 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
     """
     unfinished = path.with_name(scratch)
     try:
-        unfinished.unlink(missing_ok=True)
-        with unfinished.open("xb") as raw:  # never through a link of that name
+        with _new(unfinished) as raw:
             target = HashingFile(raw)
             fill(target)
             digest = target.finish()
@@ -114,6 +113,15 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
             unfinished.unlink()
         raise
     return Draft(path, unfinished, digest, target.count_bytes)
+
+
+def _new(path: Path) -> IO[bytes]:
+    """Open a file of that name that is new: never a left-over, or what a link of that name leads to."""
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        path.unlink()
+        return path.open("xb")
 
 
 def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) -> tuple[str, int]:

@@ -16,7 +16,7 @@ import torch
 from lightkit.common.downloads import checked_downloads
 
 models = pytest.importorskip("torchvision.models")
-SHAPES = ("data=shapes", "data.dataset.train=8", "data.dataset.val=8", "data.dataset.test=8", "trainer.steps=1")
+SHAPES = ("data=shapes", "data.dataset.train=8", "data.dataset.val=99", "data.dataset.test=99", "trainer.steps=1")
 TRAIN = ("train", *SHAPES, "model=torchvision", "model.name=resnet18", "model.weights=DEFAULT")
 
 
