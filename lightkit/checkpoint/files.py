@@ -96,7 +96,7 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
     Args:
         path: The file to make or replace.
         fill: Writes the content.
-        scratch: Name of the unfinished file in the same folder. A left-over of that name is overwritten, so that
+        scratch: Name of the unfinished file in the same folder. A left-over of that name is replaced, so that
             crashes don't pile up files.
 
     Raises:
@@ -104,7 +104,7 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
     """
     unfinished = path.with_name(scratch)
     try:
-        with unfinished.open("wb") as raw:
+        with _new(unfinished) as raw:
             target = HashingFile(raw)
             fill(target)
             digest = target.finish()
@@ -113,6 +113,15 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
             unfinished.unlink()
         raise
     return Draft(path, unfinished, digest, target.count_bytes)
+
+
+def _new(path: Path) -> IO[bytes]:
+    """Open a file of that name that is new: never a left-over, or what a link of that name leads to."""
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        path.unlink()
+        return path.open("xb")
 
 
 def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lightkit.checkpoint.bounds import ExcessError, check_content, check_pickle_size
 from lightkit.checkpoint.reading import UNREADABLE, DamagedError, check_bytes, entry_of, reason
 from lightkit.common.errors import UserError
 
@@ -60,7 +61,9 @@ def open_file(path: Path, *, trust: bool = False, asked: str = "") -> Any:
     if kind == ARCHIVE:
         _check_archive(path)
     try:
-        return _open_trusted(path) if trust else _open_plain(path)
+        return _open_trusted(path) if trust else _open_plain(path, kind)
+    except ExcessError as error:
+        raise unreadable(path, f"it would take too much memory: {error}") from error
     except pickle.UnpicklingError as error:
         raise unreadable(path, reason(error)) if trust else _holds_code(path, asked) from error
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, ImportError) as error:
@@ -72,11 +75,15 @@ def unreadable(path: Path, why: str) -> UserError:
     return UserError(f"no weights can be read from it: {why}", key=str(path), exit_code=UNREADABLE)
 
 
-def _open_plain(path: Path) -> Any:
+def _open_plain(path: Path, kind: str) -> Any:
+    if kind == PICKLE:
+        check_pickle_size(path)
     # An open file, not its path: by the name alone torch would take it for something else than its bytes say.
     with path.open("rb") as file, torch.serialization.safe_globals(_PLAIN_CLASSES), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected pickle protocol")  # what cannot be read is told anyway
-        return torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    check_content(content, path.stat().st_size)
+    return content
 
 
 def _open_trusted(path: Path) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import lightkit.checkpoint.manifest as manifest
+from lightkit.checkpoint.bounds import ExcessError, check_archive_size, check_content
 from lightkit.checkpoint.files import sha256
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.common.errors import UserError
@@ -56,6 +57,9 @@ def open_checked(path: Path, entry: Entry | None) -> dict[str, Any]:
     check_bytes(path, entry)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
+        check_content(content, path.stat().st_size)
+    except ExcessError as error:
+        raise DamagedError(f"it would take too much memory: {error}") from error
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise DamagedError(f"not a file of tensors and plain types ({reason(error)})") from error
     if not isinstance(content, dict) or LABEL not in content:
@@ -74,22 +78,24 @@ def check_bytes(path: Path, entry: Entry | None) -> None:
         size = path.stat().st_size
         if entry is not None and size != entry.bytes:
             raise DamagedError(f"{size} bytes instead of {entry.bytes}")
-        if entry is not None and entry.sha256:
-            if sha256(path) != entry.sha256:
-                raise DamagedError("the checksum differs")
-            return
-        _check_archive(path)
+        known = entry.sha256 if entry is not None else ""
+        if known and sha256(path) != known:
+            raise DamagedError("the checksum differs")
+        _check_archive(path, crc=not known)
     except FileNotFoundError as error:
         raise DamagedError("the file is gone") from error
     except OSError as error:
         raise DamagedError(reason(error)) from error
 
 
-def _check_archive(path: Path) -> None:
-    """Check the file's own CRCs, where no manifest knows its checksum."""
+def _check_archive(path: Path, *, crc: bool = True) -> None:
+    """Check what the file would take, and its own CRCs, where no manifest knows its checksum."""
     try:
+        check_archive_size(path)
         with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
+            broken = archive.testzip() if crc else None
+    except ExcessError as error:
+        raise DamagedError(f"it would take too much memory: {error}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:  # by what is broken
         raise DamagedError(f"not a whole archive ({error})") from error
     if broken is not None:

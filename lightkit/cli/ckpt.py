@@ -67,6 +67,10 @@ examples:
 }
 
 
+_LONGEST_CONFIG = 1 << 20
+_PLAIN = (str, int, float)
+
+
 def ckpt(args: list[str]) -> int:
     """Run one of the actions."""
     actions = {f.__name__: f for f in (inspect, convert, merge, average, diff, prune)}
@@ -172,10 +176,13 @@ def _excerpt(config: str) -> list[tuple[str, str]]:
         return []
     import yaml
 
+    try:
+        tree = yaml.safe_load(config) if len(config) < _LONGEST_CONFIG else {}
+    except (yaml.YAMLError, RecursionError):
+        return []
     keys = ("name", "seed", "data.dataset._target_", "model._target_", "optim._target_", "optim.lr", "trainer.epochs")
-    tree = yaml.safe_load(config)
     found = ((key, _at(tree, key)) for key in keys)
-    return [("config", ""), *((f"  {key}", str(value)) for key, value in found if value is not None)]
+    return [("config", ""), *((f"  {key}", str(value)) for key, value in found if isinstance(value, _PLAIN))]
 
 
 def _at(tree: Any, key: str) -> Any:

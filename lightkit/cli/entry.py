@@ -100,7 +100,7 @@ def _user_error(error: UserError) -> int:
     if os.environ.get("LIGHTKIT_DEBUG", "0") not in ("", "0"):
         import traceback
 
-        traceback.print_exception(error)
+        complain("".join(traceback.format_exception(error)).rstrip())
     else:
         complain(f"error: {error}")
     return error.exit_code
@@ -115,7 +115,7 @@ def _broken_pipe() -> int:
 def _unexpected(error: Exception) -> int:
     import traceback
 
-    traceback.print_exception(error)
+    complain("".join(traceback.format_exception(error)).rstrip())
     if is_out_of_memory(error):
         fix = "a smaller data.batch_size, with trainer.accumulate to make up for it"
         complain(str(UserError("error: out of memory", fix=fix)))

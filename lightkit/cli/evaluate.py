@@ -123,7 +123,8 @@ def _opened(target: Path) -> Iterator[TextIO]:
     """A text file that takes its final name when it is complete."""
     partial = target.with_name(target.name + ".part")
     try:
-        file = partial.open("w", newline="", encoding="utf-8")
+        partial.unlink(missing_ok=True)
+        file = partial.open("x", newline="", encoding="utf-8")  # never through a link of that name
     except OSError as error:
         raise UserError(f"cannot write the file: {error.strerror}", key=str(target)) from error
     try:

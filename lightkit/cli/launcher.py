@@ -213,6 +213,6 @@ def _reason(rank: _Rank) -> str:
 
 
 def _note(text: str, log: Path | None) -> None:
-    if log is not None and log.is_file():
+    if log is not None and log.is_file() and not log.is_symlink():
         with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")

@@ -214,6 +214,8 @@ def _write(folder: Path, rows: list[dict[str, Any]], text: str) -> None:
     """Keep the table: to read, and for a program."""
     names = dict.fromkeys(name for row in rows for name in row)
     try:
+        for name in (TABLE, RESULTS):
+            (folder / name).unlink(missing_ok=True)  # a link of that name is not written through
         (folder / TABLE).write_text(text + "\n", encoding="utf-8")
         with (folder / RESULTS).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(names))

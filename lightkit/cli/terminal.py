@@ -6,18 +6,20 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
+from lightkit.common.visible import in_one_line, visible
+
 SHORTEST = 12
 
 
 def say(text: str = "") -> None:
-    """Print `text` to standard output."""
-    print(text)
+    """Print `text` to standard output, control characters written out."""
+    print(visible(text))
 
 
 def complain(text: str) -> None:
-    """Print `text` to standard error, after what went to standard output before it."""
+    """Print `text` to standard error, after what went to standard output before it; control characters written out."""
     sys.stdout.flush()
-    print(text, file=sys.stderr)
+    print(visible(text), file=sys.stderr)
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
@@ -29,7 +31,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequen
         right: Numbers of the columns that are aligned to the right.
     """
     lines = [list(titles)] if titles else []
-    lines += [list(row) for row in rows]
+    lines += [list(map(in_one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)] if lines else []
     return "\n".join(_line(line, widths, right) for line in lines)
 
@@ -55,6 +57,7 @@ def fitting(
         columns: Numbers of the columns that may be cut, evenly, down to `SHORTEST` characters.
         width: Characters in a line; None cuts nothing.
     """
+    rows = [list(map(in_one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *rows)]
     surplus = sum(widths) + 2 * (len(widths) - 1) - width if width is not None else 0
     while surplus > 0:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from lightkit.cli.terminal import say
+from lightkit.common.visible import visible
 
 
 def watch(show: Callable[[], str], seconds: float, *, live: bool) -> None:
@@ -38,7 +39,7 @@ def _whole_screen() -> Iterator[Callable[[str], None]]:
 
     def put(text: str) -> None:
         head = f"{datetime.now():%H:%M:%S}, Ctrl-C ends it"
-        lines = [head, "", *text.splitlines()][: max(1, shutil.get_terminal_size().lines - 1)]
+        lines = [head, "", *visible(text).splitlines()][: max(1, shutil.get_terminal_size().lines - 1)]
         # Home, each line and the rest of the screen cleared as they are written: nothing flickers.
         sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         sys.stdout.flush()

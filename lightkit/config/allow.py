@@ -187,16 +187,17 @@ def entries_in(value: Any, report: Report) -> tuple[str, ...]:
 
 def check_targets(tree: Any, report: Report) -> None:
     """Report every `_target_` of a configuration that may not be built."""
-    for key, target in targets_in(tree):
+    for key, node in targets_in(tree):
+        target = node["_target_"]
         refusal = judge(target, report.trust)
         if refusal is not None:
             report.add((*key, "_target_"), refusal.what, **_facts(refusal, target, key, report.trust))
 
 
-def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
-    """Every `_target_` at any depth, with the key of its node."""
+def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Every node with a `_target_` at any depth, with its key."""
     if isinstance(node, dict) and isinstance(node.get("_target_"), str):
-        yield key, node["_target_"]
+        yield key, node
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, item in items:
         yield from targets_in(item, (*key, name))

@@ -20,6 +20,7 @@ from lightkit.config.finetuning import files, finetuning
 from lightkit.config.limits import out_of_range, relations
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.project import project_folders
+from lightkit.config.reach import check_reach
 from lightkit.config.schema import Config, Target
 from lightkit.config.tree import UNKNOWN, plain_tree
 from lightkit.config.trust import Trust
@@ -62,8 +63,9 @@ def problems(
     tree = plain_tree(cfg, report)
     entries = entries_in(tree.get("trust"), report) if isinstance(tree, dict) else ()
     report.trust = replace(trust or Trust(), entries=entries, roots=project_folders())
-    check_targets(tree, report)
-    check_targets({"hydra": {"callbacks": hooks}}, report)
+    for part in (tree, {"hydra": {"callbacks": hooks}}):
+        check_targets(part, report)
+        check_reach(part, report)
     _Checker(report).mapping(tree, Config, ())
     if isinstance(tree, dict):
         relations(tree, report)

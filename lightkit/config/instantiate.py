@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lightkit.common.blame import DEBUG, blame
+from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
 from lightkit.config.allow import judge, refused, targets_in, verify
 from lightkit.config.annotations import fits, item_type
@@ -20,6 +21,7 @@ from lightkit.config.check import schema_fields
 from lightkit.config.hydra_compat import build, built_from, locate
 from lightkit.config.origins import dotted, parts_of
 from lightkit.config.project import project_folders
+from lightkit.config.reach import overreaching
 from lightkit.config.schema import SIZES, Config
 from lightkit.config.signatures import Signature, TargetError, read
 from lightkit.config.tree import to_plain
@@ -62,8 +64,9 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
         extra = _missing_ones(config, provided)
         config = _with_floats(config)
         inner = {name: _with_provided(value, _plain_values(provided)) for name, value in config.items()}
-        call = build({"_convert_": "all", **inner, "_partial_": True})
-        made = functools.partial(call, **extra) if keep_partial else call(**extra)
+        with checked_downloads():
+            call = build({"_convert_": "all", **inner, "_partial_": True})
+            made = functools.partial(call, **extra) if keep_partial else call(**extra)
     except Exception as error:
         raise _as_user_error(error, target, key) from _cause(error)
     if expected is not None and not isinstance(made, expected):
@@ -79,12 +82,16 @@ def _trust(node: Any) -> Trust:
 
 def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None:
     """Check every target of a node: all of them by their source, before any is imported, then the objects."""
-    found = list(targets_in(plain, parts_of(key)))
+    nodes = list(targets_in(plain, parts_of(key)))
+    found = [(place, node["_target_"]) for place, node in nodes]
     for place, target in found:
         refusal = judge(target, trust)
         if refusal is not None:
             raise refused(refusal, target, place, trust)
         _must_exist(target, dotted(place))
+    for place, node in nodes:
+        for argument, what, facts in overreaching(node, trust):
+            raise UserError(what, key=dotted((*place, *argument)), **facts)
     for place, target in found:
         built = _located(target, dotted(place))
         refusal = verify(built, target, trust)

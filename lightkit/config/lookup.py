@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import lightkit.config.modules as modules
@@ -34,13 +36,18 @@ class TargetError(ValueError):
     Args:
         what: What was not found.
         received: The part of the path that is wrong.
-        choices: What is there instead.
+        choices: Finds what is there instead, which may take the reading of many files.
         prefix: Dotted path in front of the choices, to name them in full.
     """
 
-    def __init__(self, what: str, *, received: str, choices: list[str], prefix: str = "") -> None:
+    def __init__(self, what: str, *, received: str, choices: Callable[[], list[str]] = list, prefix: str = "") -> None:
         super().__init__(what)
-        self.what, self.received, self.choices, self.prefix = what, received, choices, prefix
+        self.what, self.received, self.prefix, self._find_choices = what, received, prefix, choices
+
+    @cached_property
+    def choices(self) -> list[str]:
+        """What is there instead."""
+        return self._find_choices()
 
     def sentence(self, target: str) -> str:
         """What to tell about the whole path."""
@@ -57,7 +64,7 @@ class BrokenError(TargetError):
     def __init__(self, module: Module) -> None:
         place, _, reason = module.broken.partition(": ")
         self.place = _relative(place)
-        super().__init__(f"{self.place}: {reason}", received=module.name, choices=[])
+        super().__init__(f"{self.place}: {reason}", received=module.name)
 
     def sentence(self, target: str) -> str:
         """What to tell about the whole path."""
@@ -118,7 +125,7 @@ def step(found: Found, name: str, *, last: bool) -> Found:
             raise
         # A name in the middle of a path is nearly always a module, and one of nearly this name exists.
         what = f"the package {found.module.name} has no such module"
-        raise TargetError(what, received=name, choices=close, prefix=f"{found.module.name}.") from None
+        raise TargetError(what, received=name, choices=lambda: close, prefix=f"{found.module.name}.") from None
 
 
 def split(target: str) -> tuple[Module, list[str]]:
@@ -131,7 +138,7 @@ def split(target: str) -> tuple[Module, list[str]]:
     module = modules.load(parts[0]) if parts[0] else None
     if module is None or len(parts) == 1:
         what = "there is no such module" if module is None else "a module is not something to build"
-        raise TargetError(what, received=parts[0], choices=[] if module else modules.top_level_names())
+        raise TargetError(what, received=parts[0], choices=list if module else modules.top_level_names)
     count = 1
     while count < len(parts) - 1 and module.folders and not module.opaque:
         deeper = modules.load(".".join(parts[: count + 1]))
@@ -148,9 +155,8 @@ def _attribute(found: Found, name: str, depth: int = 0) -> Found:
         method = member(found, name, depth)
         if method is not None:
             return method
-        raise TargetError(
-            f"the class {found.node.name} has no method of that name", received=name, choices=_methods(found.node)
-        )
+        what = f"the class {found.node.name} has no method of that name"
+        raise TargetError(what, received=name, choices=partial(_methods, found.node))
     raise UnreadableError(found.module.name)
 
 
@@ -170,9 +176,8 @@ def _module_attribute(module: Module, name: str, depth: int) -> Found:
         return Found(submodule)
     if module.dynamic:
         return _lazy(module, name, depth + 1)
-    known = sorted({*_public(module, 0), *modules.submodules(module)})
     what = f"the module {module.name} has no such name"
-    raise TargetError(what, received=name, choices=known, prefix=f"{module.name}.")
+    raise TargetError(what, received=name, choices=partial(_known, module), prefix=f"{module.name}.")
 
 
 def _follow(module: Module, binding: Binding, depth: int) -> Found:
@@ -214,7 +219,8 @@ def _expression(module: Module, value: ast.expr, depth: int) -> Found:
 
 def _from_stars(module: Module, name: str, depth: int) -> Found | None:
     doubt: str | None = None
-    for place, source in ((place, modules.load(place)) for place in module.stars):
+    likely = (place for place in module.stars if modules.may_define(place, name))
+    for place, source in ((place, modules.load(place)) for place in likely):
         if source is None or source.opaque:
             doubt = doubt or place
             continue
@@ -239,6 +245,10 @@ def _lazy(module: Module, name: str, depth: int) -> Found:
         if source is not None and not source.opaque:
             return _module_attribute(source, name, depth)
     raise UnreadableError(module.name)
+
+
+def _known(module: Module) -> list[str]:
+    return sorted({*_public(module, 0), *modules.submodules(module)})
 
 
 def _public(module: Module, depth: int) -> set[str]:

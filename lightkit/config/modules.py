@@ -5,12 +5,21 @@ from __future__ import annotations
 import ast
 import importlib.util
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+
+_HIDING = (b"globals()", b"locals()", b"vars()", b"exec(", b"__getattr__", b"sys.modules", b"import *", b"import  ")
+"""What a source says whose module may have names that do not stand in it."""
+_BINDING = r"""(?mx)
+\b(def|class) [ ]+ NAME\b | (^|[(,]) \s* NAME \s* ([:=,)]|as\b|$)  # defined, assigned, in a list of imports
+| \b(import|as)\b .* \bNAME\b | ^\S .* \bNAME\b .* = | ['"]NAME['"]  # imported, unpacked, in a table
+"""
+"""Where a source could bind a name: all those places, and a few more."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +70,30 @@ def load(name: str) -> Module | None:
     return module
 
 
+def may_define(module_name: str, name: str) -> bool:
+    """Whether a module could have a name, by the words in its file: what reading it would cost is mostly parsing."""
+    module = _locate(module_name)
+    if module is None or module.file is None or module.opaque:
+        return True
+    try:
+        text = _text(module.file)
+    except OSError:
+        return True
+    if any(word in text for word in _HIDING):
+        return True
+    return name.encode() in text and bool(re.search(_BINDING.replace("NAME", re.escape(name)).encode(), text))
+
+
+@cache
+def _text(file: Path) -> bytes:
+    return file.read_bytes()
+
+
 def clear() -> None:
     """Forget what was read, because the import path or files have changed."""
     load.cache_clear()
     _locate.cache_clear()
+    _text.cache_clear()
     importlib.invalidate_caches()
 
 
@@ -122,7 +151,7 @@ def top_level_names() -> list[str]:
 def _read(module: Module) -> None:
     assert module.file is not None
     try:
-        tree = ast.parse(module.file.read_bytes())
+        tree = ast.parse(_text(module.file))
     except SyntaxError as error:
         module.opaque, module.broken = True, f"{module.file}:{error.lineno or 1}: {error.msg}"
         return

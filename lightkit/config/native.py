@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import lightkit.config.hydra_compat as hydra_compat
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.visible import visible
 from lightkit.config.check import complete
 from lightkit.config.compose import Composed, compose_with, make_loader
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader
@@ -153,7 +154,8 @@ def _show(loader: Loader, name: str, parser: Any, options: Any) -> None:
         texts = _checked(loader, options.overrides)
         hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=texts)
     else:
-        sys.stdout.write(config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job"))
+        text = config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job")
+        sys.stdout.write(visible(text))
 
 
 @contextmanager

@@ -45,6 +45,7 @@ PLACES = (
 NOT_THESE = (
     "lightkit.metrics.drawing",
     "lightkit.metrics.figures",
+    "lightkit.trainer.trace",
     "timm.models._",
     "torchmetrics.utilities",
     "torchvision.datasets.lsun",

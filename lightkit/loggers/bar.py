@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lightkit.common.visible import in_one_line
 from lightkit.loggers.base import Progress
 from lightkit.loggers.wording import highlights, left, numeric, percent, rate
 
@@ -54,7 +55,7 @@ class Bar:
         width = self.console.width - 1
         before, after = _before(progress), _after(progress, width)
         room = width - len(before) - len(after) - 2
-        values = Text("  ".join(highlights(progress)), style="dim", no_wrap=True, overflow="ellipsis")
+        values = Text(in_one_line("  ".join(highlights(progress))), style="dim", no_wrap=True, overflow="ellipsis")
         if room < _SMALLEST_BAR:
             return Group(_one_line(f"{before}  {percent(progress):.0%}", width), values)
         grid = Table.grid(padding=(0, 1, 0, 0))

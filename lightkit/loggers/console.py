@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.common.errors import UserError
+from lightkit.common.visible import in_one_line, visible
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.wording import number, plain_table, progress_line, summary_line, wrapped
 
@@ -84,7 +85,7 @@ class ConsoleLogger(Logger):
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print a table; on a terminal with lines and colours."""
         self._say_pending()
-        cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
+        cells = [[in_one_line(cell if isinstance(cell, str) else number(cell)) for cell in row] for row in rows]
         if self.style == "bar":
             self._guarded(lambda: self._live().table(title, columns, cells))
         else:
@@ -117,6 +118,7 @@ class ConsoleLogger(Logger):
 
     def _say(self, text: str) -> None:
         self._next_line = time.monotonic() + self.every_seconds
+        text = visible(text)
         if self.style == "bar":
             text = wrapped(text, _columns(self.stream))
         if self._bar is not None:

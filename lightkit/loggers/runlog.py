@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightkit.common.visible import visible
 from lightkit.loggers.base import Logger
 from lightkit.loggers.wording import number, plain_table, summary_line
 
@@ -37,7 +38,7 @@ def run_log(path: Path | str) -> Iterator[logging.Handler]:
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     handler = _File(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(_Formatter(_FORMAT))
     logger = logging.getLogger("lightkit")
     level, echo = logger.level, None if logger.hasHandlers() else _Echo(logging.WARNING)
     for added in filter(None, (handler, echo)):
@@ -54,6 +55,13 @@ def run_log(path: Path | str) -> Iterator[logging.Handler]:
             handler.close()
 
 
+class _Formatter(logging.Formatter):
+    """Lines that may be shown on a terminal as they are."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 class _File(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not isinstance(sys.exc_info()[1], OSError):
@@ -66,7 +74,7 @@ class _Echo(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING and sys.stderr is not None:
             with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(f"warning: {record.getMessage()}\n")
+                sys.stderr.write(f"warning: {visible(record.getMessage())}\n")
                 sys.stderr.flush()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
 from lightkit.models.parts import check_sizes
 
@@ -171,7 +172,8 @@ def _weights(models: ModuleType, name: str, weights: str) -> Any:
 
 def _fetch(fetch: Any, name: str) -> Any:
     try:
-        return fetch()
+        with checked_downloads():
+            return fetch()
     except UserError:
         raise
     except (OSError, RuntimeError) as error:

@@ -29,6 +29,22 @@ METRICS = "metrics.jsonl"
 RESULT = "result.json"
 LOG = "run.log"
 ENVIRONMENT = "environment.json"
+_SUBFOLDERS = ("checkpoints", "figures", "profile")
+_WRITTEN = (
+    *(
+        LOCK,
+        LOG,
+        METRICS,
+        RESULT,
+        ENVIRONMENT,
+        "config.yaml",
+        "overrides.yaml",
+        "finetune.json",
+        "events.out.tfevents.*",
+    ),
+    *("weights.*", "model.pt", "adapter.pt", ".config.yaml.*", *_SUBFOLDERS),
+)
+"""Names in the folder that are written to."""
 _REPLACED = (RESULT, METRICS, ENVIRONMENT, "config.yaml", "overrides.yaml", "finetune.json")
 
 
@@ -52,11 +68,13 @@ class RunFolder:
             fresh: A new run is to begin, so there must not be one here.
 
         Raises:
-            UserError: It cannot be made or written, another process runs in it, or it holds a run already.
+            UserError: It cannot be made or written, another process runs in it, it holds a run already, or a link in
+                it leads elsewhere.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / LOCK).open("a+b", buffering=0)
+            _refuse_links(self.path)
+            lock = open(self.path / LOCK, "a+b", buffering=0, opener=_no_link)  # noqa: SIM115
         except OSError as error:
             raise unwritable(self.path, error) from error
         with lock:
@@ -65,6 +83,8 @@ class RunFolder:
                 fix = f"lightkit resume {self.path}, or another folder"
                 raise UserError("the folder already holds a run", key=str(self.path), fix=fix)
             self._clear()
+            for name in (LOG, METRICS):
+                _unshare(self.path / name)
             yield
 
     def _clear(self) -> None:
@@ -90,6 +110,8 @@ class RunFolder:
             fix = "wait for it or end it; `lightkit runs` lists the runs"
             raise UserError(f"{holder} is running in this folder", key=str(self.path), fix=fix) from error
         os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
+        if os.fstat(file.fileno()).st_nlink > 1:
+            return  # it is another file, too, whose content is not ours
         try:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -151,6 +173,28 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         """Replace `result.json`."""
         write_json(self.path / RESULT, result)
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse names to write to that lead out of the folder; the folder itself may be a link of the user's."""
+    home = folder.resolve()
+    found = [path for pattern in _WRITTEN for path in folder.glob(pattern)]
+    found += [path for name in _SUBFOLDERS if not (folder / name).is_symlink() for path in (folder / name).rglob("*")]
+    for path in found:
+        if path.is_symlink() and not path.resolve().is_relative_to(home):
+            what = "this link leads out of the folder of the run, so nothing is written"
+            fix = "delete it, or put what it leads to in its place"
+            raise UserError(what, key=str(path), received=str(path.readlink()), fix=fix)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _unshare(path: Path) -> None:
+    """Give a file that is appended to a copy of its own, where another name in the file system leads to it, too."""
+    if path.is_file() and path.stat().st_nlink > 1:
+        replace_file(path, path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _close(file: weakref.ref[IO[bytes]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,12 +13,12 @@ import pytest
 from torch import nn
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config import arguments, compose, instantiate, load_run, save
+from lightkit.config import arguments, compose, instantiate, load_run, save, signatures
 from lightkit.config.allow import judge, verify
 from lightkit.config.hydra_compat import locate
 from lightkit.config.modules import Module
 from lightkit.config.project import project_folders
-from lightkit.config.signatures import TargetError, clear
+from lightkit.config.signatures import Signature, TargetError, clear
 from lightkit.config.trust import Trust
 from tests.config.conftest import Write
 
@@ -221,6 +222,39 @@ timm.models.resnet.ResNet timm.optim.Lion timm.layers.DropPath lightkit.models.M
 torch.nn.Embedding.from_pretrained experiments.custom_task.pairs.DigitPairs toy.Net toy.Task.make toy.anything
 """
 )
+
+
+@pytest.mark.parametrize("target", ["os.system", "torch.load", "numpy.load", "shutil.rmtree", "timm.create_model"])
+def test_a_refusal_reads_few_files(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    clear()
+    parsed, parse = [], ast.parse
+    monkeypatch.setattr(ast, "parse", lambda *args, **kwargs: parsed.append(args) or parse(*args, **kwargs))
+    refusal = cli("train", f"model._target_={target}")
+    assert refusal.code == 2
+    assert f"{target} is not among what may be built" in refusal.err
+    assert 0 < len(parsed) < 50
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("defined", "def defined(): ..."),
+        ("Made", "class Made: ..."),
+        ("listed", "from inner import (\n    made,\n    listed\n)"),
+        ("renamed", "from inner import listed as renamed"),
+        ("assigned", "from inner import made\nassigned: object = made"),
+        ("again", "from part1 import *"),
+    ],
+)
+def test_a_name_is_found_however_a_starred_module_binds_it(toy: Path, write: Write, name: str, text: str) -> None:
+    write("inner.py", "def listed(): ...\n\n\ndef made(): ...\n")
+    write("part0.py", text + "\n")
+    write("part1.py", "def again(): ...\n")
+    write("gathered.py", "from part0 import *\n")
+    clear()
+    assert signatures.read(f"gathered.{name}") == Signature(())
+    with pytest.raises(TargetError, match="no such name"):
+        signatures.read("gathered.absent")
 
 
 def test_what_is_meant_to_be_built_is_allowed(toy: Path) -> None:
@@ -429,4 +463,4 @@ def test_an_extra_that_is_not_installed(
 
 
 def _missing(package: str) -> None:
-    raise TargetError("there is no such module", received=package, choices=[])
+    raise TargetError("there is no such module", received=package)

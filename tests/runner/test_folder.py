@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.runner.folder import RunFolder, differences, unwritable
+from tests.conftest import Outcome
 
 # Python 3.12 warns of forks beside threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -222,3 +223,49 @@ def test_lost_rows_are_told_and_not_made_up_for_by_later_ones(tmp_path: Path) ->
     (tmp_path / "metrics.jsonl").unlink()
     assert folder.lost_rows(4, 3)
     assert folder.lost_rows(0, 0) == []
+
+
+NAMES = (
+    *(".lock", "run.log", "metrics.jsonl", "result.json", "environment.json", "overrides.yaml"),
+    *("finetune.json", "adapter.pt", "events.out.tfevents.1.host", "checkpoints", "figures", "profile"),
+    *("checkpoints/checkpoint.unfinished", "checkpoints/manifest.json", "figures/val", "profile/summary.txt"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_written_through_a_link_in_the_folder(
+    cli: Callable[..., Outcome], tmp_path: Path, name: str
+) -> None:
+    victim, link = tmp_path / "victim", Path("got") / name
+    if "." in name:
+        victim.write_text("mine")
+    else:
+        victim.mkdir()
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    refusal = cli("train", "data=wine", "trainer.steps=1", "hydra.run.dir=got")
+    assert refusal.code == 2, refusal.err
+    assert f"{link}: this link leads out of the folder of the run" in refusal.err
+    assert str(victim) in refusal.err
+    assert (victim.read_text() == "mine") if victim.is_file() else not any(victim.iterdir())
+    assert [path for path in Path("got").rglob("*") if not path.is_dir() and path != link] == []
+
+
+def test_files_that_have_another_name_elsewhere_are_left_alone(cli: Callable[..., Outcome], tmp_path: Path) -> None:
+    Path("got").mkdir()
+    for name in (".lock", "run.log", "metrics.jsonl"):
+        (tmp_path / name).write_text("mine\n")
+        os.link(tmp_path / name, Path("got") / name)
+    assert cli("train", "data=wine", "trainer.steps=1", "hydra.run.dir=got").code == 0
+    assert [(tmp_path / name).read_text() for name in (".lock", "run.log", "metrics.jsonl")] == ["mine\n"] * 3
+    assert Path("got/run.log").read_text().startswith("mine\n20")
+
+
+def test_links_within_the_folder_and_to_it_are_the_users(cli: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    Path("outputs").symlink_to(tmp_path / "disk")
+    Path("outputs/run/saved").mkdir(parents=True)
+    Path("outputs/run/checkpoints").symlink_to("saved")
+    run = cli("train", "data=wine", "trainer.steps=1", "hydra.run.dir=outputs/run")
+    assert run.code == 0, run.err
+    assert any((tmp_path / "disk/run/saved").glob("step-*.pt"))
