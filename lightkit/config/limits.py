@@ -58,6 +58,7 @@ LIMITS: dict[str, Limit] = {
     "data.mixup.probability": _SHARE,
     "data.num_workers": _FROM_ZERO,
     "data.prefetch_factor": _COUNT,
+    "data.timeout_seconds": _FROM_ZERO,
     "trainer.nonfinite.limit": _COUNT,
     "trainer.nonfinite.every": _COUNT,
     "trainer.nonfinite.factor": _FACTOR,

@@ -90,6 +90,7 @@ def build_data(
     pin_memory: bool | None = None,
     persistent_workers: bool = True,
     prefetch_factor: int = 2,
+    timeout_seconds: float | None = None,
     seed: int = 0,
     pin_default: bool = False,
     rank: int = 0,
@@ -110,6 +111,7 @@ def build_data(
         pin_memory: Page-locked batches, where there is a CUDA GPU; None takes `pin_default`.
         persistent_workers: Keep the processes between epochs.
         prefetch_factor: Batches each process prepares ahead.
+        timeout_seconds: Longest wait for a batch of those processes; None or 0 waits for as long as it takes.
         seed: Seed of order, augmentation and mixup.
         pin_default: Whether batches go to a GPU.
         rank: Number of this process among those that train together; each reads its part of every batch.
@@ -131,10 +133,12 @@ def build_data(
         seed=seed,
         num_workers=num_workers,
         prefetch_factor=prefetch_factor,
+        timeout_seconds=timeout_seconds,
         pin_memory=_pins(pin_default if pin_memory is None else pin_memory),
         persistent_workers=persistent_workers,
         rank=rank,
         ranks=ranks,
+        split="train",
     )
     if eval_batch_size is not None and eval_batch_size < 1:
         raise UserError("too small", key="data.eval_batch_size", expected="1 or more", received=eval_batch_size)
@@ -146,7 +150,11 @@ def build_data(
     source, rest = _scaled(source, normalizer)
     mixer = make_mixup(mixup, seed=seed, info=source.info)
     train = Loader(source, rows["train"], options, prepare=Prepare(seed, rest, tuple(augment)), mixup=mixer)
-    evaluate = {n: Loader(source, rows[n], plain, prepare=Prepare(seed, rest)) for n in ("val", "test") if n in rows}
+    evaluate = {
+        name: Loader(source, rows[name], replace(plain, split=name), prepare=Prepare(seed, rest))
+        for name in ("val", "test")
+        if name in rows
+    }
     return Data(source.info, source, train, **evaluate, normalizer=normalizer, rows=rows)
 
 

@@ -258,7 +258,7 @@ class Runner:
         info = parts.data.info
         figures = Figures(info.task, self.cfg.metrics.figures, info.class_names, info.num_classes)
         taken = Gathered(figures, self._ranks)
-        values = evaluate_split(parts, "test", [taken], each=lambda _batch: signals.raise_at(state.step))
+        values = evaluate_split(parts, "test", [taken], interrupt=signals, step=state.step)
         taken.exchange()
         state.last.update(values)
         logger.scalars(values, step=state.step, epoch=state.epoch)

@@ -70,6 +70,9 @@ class DataConfig:
     """Keep loader processes alive between epochs."""
     prefetch_factor: int = 2
     """Batches each loader process prepares ahead."""
+    timeout_seconds: Optional[float] = None
+    """Longest wait for a batch of the loader processes, after which the run ends with status 1 (`timeout` of PyTorch's
+    `DataLoader`); null or 0 waits for as long as it takes. Either way a line after a minute tells what they are at."""
 
 
 @dataclass
