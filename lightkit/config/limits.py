@@ -54,6 +54,7 @@ LIMITS: dict[str, Limit] = {
     "data.split.per_class": _COUNT,
     "data.batch_size": _COUNT,
     "data.eval_batch_size": _COUNT,
+    "data.normalize_rows": _COUNT,
     "data.mixup.alpha": _ABOVE_ZERO,
     "data.mixup.probability": _SHARE,
     "data.num_workers": _FROM_ZERO,
