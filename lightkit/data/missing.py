@@ -69,7 +69,7 @@ class Missing:
             key=_KEY,
             received=self.ways[name],
             choices=("error", "drop", "most_frequent", "constant"),
-            fix=f"""\"data.dataset.missing={{'*': mean, '{name}': most_frequent}}\"""",
+            fix=f'"data.dataset.missing={{*: {self.ways[name]}, {name}: most_frequent}}"',
         )
 
     def _check_fill_value(self) -> None:
@@ -140,8 +140,8 @@ class Missing:
         row, column = hole
         cell = table.columns[column][row]
         problem = "is infinite" if "inf" in cell.lower() else "has no value"
-        others = len({row for row, _ in table.holes([column])})
-        fill = "" if column in self.targets else ", mean, median, most_frequent or constant fills the values in"
+        others = len({row for row, _ in table.holes(list(self.ways))})
+        fill = "" if column in self.targets else "; mean, median, most_frequent or constant fill the values in"
         return UserError(
             f"{table.path}, line {table.lines[row]}: column {column!r} {problem}",
             key="data.dataset.path",

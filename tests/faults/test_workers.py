@@ -53,6 +53,14 @@ def test_a_worker_that_dies_is_not_blamed_on_the_metric_that_is_being_built(ran:
     assert "could not be built" not in process.err
 
 
+def test_a_worker_that_dies_while_the_scaling_is_fitted_leaves_nothing(ran: Run, project: Path) -> None:
+    process = ran(*TRAIN, *WORKERS, "data.normalize=standard", "data.dataset.what=:KILL", "data.dataset.row=40")
+    assert process.code == 1
+    assert "was killed by SIGKILL while it was reading row 40 of the data set" in process.err
+    assert "at:       train, read for data.normalize, batch 1 of 1" in process.err
+    assert not (project / "run").exists()
+
+
 @pytest.mark.parametrize("command", ["eval", "predict"])
 def test_workers_that_die_or_hang_end_an_evaluation(ran: Run, project: Path, command: str) -> None:
     assert ran(*TRAIN).code == 0

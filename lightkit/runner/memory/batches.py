@@ -21,6 +21,9 @@ from lightkit.device.ranks import Ranks
 from lightkit.runner.memory.measuring import KEY, Child
 from lightkit.runner.memory.oom import OUT_OF_MEMORY
 
+_SCALING_ROWS = 256
+"""Training rows that the scaling is fitted on to measure with: what it is exactly does not matter there."""
+
 
 @dataclass(frozen=True)
 class Batch:
