@@ -53,8 +53,9 @@ class Board:
     """
 
     def __init__(self, workers: int) -> None:
-        self._rows, self._firsts = RawArray("q", [IDLE] * workers), RawArray("q", workers)
-        self._began = RawArray("d", workers)
+        if workers:
+            self._rows, self._firsts = RawArray("q", [IDLE] * workers), RawArray("q", workers)
+            self._began = RawArray("d", workers)
 
     def note(self, row: int, first: int) -> None:
         """Note, in a worker process, that it begins to read a row.

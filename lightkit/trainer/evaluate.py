@@ -70,7 +70,7 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad():
-            left, done, batches = loader.num_samples, 0, context.prefetch(loader.epoch(0))
+            left, done, batches = loader.num_samples, 0, iter(context.prefetch(loader.epoch(0)))
             while (batch := awaited.wait(batches, _END)) is not _END:
                 size = min(loader.batch_size, left)
                 left -= size
