@@ -17,7 +17,7 @@ from lightkit.data.csv_file import csv
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
-ROWS = ["1,2.5,red,a", ",0.5,blue,b", "3,NA,red,a", "4,inf,?,b", "5,1,red,a"]
+ROWS = ["1,2.5,red,a", ",0.5,blue,b", "3,NA,red,a", "4,inf,?,b", "5,1,red,b"]
 HEADER = "height,width,colour,kind"
 TRAIN = (
     "train",
