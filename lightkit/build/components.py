@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,13 @@ class Components:
 
 
 def build(
-    cfg: DictConfig, folder: Path, *, pretrained: bool = True, trains: bool = True, ranks: Ranks | None = None
+    cfg: DictConfig,
+    folder: Path,
+    *,
+    pretrained: bool = True,
+    trains: bool = True,
+    ranks: Ranks | None = None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Components:
     """Build the parts of a run; nothing is written and nothing trains yet.
 
@@ -79,6 +86,7 @@ def build(
         pretrained: Load the pretrained weights of a fine-tuning; False where a checkpoint will be loaded anyway.
         trains: Whether the parts will train; otherwise a teacher is not needed.
         ranks: The processes that train together; None where this one is alone.
+        report: Called with a line now and then where the data take long.
 
     Raises:
         UserError: A part cannot be built, or two of them do not fit together.
@@ -86,7 +94,7 @@ def build(
     if trains and not pretrained:
         check_base(cfg)
     engine = build_engine(cfg, ranks)
-    data = build_splits(cfg, engine, None if pretrained else folder)
+    data = build_splits(cfg, engine, None if pretrained else folder, report=report)
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)

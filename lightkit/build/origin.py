@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from lightkit.data import Data, DataInfo
 from lightkit.data.normalize import Normalizer
 from lightkit.data.text import UNKNOWN
 
+_SCALED = ("data.normalize", "data.normalize_rows")
+_FILLED = tuple(f"data.dataset.{name}" for name in ("missing", "fill_value", "add_indicator"))
 _CONFIG, _FACTS = "config.yaml", "environment.json"
 _SHOWN, _WRITTEN = 10, 200
 _UNKNOWN: Any = object()
@@ -110,11 +113,33 @@ def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
         ) from error
 
 
+def fitted_before(cfg: DictConfig, folder: Path) -> dict[str, Any]:
+    """What a run has fitted to its training rows, as arguments of `build_data`; without what is asked for differently.
+
+    Args:
+        cfg: The configuration at hand.
+        folder: That of the run.
+    """
+    facts, found = _facts(folder), dict[str, Any]()
+    if facts.get("filling") and _as_before(cfg, folder, _FILLED):
+        found["filling"] = facts["filling"]
+    if facts.get("scaling") and _as_before(cfg, folder, _SCALED):
+        with suppress(LookupError, TypeError, ValueError):  # somebody has edited it
+            found["normalize"] = Normalizer(*(torch.tensor(facts["scaling"][name]) for name in ("shift", "scale")))
+    return found
+
+
+def _as_before(cfg: DictConfig, run: Path, keys: Iterable[str]) -> bool:
+    """Whether these keys have the values that the configuration of a run has."""
+    return all(OmegaConf.select(cfg, key) == _written(run, key) for key in keys)
+
+
 def facts_of(data: Data) -> dict[str, Any]:
     """What a run writes down of its data for those that will be fine-tuned from it."""
     info = data.info
     found: dict[str, Any] = {"vocabulary": info.vocabulary} if info.vocabulary else {}
     found |= {"classes": info.class_names} if info.class_names else {}
+    found |= {"filling": data.filling.state_dict()} if data.filling else {}
     state = data.normalizer.state_dict() if data.normalizer else None
     return {**found, "scaling": state and {name: tensor.tolist() for name, tensor in state.items()}}
 
@@ -150,11 +175,16 @@ def scaling_note(cfg: DictConfig, rows: int) -> str | None:
 
 
 def _scaling(run: Path) -> str | None:
+    found = _written(run, "data.normalize")
+    return found if isinstance(found, str) else None
+
+
+def _written(run: Path, key: str) -> Any:
+    """A value in the configuration of a run; None where it cannot be read."""
     try:
-        found = OmegaConf.select(OmegaConf.load(run / _CONFIG), "data.normalize")
+        return OmegaConf.select(OmegaConf.load(run / _CONFIG), key)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException):  # of others, or of an older lightkit
         return None
-    return found if isinstance(found, str) else None
 
 
 def _facts(run: Path | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.build.origin import scaling_of_base
+from lightkit.build.origin import fitted_before, scaling_of_base
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import instantiate, to_plain
@@ -46,13 +46,16 @@ def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     )
 
 
-def build_splits(cfg: DictConfig, engine: Engine, folder: Path | None = None) -> Data:
+def build_splits(
+    cfg: DictConfig, engine: Engine, folder: Path | None = None, *, report: Callable[[str], None] = lambda line: None
+) -> Data:
     """Load the data set, split it and make the loaders.
 
     Args:
         cfg: The configuration.
         engine: Tells which part of every batch is for this process.
-        folder: That of a run that has begun, which knows its scaling; None for others.
+        folder: That of a run that has begun, which knows what it fitted to its training rows; None for others.
+        report: Called with a line now and then where that takes long.
 
     Raises:
         UserError: The data cannot be loaded, or a setting does not suit it.
@@ -67,7 +70,9 @@ def build_splits(cfg: DictConfig, engine: Engine, folder: Path | None = None) ->
     options |= {"rank": engine.ranks.rank, "ranks": engine.ranks.size}
     if cfg.data.normalize == "base":
         options["normalize"] = scaling_of_base(cfg, folder)
-    return build_data(dataset=dataset, seed=cfg.seed, pin_default=engine.pins_memory, **options)
+    elif folder is not None:
+        options |= fitted_before(cfg, folder)
+    return build_data(dataset=dataset, seed=cfg.seed, pin_default=engine.pins_memory, report=report, **options)
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:

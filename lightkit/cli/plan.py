@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.folders import project
-from lightkit.cli.terminal import fitting, say, table, width
+from lightkit.cli.terminal import complain, fitting, say, table, width
 
 if TYPE_CHECKING:
     from lightkit.build import Components
@@ -57,13 +57,16 @@ def plan(args: list[str]) -> int:
     from lightkit.build.origin import notes_on_base
     from lightkit.build.phases import build_plan_of
 
-    parts = build(cfg, project() / "outputs")
+    parts = build(cfg, project() / "outputs", report=complain)
     with closing(parts.data):
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:
+            notes = {"notes": parts.data.notes} if parts.data.notes else {}
             patterns = {"patterns": [match.to_json() for match in matches]}
-            say(json.dumps({**found.to_json(), **patterns, **_weights(parts)}, indent=2))
+            say(json.dumps({**found.to_json(), **patterns, **_weights(parts), **notes}, indent=2))
         else:
+            for note in parts.data.notes:
+                say(note)
             _show(found, matches, parts.made.report, long=options.long)
             for note in notes_on_base(cfg, parts.data) if parts.made.report else ():
                 say(note)

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from lightkit.common.blame import DEBUG, blame
 from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
+from lightkit.common.lost import is_dead_worker
 from lightkit.config.allow import judge, refused, targets_in, verify
 from lightkit.config.annotations import fits, item_type
 from lightkit.config.check import schema_fields
@@ -246,7 +247,7 @@ def _as_user_error(error: Exception, target: str, key: str) -> UserError:
     while current is not None and built_from(current):
         inner += _FULL_KEY.findall(str(current))
         current = current.__cause__
-    if isinstance(cause, UserError):
+    if isinstance(cause, UserError) or is_dead_worker(cause):
         # Raised again as it is: `raise error from error` would make it its own cause.
         raise cause
     place = f"{key}.{inner[-1]}" if inner else key

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
+from lightkit.data.fitting import Report, fill_in, fit_scaling
+from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
 from lightkit.data.loaders import Loader, LoaderOptions
 from lightkit.data.normalize import Normalizer
@@ -18,9 +19,6 @@ from lightkit.data.prepare import Mixup, Prepare, Transform
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tensors import TensorData, check_classes
-
-_FIT_SAMPLES = 2048
-_FIT_ROWS = 4096
 
 
 @dataclass
@@ -34,6 +32,9 @@ class Data:
         val: Validation batches in order; None without the split.
         test: Test batches in order; None without the split.
         normalizer: Scaling of the inputs, to be applied to new ones too; None where they are left as they are.
+        filling: What fills in missing inputs; None where nothing does.
+        rows: Rows of the data set in each split.
+        notes: Lines for people about what became of the data, and what was fitted to it.
     """
 
     info: DataInfo
@@ -42,7 +43,9 @@ class Data:
     val: Loader | None = None
     test: Loader | None = None
     normalizer: Normalizer | None = None
+    filling: Filling | None = None
     rows: dict[str, Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> list[tuple[str, str]]:
         """Rows of a table: task, shapes, classes, and the size of each split."""
@@ -83,6 +86,8 @@ def build_data(
     batch_size: int = 64,
     eval_batch_size: int | None = None,
     normalize: str | Normalizer | None = "none",
+    normalize_rows: int | None = None,
+    filling: Mapping[str, Any] | None = None,
     augment: Sequence[Transform] = (),
     mixup: Mapping[str, Any] | None = None,
     drop_last: bool = False,
@@ -90,10 +95,12 @@ def build_data(
     pin_memory: bool | None = None,
     persistent_workers: bool = True,
     prefetch_factor: int = 2,
+    timeout_seconds: float | None = None,
     seed: int = 0,
     pin_default: bool = False,
     rank: int = 0,
     ranks: int = 1,
+    report: Report = lambda line: None,
 ) -> Data:
     """Split a data set, fit the scaling on its training rows and make the loaders.
 
@@ -103,6 +110,8 @@ def build_data(
         batch_size: Samples per training batch.
         eval_batch_size: Samples per batch in validation and test; None takes `batch_size`.
         normalize: `none`, `standard`, `minmax` or `image`, or a scaling that was fitted elsewhere; None is `none`.
+        normalize_rows: Fit the scaling on at most so many training rows, evenly spaced; None takes all.
+        filling: What was found to be filled in for missing values before (`Filling.state_dict`); None fits it.
         augment: Transforms of training inputs.
         mixup: `alpha` (None: no mixup) and `probability`.
         drop_last: Leave out a last smaller training batch.
@@ -110,10 +119,12 @@ def build_data(
         pin_memory: Page-locked batches, where there is a CUDA GPU; None takes `pin_default`.
         persistent_workers: Keep the processes between epochs.
         prefetch_factor: Batches each process prepares ahead.
+        timeout_seconds: Longest wait for a batch of those processes; None or 0 waits for as long as it takes.
         seed: Seed of order, augmentation and mixup.
         pin_default: Whether batches go to a GPU.
         rank: Number of this process among those that train together; each reads its part of every batch.
         ranks: Number of those processes.
+        report: Called with a line now and then while the scaling is being fitted.
 
     Raises:
         UserError: A setting is out of range or does not suit the data.
@@ -131,23 +142,34 @@ def build_data(
         seed=seed,
         num_workers=num_workers,
         prefetch_factor=prefetch_factor,
+        timeout_seconds=timeout_seconds,
         pin_memory=_pins(pin_default if pin_memory is None else pin_memory),
         persistent_workers=persistent_workers,
         rank=rank,
         ranks=ranks,
+        split="train",
     )
     if eval_batch_size is not None and eval_batch_size < 1:
         raise UserError("too small", key="data.eval_batch_size", expected="1 or more", received=eval_batch_size)
     plain = replace(options, batch_size=eval_batch_size or batch_size, shuffle=False, drop_last=False)
-    fitted = normalize if isinstance(normalize, str) else "none"
-    normalizer = scaling.fit(fitted, _training_inputs(source, rows["train"]))
-    if isinstance(normalize, Normalizer):
-        normalizer = normalize.suited(source.info.input_shape)
+    source, filled = fill_in(source, rows["train"], filling)
+    notes: list[str] = [*getattr(source, "notes", ())]
+    if isinstance(normalize, str):
+        chosen: dict[str, Any] = {"most": normalize_rows, "report": report}
+        normalizer, told = fit_scaling(normalize, source, rows["train"], options, **chosen)
+        notes += told
+    else:
+        normalizer = normalize and normalize.suited(source.info.input_shape)
     source, rest = _scaled(source, normalizer)
     mixer = make_mixup(mixup, seed=seed, info=source.info)
     train = Loader(source, rows["train"], options, prepare=Prepare(seed, rest, tuple(augment)), mixup=mixer)
-    evaluate = {n: Loader(source, rows[n], plain, prepare=Prepare(seed, rest)) for n in ("val", "test") if n in rows}
-    return Data(source.info, source, train, **evaluate, normalizer=normalizer, rows=rows)
+    evaluate: dict[str, Any] = {
+        name: Loader(source, rows[name], replace(plain, split=name), prepare=Prepare(seed, rest))
+        for name in ("val", "test")
+        if name in rows
+    }
+    found: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
+    return Data(source.info, source, train, **evaluate, rows=rows, **found)
 
 
 def _pins(wanted: bool) -> bool:
@@ -167,17 +189,3 @@ def _scaled(source: Any, normalizer: Normalizer | None) -> tuple[Any, Normalizer
     if normalizer is not None and isinstance(source, TensorData) and source.x.is_floating_point():
         return source.with_inputs(normalizer(source.x)), None
     return source, normalizer
-
-
-def _training_inputs(source: Any, rows: Tensor) -> Iterator[Tensor]:
-    """Inputs to fit a scaling to: all training rows of data in memory, up to 2,048 evenly spaced ones of other data."""
-    if isinstance(source, TensorData):
-        for piece in rows.split(_FIT_ROWS):
-            yield source.take(piece)[0]
-        return
-    some = rows[torch.linspace(0, len(rows) - 1, min(_FIT_SAMPLES, len(rows))).round().to(torch.int64)]
-    loader = Loader(source, some, LoaderOptions(64))
-    for batch in loader.epoch(0):
-        if not isinstance(batch, tuple):
-            raise UserError("only pairs of input and target can be scaled", key="data.normalize", expected="none")
-        yield batch[0]

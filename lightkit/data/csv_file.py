@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.data.csv_reader import Table, is_number, read_table
+from lightkit.data.csv_reader import Table, is_missing, is_number, read_table
+from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.info import DataInfo
+from lightkit.data.missing import Missing
 from lightkit.data.tables import check_scale
 from lightkit.data.tensors import TensorData
 
@@ -27,7 +31,9 @@ def csv(
     categorical: Sequence[str] = (),
     delimiter: str = ",",
     encoding: str = "utf-8",
-    missing: str = "error",
+    missing: str | Mapping[str, str] = "error",
+    fill_value: float | str | Mapping[str, Any] | None = None,
+    add_indicator: bool = False,
     val_path: str | None = None,
     test_path: str | None = None,
     split_column: str | None = None,
@@ -47,7 +53,13 @@ def csv(
         categorical: Feature columns that hold names.
         delimiter: What stands between two cells, such as `;`.
         encoding: How the text is written down, such as `utf-8`, `latin-1` or `cp1252`.
-        missing: What to do with rows that lack a value: `error` or `drop`.
+        missing: What to do about a missing value: `error`, `drop` its row, or fill in the `mean`, `median` or
+            `most_frequent` value of the column in the training rows, or a `constant`, as scikit-learn's `SimpleImputer`
+            does. A mapping says it by name pattern of columns (`{"*": mean, colour: most_frequent}`; the later win,
+            what none fits is an error). Targets are never filled in. Infinite numbers count as missing.
+        fill_value: What `constant` fills in, for all such columns or by name; None is 0, in categorical columns a kind
+            of its own, `missing_value`.
+        add_indicator: Add a 0/1 feature for each column that lacks values in training rows, after the others.
         val_path: File of the validation rows.
         test_path: File of the test rows.
         split_column: Column that says `train`, `val` or `test`.
@@ -56,8 +68,6 @@ def csv(
     Raises:
         UserError: A file, a column or a cell is wrong; its line is named.
     """
-    if missing not in ("error", "drop"):
-        raise UserError("unknown", key="data.dataset.missing", received=missing, choices=("error", "drop"))
     targets = [target] if isinstance(target, str) else list(target)
     paths = {"train": path, "val": val_path, "test": test_path}
     tables = {
@@ -67,18 +77,26 @@ def csv(
     }
     first = tables["train"]
     chosen = _feature_names(first, features, targets=targets, categorical=categorical, split_column=split_column)
-    needed = [*chosen, *targets, *([] if split_column is None else [split_column])]
-    for name in tables:
-        tables[name].need(needed, key=_path_key(name))
-        tables[name] = _without_holes(tables[name], [*chosen, *targets], missing=missing)
-    kinds = {name: sorted(set(tables["train"].columns[name])) for name in categorical}
+    policy, notes = Missing(missing, fill_value, chosen, targets, categorical), list[str]()
+    for name, table in tables.items():
+        table.need([*chosen, *targets, *([] if split_column is None else [split_column])], key=_path_key(name))
+        tables[name], told = policy.settled(table)
+        notes += told
+    kinds = {name: _kinds(tables["train"], name, policy) for name in categorical}
     task = _task(tables["train"], targets, task)
     y, names = _targets(list(tables.values()), targets, task=task, scale=check_scale(target_scale))
-    x = torch.cat([_inputs(table, chosen, kinds) for table in tables.values()])
+    x = torch.cat([_inputs(table, chosen, kinds, policy) for table in tables.values()])
     count = 1 if task == "binary" else len(names) if task == "multiclass" else len(targets)
-    info = DataInfo(task, (x.shape[1],), count, names)
-    strata = y.to(torch.int64) if task == "binary" else None
-    return TensorData(x, y, info, splits=_splits(tables, split_column), strata=strata, name=str(first.path))
+    return TensorData(
+        x,
+        y,
+        DataInfo(task, (x.shape[1],), count, names),
+        splits=_splits(tables, split_column),
+        strata=y.to(torch.int64) if task == "binary" else None,
+        name=str(first.path),
+        imputer=_imputer(chosen, kinds, policy, add_indicator=add_indicator),
+        notes=notes,
+    )
 
 
 def _path_key(split: str) -> str:
@@ -112,33 +130,46 @@ def _feature_names(
     return chosen
 
 
-def _without_holes(table: Table, names: list[str], *, missing: str) -> Table:
-    holes = table.holes(names)
-    if not holes:
-        return table
-    rows = {row for row, _ in holes}
-    row, column = holes[0]
-    problem = "is infinite" if "inf" in table.columns[column][row].lower() else "has no value"
-    if missing == "error" or len(rows) == len(table):
-        raise UserError(
-            f"{table.path}, line {table.lines[row]}: column {column!r} {problem}",
-            key="data.dataset.path",
-            expected="a finite number or a name",
-            received=table.columns[column][row],
-            fix=f"data.dataset.missing=drop leaves such rows out ({len(rows)} of {len(table)})",
-        )
-    return table.without(rows)
+def _kinds(table: Table, name: str, policy: Missing) -> list[str]:
+    """The values of a categorical column, in order."""
+    found = {cell for cell in table.columns[name] if not is_missing(cell)}
+    if not found:
+        raise UserError(f"{table.path}: column {name!r} has no value", key="data.dataset.categorical", received=name)
+    return sorted(found | {str(policy.constant(name))} if policy.ways[name] == "constant" else found)
 
 
-def _inputs(table: Table, names: list[str], kinds: dict[str, list[str]]) -> Tensor:
-    """Features `(N, F)`, categorical ones spread out, in the order of the columns."""
+def _inputs(table: Table, names: list[str], kinds: dict[str, list[str]], policy: Missing) -> Tensor:
+    """Features `(N, F)`, categorical ones spread out, in the order of the columns; NaN where one is to be filled in."""
     columns: list[Tensor] = []
     for name in names:
+        gaps = policy.filled(name)
         if name not in kinds:
-            columns.append(table.numbers(name, key="data.dataset.features"))
+            columns.append(table.numbers(name, key="data.dataset.features", gaps=gaps))
             continue
-        columns += [torch.tensor([float(cell == kind) for cell in table.columns[name]]) for kind in kinds[name]]
+        missing = [gaps and is_missing(cell) for cell in table.columns[name]]
+        for kind in kinds[name]:
+            cells = zip(table.columns[name], missing, strict=True)
+            columns.append(torch.tensor([math.nan if gap else float(cell == kind) for cell, gap in cells]))
     return torch.stack(columns, 1)
+
+
+def _imputer(names: list[str], kinds: dict[str, list[str]], policy: Missing, *, add_indicator: bool) -> Imputer | None:
+    """What fills in missing values; None where nothing is to be filled in."""
+    found, first = list[Gaps](), 0
+    for name in names:
+        own = tuple(kinds[name]) if name in kinds else None
+        if policy.filled(name):
+            constant = policy.constant(name) if policy.ways[name] == "constant" else 0.0
+            found.append(Gaps(name, policy.ways[name], first, own, constant))
+        first += 1 if own is None else len(own)
+    if add_indicator and not found:
+        raise UserError(
+            "there is nothing to indicate where nothing is filled in",
+            key="data.dataset.add_indicator",
+            received=add_indicator,
+            fix="data.dataset.missing=median, or another way to fill values in",
+        )
+    return Imputer(found, add_indicator=add_indicator) if found else None
 
 
 def _task(table: Table, targets: list[str], task: str | None) -> str:

@@ -49,19 +49,24 @@ class Table:
 
     def holes(self, names: Sequence[str]) -> list[tuple[int, str]]:
         """Row and column of every missing or infinite cell, in the order of the rows."""
-        return sorted((i, name) for name in names for i, cell in enumerate(self.columns[name]) if _is_hole(cell))
+        return sorted((i, name) for name in names for i, cell in enumerate(self.columns[name]) if is_missing(cell))
 
-    def numbers(self, name: str, *, key: str) -> Tensor:
+    def numbers(self, name: str, *, key: str, gaps: bool = False) -> Tensor:
         """A column as `(N,)` float32.
+
+        Args:
+            name: The column.
+            key: Configuration key that names it.
+            gaps: Whether values may be missing; they are NaN.
 
         Raises:
             UserError: A cell is no number; its line is named.
         """
         cells = self.columns[name]
         try:
-            values = [float(cell) for cell in cells]
+            values = [math.nan if gaps and is_missing(cell) else float(cell) for cell in cells]
         except ValueError as error:
-            row = next(i for i, cell in enumerate(cells) if not is_number(cell))
+            row = next(i for i, cell in enumerate(cells) if not is_number(cell) and not (gaps and is_missing(cell)))
             raise UserError(
                 f"{self.path}, line {self.lines[row]}: column {name!r} holds text",
                 key=key,
@@ -141,7 +146,8 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def _is_hole(cell: str) -> bool:
+def is_missing(cell: str) -> bool:
+    """Whether a cell means that there is no value, or holds one that nothing can be computed with, such as `inf`."""
     return cell.lower() in MISSING or (cell.lower().lstrip("+-")[:3] in ("inf", "nan") and not _is_finite(cell))
 
 

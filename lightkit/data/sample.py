@@ -6,6 +6,7 @@ from typing import Any
 
 from lightkit.common.blame import blame, in_short
 from lightkit.common.errors import UserError
+from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
 
 
@@ -20,7 +21,7 @@ def read_sample(base: Any, row: int) -> Any:
     except UserError:
         raise
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or is_dead_worker(error):
             raise
         raise UserError(
             f"sample {row} of the data set could not be read: {in_short(error)}",

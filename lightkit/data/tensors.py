@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.data.impute import Imputer
 from lightkit.data.info import DataInfo, fingerprint
 
 
@@ -46,6 +47,8 @@ class TensorData:
         splits: Rows of the splits the data set brings with it, by name (`train`, `val`, `test`).
         strata: `(N,)` int64 groups whose shares a stratified split keeps; None takes the classes.
         name: How messages call the data set.
+        imputer: Fills in missing inputs, which are NaN until the training rows are known (`build_data`).
+        notes: Lines for people about what became of the data.
 
     Raises:
         UserError: Lengths differ, a value is NaN or infinite, or a label is out of range; the row is named.
@@ -62,10 +65,14 @@ class TensorData:
         splits: Mapping[str, Tensor] | None = None,
         strata: Tensor | None = None,
         name: str = "data set",
+        imputer: Imputer | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         check_lengths(x, y, name=name)
         info = info or infer_info(x, y)
-        check_inputs(x, name=name)
+        if imputer is None:
+            check_inputs(x, name=name)
+        self.imputer, self.notes = imputer, tuple(notes)
         check_targets(y, info, name=name)
         y = y if y.is_floating_point() else y.to(torch.int64)
         self.x, self.y, self.splits = x, y, dict(splits or {})
@@ -87,10 +94,15 @@ class TensorData:
             x = x.to(torch.float32).div_(255.0)
         return x, self.y.index_select(0, rows)
 
-    def with_inputs(self, x: Tensor) -> TensorData:
-        """The same rows with other inputs, such as scaled ones; the fingerprint stays."""
+    def with_inputs(self, x: Tensor, *, notes: Sequence[str] = ()) -> TensorData:
+        """The same rows with other inputs, none of them missing, such as scaled ones; the fingerprint stays.
+
+        Args:
+            x: Inputs `(N, ...)`.
+            notes: Further lines for people.
+        """
         changed = copy.copy(self)
-        changed.x = x
+        changed.x, changed.imputer, changed.notes = x, None, (*self.notes, *notes)
         changed.info = dataclasses.replace(self.info, input_shape=tuple(x.shape[1:]))
         return changed
 

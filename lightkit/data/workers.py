@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, default_collate
+from torch.utils.data import Sampler, default_collate
 
 from lightkit.common.errors import UserError
+from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
 from lightkit.common.randomness import mix
-from lightkit.common.signals import numbers
+from lightkit.common.signals import held, numbers
 from lightkit.data.sample import read_sample
+from lightkit.data.waiting import IDLE, JOINING, Board, Job, Watch, WatchedLoader
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import LoaderOptions
@@ -28,15 +30,6 @@ if TYPE_CHECKING:
 
 _SPARED_SECONDS = 60
 """How long a worker lives on after a signal to the whole process group; the main process ends it much earlier."""
-
-
-class Job(NamedTuple):
-    """One batch to read."""
-
-    epoch: int
-    first: int
-    """Position of the first sample in the epoch."""
-    rows: list[int]
 
 
 class _Failure(NamedTuple):
@@ -62,17 +55,18 @@ class SampleReader:
     """
 
     def __init__(self, base: Any, options: LoaderOptions, prepare: Prepare) -> None:
-        self._fetch = _Fetch(base, options.seed, prepare)
+        self._watch = Watch(options)
+        self._fetch = _Fetch(base, options.seed, prepare, self._watch.board)
         self._options = options
         self._jobs = _Jobs()
-        self._loader: DataLoader[Any] | None = None
-        self._running: Iterator[Any] | None = None
+        self._loader: WatchedLoader | None = None
+        self._running: Any = None
 
     def batches(self, parts: Iterable[tuple[int, Tensor]], *, epoch: int) -> Iterator[Any]:
         """A batch for each of `parts`: the position of its first sample in the epoch, and its rows.
 
         Raises:
-            UserError: A worker process died, or the data set found fault with a sample.
+            UserError: A worker process died, a batch did not come in time, or the data set found fault with a sample.
         """
         jobs = [Job(epoch, first, rows.tolist()) for first, rows in parts]
         made = self._from_workers(jobs) if self._options.num_workers else self._from_here(jobs)
@@ -89,24 +83,36 @@ class SampleReader:
 
     def _from_workers(self, jobs: list[Job]) -> Iterator[Any]:
         self._jobs.jobs = jobs
-        loader = self._loader or self._start()
-        self._loader = loader if self._options.persistent_workers else None
+        self._watch.begin(jobs)
         try:
-            self._running = iter(loader)
-            yield from self._running
+            for batch in self._begun():
+                self._watch.came()
+                yield batch
         except RuntimeError as error:
             if not is_dead_worker(error):
                 raise
-            self.close()
-            raise dead_worker(error) from error
+            raise self._given_up(self._watch.ended(getattr(self._running, "_workers", ()))) from error
+        except TimeoutError as error:
+            raise self._given_up(self._watch.late(self._running._workers)) from error
         finally:
             if not self._options.persistent_workers:
                 self.close()
 
-    def _start(self) -> DataLoader[Any]:
+    def _begun(self) -> Iterator[Any]:
+        if self._loader is not None:
+            return iter(self._loader)  # the processes of the epoch before
+        loader = self._made()
+        with held():  # a signal must raise nothing while processes are being started
+            self._running = iter(loader)
+        self._loader = loader if self._options.persistent_workers else None
+        running: Iterator[Any] = self._running
+        return running
+
+    def _made(self) -> WatchedLoader:
         options = self._options
-        return DataLoader(
-            self._fetch,  # type: ignore[arg-type]
+        return WatchedLoader(
+            self._fetch,
+            self._watch,
             sampler=self._jobs,
             batch_size=None,
             collate_fn=_unchanged,
@@ -119,31 +125,25 @@ class SampleReader:
             generator=torch.Generator().manual_seed(mix(options.seed, "workers")),
         )
 
+    def _given_up(self, error: UserError) -> UserError:
+        """End the worker processes, whatever they are doing, because of an error."""
+        for worker in getattr(self._running, "_workers", ()):
+            worker.kill()
+        self.close()
+        return error
+
     def close(self) -> None:
         """End the worker processes; `batches` starts new ones."""
         running, self._loader, self._running = self._running, None, None
         if running is None:
             return
+        workers = getattr(running, "_workers", ())
+        for number in self._watch.hanging(len(workers)):
+            workers[number].kill()  # PyTorch would wait for each of them in turn
         getattr(running, "_shutdown_workers", _nothing)()
-        for worker in getattr(running, "_workers", ()):
-            if worker.is_alive():  # it hangs
+        for worker in workers:
+            if worker.is_alive():
                 worker.kill()
-
-
-def is_dead_worker(error: BaseException) -> bool:
-    """Whether PyTorch noticed that a worker process is gone; it may do so in the middle of anything."""
-    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
-
-
-def dead_worker(error: BaseException) -> UserError:
-    """The message about a worker process that is gone."""
-    return UserError(
-        f"a loader process died: {str(error).strip().splitlines()[0]}",
-        key="data.num_workers",
-        fix="if it was killed, memory may have run out: fewer workers, or a smaller data.prefetch_factor; "
-        "data.num_workers=0 shows errors of the data set itself",
-        exit_code=1,
-    )
 
 
 def _nothing() -> None:
@@ -190,8 +190,8 @@ class _Jobs(Sampler[Job]):
 class _Fetch:
     """Turns a job into a batch; lives in every worker."""
 
-    def __init__(self, base: Any, seed: int, prepare: Prepare) -> None:
-        self.base, self.seed, self.prepare = base, seed, prepare
+    def __init__(self, base: Any, seed: int, prepare: Prepare, board: Board) -> None:
+        self.base, self.seed, self.prepare, self.board = base, seed, prepare, board
         self.draws = getattr(base, "draws", True)
         self.check: Callable[[Any, list[int]], None] = getattr(base, "check", _no_check)
 
@@ -200,13 +200,16 @@ class _Fetch:
             return self.read(job)
         except UserError as error:
             return _Failure(str(error), _trace(error.__cause__))
+        finally:
+            self.board.note(IDLE, job.first)
 
     def read(self, job: Job) -> Any:
         """The batch of a job; raises `UserError` where the data set is at fault."""
         return self.prepare(self._batch(job), epoch=job.epoch, first=job.first)
 
     def _batch(self, job: Job) -> Any:
-        samples = [self._sample(job.epoch, job.first + i, row) for i, row in enumerate(job.rows)]
+        samples = [self._sample(job, job.first + i, row) for i, row in enumerate(job.rows)]
+        self.board.note(JOINING, job.first)
         try:
             batch = _float32(default_collate(samples))
         except (RuntimeError, TypeError, ValueError) as error:
@@ -220,9 +223,10 @@ class _Fetch:
         self.check(batch, job.rows)
         return batch
 
-    def _sample(self, epoch: int, position: int, row: int) -> Any:
+    def _sample(self, job: Job, position: int, row: int) -> Any:
+        self.board.note(row, job.first)
         if self.draws:
-            key = mix(self.seed, "sample", epoch, position)
+            key = mix(self.seed, "sample", job.epoch, position)
             random.seed(key)
             np.random.seed(key & 0xFFFFFFFF)
             torch.default_generator.manual_seed(key)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
+from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
 from lightkit.metrics.inputs import CONVERTERS, convert, kind_of
 
@@ -78,7 +79,7 @@ class Collection:
                     converted[group.kind] = convert(group.kind, preds, target)
                 group.metrics[0].update(*converted[group.kind])
             except (ValueError, RuntimeError, TypeError, IndexError) as error:
-                if is_out_of_memory(error):
+                if is_out_of_memory(error) or is_dead_worker(error):
                     raise
                 raise self._unfit(group, error, preds, target) from error
             group.metrics[0].validate_args = False  # checked once; every further check would wait for the device

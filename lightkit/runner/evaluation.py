@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from lightkit.build import Components
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
 from lightkit.trainer import evaluate
+from lightkit.trainer.interrupt import AskedToEnd, Interrupt
 
 
 def load_weights(parts: Components, checkpoint: str, folder: Path) -> None:
@@ -41,7 +42,12 @@ def _path(parts: Components, checkpoint: str, folder: Path) -> Path:
 
 
 def evaluate_split(
-    parts: Components, split: str, collectors: Sequence[Any] = (), *, each: Callable[[int], None] | None = None
+    parts: Components,
+    split: str,
+    collectors: Sequence[Any] = (),
+    *,
+    interrupt: Interrupt | None = None,
+    step: int = 0,
 ) -> dict[str, float]:
     """Metrics of the model's present weights on a split, without augmentation.
 
@@ -49,10 +55,12 @@ def evaluate_split(
         parts: The parts of the run.
         split: `train`, `val` or `test`.
         collectors: What else gets every batch.
-        each: Called with the number of finished batches after each of them.
+        interrupt: Tells when a signal asked the run to end.
+        step: Optimizer step that a run ends at.
 
     Raises:
         UserError: The data has no such split.
+        Interrupted: A signal asked the run to end.
     """
     loader = parts.data.evaluation(split)
     if loader is None:
@@ -60,14 +68,20 @@ def evaluate_split(
     metrics = parts.metrics[split]
     metrics.reset()
     parts.engine.seed_validation(0)
-    evaluate(
-        parts.network,
-        loader,
-        [metrics, *collectors],
-        task=parts.task,
-        criterion=parts.criterion,
-        context=parts.engine,
-        each=each,
-    )
+    asked = interrupt or Interrupt()
+    try:
+        evaluate(
+            parts.network,
+            loader,
+            [metrics, *collectors],
+            task=parts.task,
+            criterion=parts.criterion,
+            context=parts.engine,
+            each=lambda _batch: asked.raise_at(step),
+            interrupt=asked,
+        )
+    except AskedToEnd:
+        asked.raise_at(step)
+        raise
     values: dict[str, float] = metrics.compute()
     return values

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightkit.common.errors import UserError
+from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
-from lightkit.data.workers import dead_worker, is_dead_worker
 from lightkit.device.ranks import is_lost
 from lightkit.runner.memory.oom import OUT_OF_MEMORY, reason
 
@@ -74,7 +74,7 @@ def explained(error: BaseException, folder: Path | None = None, memory: Report |
     if is_out_of_memory(error):
         return (memory or _memory)(error)
     if is_dead_worker(error):
-        return dead_worker(error)
+        return _dead_worker(error)
     if is_lost(error):
         return _lost(error)
     return _of_file(error, folder) if isinstance(error, OSError) else _refused(str(error))
@@ -114,6 +114,17 @@ def _memory(error: BaseException) -> UserError:
         fix="a smaller data.batch_size with trainer.accumulate to make up for it, device.precision=bf16, or a smaller "
         "model; then `lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
         exit_code=OUT_OF_MEMORY,
+    )
+
+
+def _dead_worker(error: BaseException) -> UserError:
+    """The message about a worker process of a data loader of the user's own."""
+    return UserError(
+        f"a worker process of a data loader died: {str(error).strip().splitlines()[0]}",
+        key="data.dataset",
+        fix="if it was killed, memory may have run out: fewer workers, or num_workers=0 in that data loader; "
+        "`lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
+        exit_code=1,
     )
 
 

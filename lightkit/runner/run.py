@@ -157,6 +157,8 @@ class Runner:
         try:
             with told(memory=scene.report):
                 scene.parts = parts = build(self.cfg, self.folder, pretrained=False, trains=False)
+                for note in parts.data.notes:  # for `predict` too, whose output may be what is printed
+                    _LOG.warning("%s", note)
                 with closing(parts.data):
                     yield holding(parts, checkpoint, self.folder, self.cfg)
         except UserError as error:
@@ -189,7 +191,8 @@ class Runner:
         return make_saver(self.cfg, parts, state, logger)
 
     def _build(self, *, pretrained: bool) -> Components:
-        parts = build(self.cfg, self.folder, pretrained=pretrained, ranks=self._ranks)
+        tell = build_console(self.cfg).message if self._ranks.main else _LOG.debug
+        parts = build(self.cfg, self.folder, pretrained=pretrained, ranks=self._ranks, report=tell)
         return parts if self._ranks.main else replace(parts, store=None)
 
     def _signals(self) -> Signals:
@@ -258,7 +261,7 @@ class Runner:
         info = parts.data.info
         figures = Figures(info.task, self.cfg.metrics.figures, info.class_names, info.num_classes)
         taken = Gathered(figures, self._ranks)
-        values = evaluate_split(parts, "test", [taken], each=lambda _batch: signals.raise_at(state.step))
+        values = evaluate_split(parts, "test", [taken], interrupt=signals, step=state.step)
         taken.exchange()
         state.last.update(values)
         logger.scalars(values, step=state.step, epoch=state.epoch)

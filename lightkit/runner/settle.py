@@ -34,6 +34,7 @@ FREE = (
     "data.pin_memory",
     "data.persistent_workers",
     "data.prefetch_factor",
+    "data.timeout_seconds",
 )
 """Keys that may change between two parts of a run: how long it is, where it computes, what it writes."""
 

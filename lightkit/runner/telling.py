@@ -41,6 +41,8 @@ def introduce(
     if parts.data.info.task == "custom":
         kind = "samples of their own kind" + (f", {classes} classes" if classes else "")
     logger.message(f"data    {kind}, {splits}")
+    for note in parts.data.notes:
+        logger.message(f"        {note}")
     logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
     parts.engine.notes.hand_to(logger.message)
     for line in [*([f"resumed at step {step}"] if step else []), *notes]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
+from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
 from lightkit.trainer.tasks import Criterion, Step, Task
 
@@ -100,7 +101,7 @@ class Distillation(Task):
             with torch.no_grad():
                 return self.task.step(teacher, batch, _no_loss).preds
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or is_dead_worker(error):
                 raise
             what = f"the teacher cannot take the batches of this run: {in_short(error)}"
             raise UserError(what, key="finetune.distill.teacher") from error

@@ -8,7 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.tasks import Criterion, Step, Task
+
+_END = object()
 
 
 class Meter(Protocol):
@@ -43,6 +46,7 @@ def evaluate(
     criterion: Criterion,
     context: EvalContext,
     each: Callable[[int], None] | None = None,
+    interrupt: Interrupt | None = None,
 ) -> None:
     """Run the model over a whole split in eval mode and without gradients.
 
@@ -56,20 +60,26 @@ def evaluate(
         criterion: The loss.
         context: Device placement and precision.
         each: Called with the number of finished batches after each of them.
+        interrupt: Tells when a signal asked to end; it ends the wait for a batch.
+
+    Raises:
+        AskedToEnd: A signal came while a batch was waited for.
     """
+    awaited = interrupt or Interrupt()
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
-            left = loader.num_samples
-            for index, batch in enumerate(context.prefetch(loader.epoch(0))):
+            left, done, batches = loader.num_samples, 0, iter(context.prefetch(loader.epoch(0)))
+            while (batch := awaited.wait(batches, _END)) is not _END:
                 size = min(loader.batch_size, left)
                 left -= size
                 step = _forward(model, batch, task, criterion, context)
                 for meter in meters:
                     meter.update(step.preds, step.target, step.loss, context.ranks.own(size)[1])
+                done += 1
                 if each is not None:
-                    each(index + 1)
+                    each(done)
     finally:
         for module, training in modes:
             module.training = training

@@ -48,6 +48,20 @@ class Interrupt:
         """Whether the run is to end here; for places that every process comes by in the same order."""
         return self.number != 0
 
+    def wait(self, batches: Iterator[Any], *end: Any) -> Any:
+        """The next batch, or `end` where there is none; a signal ends the wait for it.
+
+        Raises:
+            AskedToEnd: One came.
+        """
+        self.waiting = True
+        try:
+            if self.number:
+                raise AskedToEnd
+            return next(batches, *end)
+        finally:
+            self.waiting = False
+
     def raise_at(self, step: int) -> None:
         """End the run if it was asked to.
 

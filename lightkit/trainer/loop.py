@@ -98,7 +98,7 @@ class Trainer:
         self.guard, self.interrupt = guard or Guard(engine.device), interrupt or Interrupt()
         self.tuning = tuning or NoTuning()
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
-        self._clock, self._saved_step, self._flowing = clock or Clock(), -1, False
+        self._clock, self._saved_step = clock or Clock(), -1
         self._loss, self._own, self._norm = torch.zeros(()), 1, torch.zeros(())
         self._rates: dict[str, float] = {}
 
@@ -161,7 +161,6 @@ class Trainer:
     def _epoch(self) -> None:
         """The optimizer steps of an epoch that are still to do, then its end."""
         state = self.state
-        self._flowing = False  # the first batch starts processes, in the middle of which nothing must be raised
         self.tuning.train(self.model)
         with closing(self.engine.prefetch(self.train.epoch(state.epoch, state.samples_done))) as batches:
             while state.samples_done < self.timetable.epoch_samples and not self.finished:
@@ -170,7 +169,6 @@ class Trainer:
                 except AskedToEnd:
                     self._poll()
                 self._after_step()
-                self._flowing = True
         self._end_epoch()
 
     def _step(self, batches: Iterator[Any]) -> None:
@@ -203,7 +201,7 @@ class Trainer:
         Returns:
             Whether its gradients may be used.
         """
-        batch = self._next(batches, fresh=self._flowing and position == self.state.samples_done)
+        batch = self._next(batches, fresh=position == self.state.samples_done)
         first, own = self.engine.ranks.own(size)
         share = own * self.engine.ranks.size / window
         self.engine.seed(self.state.epoch, position + first)
@@ -222,13 +220,7 @@ class Trainer:
     def _next(self, batches: Iterator[Any], *, fresh: bool) -> Any:
         """The next batch. While nothing of the step is done yet, a signal ends the wait for it."""
         asked = perf_counter()
-        self.interrupt.waiting = fresh
-        try:
-            if fresh and self.interrupt.number:
-                raise AskedToEnd
-            batch = next(batches)
-        finally:
-            self.interrupt.waiting = False
+        batch = self.interrupt.wait(batches) if fresh else next(batches)
         self._clock.data_seconds += perf_counter() - asked
         return batch
 
@@ -295,9 +287,10 @@ class Trainer:
                     criterion=self.criterion,
                     context=self.engine,
                     each=self._during_validation,
+                    interrupt=self.interrupt,
                 )
-        except Interrupted:
-            self._save()
+        except (Interrupted, AskedToEnd):
+            self._poll()
             raise
         self._clock.leave_out(perf_counter() - began)
         return self.val_metrics.compute()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -248,8 +249,22 @@ def test_bad_sample_is_named(made: Any, how: str, workers: int) -> None:
 
 def test_dead_worker_is_explained(made: Any) -> None:
     train = made(Bad("killed"), num_workers=1).train
-    with pytest.raises(UserError, match=r"data.num_workers: a loader process died[\s\S]*fewer workers"):
+    text = r"worker 0 \(pid \d+\) was killed by SIGKILL while it was reading row 20 of[\s\S]*fewer data.num_workers"
+    with pytest.raises(UserError, match=text):
         joined(train, 0)
+    train.source.base.how = "label"
+    with pytest.raises(UserError, match="the label of row 20 is out of range"):
+        joined(train, 0)  # read by new processes
+
+
+def test_a_worker_that_dies_raises_nothing_elsewhere(made: Any) -> None:
+    batches = made(Images(), num_workers=1).train.epoch(0)
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()  # a handler of SIGCHLD would raise here
+    with pytest.raises(UserError, match="was killed by SIGKILL"):
+        list(batches)
 
 
 @pytest.mark.parametrize(
@@ -259,6 +274,7 @@ def test_dead_worker_is_explained(made: Any) -> None:
         ({"eval_batch_size": 0}, "data.eval_batch_size: too small"),
         ({"num_workers": -1}, "data.num_workers: too small"),
         ({"prefetch_factor": 0}, "data.prefetch_factor: too small"),
+        ({"timeout_seconds": -1}, "data.timeout_seconds: too small"),
         ({"batch_size": 42, "drop_last": True}, "no batch is left with drop_last"),
     ],
 )

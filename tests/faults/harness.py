@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.randomness import mix
 from lightkit.loggers.files import read_jsonl
 
 PATIENCE_SECONDS = 40
@@ -128,6 +129,12 @@ def log(folder: Path) -> str:
     return (folder / "run.log").read_text()
 
 
+def row_at(position: int) -> int:
+    """The row that comes at this position of the first epoch of `TRAIN`."""
+    order = torch.randperm(63, generator=torch.Generator().manual_seed(mix(0, "order", 0)))
+    return int(order[position])
+
+
 def newest(folder: Path) -> dict[str, Any]:
     """The content of the newest checkpoint, which must be whole."""
     store = CheckpointStore(folder / "checkpoints")
@@ -140,6 +147,16 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     """The logged values that do not depend on the clock."""
     found = read_jsonl(folder / "metrics.jsonl")
     return [{name: value for name, value in row.items() if name != "time" and "speed" not in name} for row in found]
+
+
+def assert_ended(process: Process, folder: Path, code: int, *texts: str) -> None:
+    """A run ended with a message, no traceback, and the record of it."""
+    assert process.code == code, process.out + process.err
+    assert "Traceback" not in process.err
+    for text in texts:
+        assert text in process.err
+    assert result(folder)["status"] == "failed"
+    assert texts[0].removeprefix("error: ") in log(folder)
 
 
 def assert_same_end(one: Path, other: Path) -> None:

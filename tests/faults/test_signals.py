@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from lightkit.common.randomness import mix
 from tests.faults.harness import (
     TRAIN,
     Process,
@@ -25,6 +23,7 @@ from tests.faults.harness import (
     log,
     newest,
     result,
+    row_at,
     until,
 )
 
@@ -158,12 +157,6 @@ def test_without_checkpoints_nothing_is_claimed(ran: Run, project: Path) -> None
 WORKERS = ("data.num_workers=2", "data.prefetch_factor=1")
 
 
-def row_at(position: int) -> int:
-    """The row that comes at this position of the first epoch of `TRAIN`."""
-    order = torch.randperm(63, generator=torch.Generator().manual_seed(mix(0, "order", 0)))
-    return int(order[position])
-
-
 @pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["INT", "TERM"])
 def test_a_signal_to_all_processes_spares_the_workers(
@@ -201,6 +194,38 @@ def test_a_signal_ends_the_wait_for_a_worker_that_hangs(lightkit: Run, project: 
     assert_saved(process, project / "run", "TERM", step)
     until(lambda: not any(map(alive, workers)), "the workers to end")
     goes_on(ran, project, whole)
+
+
+@pytest.mark.parametrize(
+    ("row", "place", "step"),
+    [(row_at(3), "train, epoch 1, batch 1 of 7", 0), (65, "val, batch 1 of 1", 7), (80, "test, batch 1 of 2", 21)],
+)
+def test_a_signal_ends_the_wait_for_a_worker_that_hangs_anywhere(
+    lightkit: Run, ran: Run, project: Path, whole: Path, row: int, place: str, step: int
+) -> None:
+    options = ["data.dataset.what=hold", f"data.dataset.row={row}", "data.dataset.patience=0.01"]
+    process = lightkit(*TRAIN, *WORKERS, *options)
+    process.hold()
+    until(lambda: f"({place}): worker" in process.err, "the wait for this batch")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 143, process.err
+    assert f"ended by SIGTERM at step {step}, saved" in process.out
+    assert newest(project / "run")["state"]["step"] == step
+    goes_on(ran, project, whole)
+
+
+@pytest.mark.parametrize("command", ["eval", "predict"])
+def test_a_signal_ends_an_evaluation_that_waits_for_a_worker_that_hangs(
+    lightkit: Run, ran: Run, project: Path, command: str
+) -> None:
+    assert ran(*TRAIN).code == 0
+    process = lightkit(command, "run", *WORKERS, "data.dataset.what=hold", "data.dataset.row=80")
+    process.hold()
+    workers = children(process.pid)
+    process.signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert process.err == "interrupted\n"
+    until(lambda: not any(map(alive, workers)), "the workers to end")
 
 
 def test_kill_9_leaves_no_worker_behind_and_no_lock(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:

@@ -89,7 +89,9 @@ def test_other_errors_of_files_are_told_in_the_folder_of_the_run_only(tmp_path: 
 )
 def test_a_loader_process_that_died_is_told_wherever_it_is_noticed(text: str) -> None:
     with (
-        pytest.raises(UserError, match=r"data\.num_workers: a loader process died: DataLoader worker") as caught,
+        pytest.raises(
+            UserError, match=r"data\.dataset: a worker process of a data loader died: DataLoader worker"
+        ) as caught,
         told(),
     ):
         raise RuntimeError(text)

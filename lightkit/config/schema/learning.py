@@ -55,7 +55,11 @@ class DataConfig:
     """Samples per batch in validation and test; null takes `batch_size`. No result depends on it."""
     normalize: Literal["none", "standard", "minmax", "image", "base"] = "none"
     """Scaling fitted on the training rows only: per feature (`standard`, `minmax`) or per channel (`image`). `base`
-    takes over that of the run that `finetune.weights.path` is of."""
+    takes over that of the run that `finetune.weights.path` is of. A run keeps what it found, for `resume`, `eval` and
+    `predict`."""
+    normalize_rows: Optional[int] = None
+    """Fit the scaling on at most this many training rows, evenly spaced; null takes all. Data that is not in memory is
+    read once for it before a run begins, by the loader processes."""
     augment: list[Target] = field(default_factory=list)
     """Random transforms of training samples, in order; seeded per sample."""
     mixup: MixupConfig = field(default_factory=MixupConfig)
@@ -70,6 +74,9 @@ class DataConfig:
     """Keep loader processes alive between epochs."""
     prefetch_factor: int = 2
     """Batches each loader process prepares ahead."""
+    timeout_seconds: Optional[float] = None
+    """Longest wait for a batch of the loader processes, after which the run ends with status 1 (`timeout` of PyTorch's
+    `DataLoader`); null or 0 waits for as long as it takes. Either way a line after a minute tells what they are at."""
 
 
 @dataclass

@@ -21,6 +21,9 @@ from lightkit.device.ranks import Ranks
 from lightkit.runner.memory.measuring import KEY, Child
 from lightkit.runner.memory.oom import OUT_OF_MEMORY
 
+_SCALING_ROWS = 256
+"""Training rows that the scaling is fitted on to measure with: what it is exactly does not matter there."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -169,7 +172,8 @@ class Asked:
 
     def job(self, limit: int | None) -> str:
         """What the process that measures has to know, in one line."""
-        alone: dict[str, Any] = {KEY: None, "device.nproc": 1}
+        rows = min(self.cfg.data.get("normalize_rows") or _SCALING_ROWS, _SCALING_ROWS)
+        alone: dict[str, Any] = {KEY: None, "device.nproc": 1, "data.normalize_rows": rows}
         if self.ranks > 1:  # it sees the GPUs that this process was shown, and computes on the first of them
             alone |= {"device.parallel": "none", "device.gpus": None}
         sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.ranks > 1 else 1

@@ -1,0 +1,163 @@
+"""Filling missing values of a table with what was fitted to its training rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+
+STRATEGIES = ("mean", "median", "most_frequent", "constant")
+"""Ways to fill a column, as scikit-learn's `SimpleImputer` calls them."""
+_KEY = "data.dataset.missing"
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """A column of a table whose missing values are to be filled.
+
+    Args:
+        name: Name of the column.
+        strategy: One of `STRATEGIES`.
+        first: Its first feature; missing values are NaN there, in all features of the column.
+        kinds: Values of a categorical column, one 0/1 feature each; None for a column of numbers.
+        constant: What `constant` fills in, one of `kinds` where there are any.
+    """
+
+    name: str
+    strategy: str
+    first: int
+    kinds: tuple[str, ...] | None = None
+    constant: float | str = 0.0
+
+    @property
+    def features(self) -> slice:
+        """Where its features are."""
+        return slice(self.first, self.first + (1 if self.kinds is None else len(self.kinds)))
+
+    def fitted(self, x: Tensor) -> list[float]:
+        """What is filled in for each of its features.
+
+        Args:
+            x: The training rows `(N, F)`.
+
+        Raises:
+            UserError: None of them has a value.
+        """
+        if self.strategy == "constant":
+            return [float(kind == self.constant) for kind in self.kinds or ()] or [float(self.constant)]
+        values = x[:, self.features]
+        seen = values[~values[:, :1].isnan().any(1)].to(torch.float64)
+        if not seen.numel():
+            raise UserError(
+                f"column {self.name!r} has no value in any of the {len(x):,} training rows",
+                key=_KEY,
+                received=self.strategy,
+                fix="leave it out of data.dataset.features, or fill it with a constant",
+            )
+        return [float(value) for value in self._value(seen).to(torch.float32)]
+
+    def _value(self, seen: Tensor) -> Tensor:
+        if self.strategy == "mean":
+            return seen.mean(0)
+        if self.strategy == "median":
+            ordered = seen.sort(0).values
+            return (ordered[(len(seen) - 1) // 2] + ordered[len(seen) // 2]) / 2
+        if self.kinds is not None:
+            return torch.nn.functional.one_hot(seen.sum(0).argmax(), len(self.kinds))
+        values, counts = seen.unique(return_counts=True)
+        return values[counts.argmax()][None]  # of several the smallest, as in scikit-learn
+
+    def said(self, values: Sequence[float]) -> str:
+        """Strategy and fitted values in words: `median 3.5`."""
+        shown = f"{values[0]:g}" if self.kinds is None else self.kinds[max(range(len(values)), key=values.__getitem__)]
+        return f"{self.strategy} {shown}"
+
+
+class Imputer:
+    """Fills missing values like scikit-learn's `SimpleImputer`, column by column.
+
+    Args:
+        columns: The columns to fill.
+        add_indicator: Add a 0/1 feature for each column that lacks values in training rows: 1 where one was filled in.
+    """
+
+    def __init__(self, columns: Sequence[Gaps], *, add_indicator: bool = False) -> None:
+        self.columns, self.add_indicator = tuple(columns), add_indicator
+
+    def fit(self, x: Tensor) -> Filling:
+        """Find what to fill in.
+
+        Args:
+            x: The training rows `(N, F)`, NaN where a value is missing.
+
+        Raises:
+            UserError: A column has no value in these rows.
+        """
+        values = {gaps.name: gaps.fitted(x) for gaps in self.columns}
+        lacking = [gaps.name for gaps in self.columns if self.add_indicator and x[:, gaps.first].isnan().any()]
+        return Filling(self.columns, values, lacking)
+
+    def load(self, state: Mapping[str, Any]) -> Filling:
+        """What was fitted before.
+
+        Args:
+            state: From `Filling.state_dict`.
+
+        Raises:
+            UserError: It is for other columns.
+        """
+        values, indicators = state["values"], state["indicators"]
+        own = {gaps.name: len(gaps.kinds or ("",)) for gaps in self.columns}
+        if own != {name: len(filled) for name, filled in values.items()} or not {*indicators} <= {*own}:
+            raise UserError(
+                "the columns to fill are not those that the run was trained with",
+                key=_KEY,
+                expected=", ".join(f"{name} ({len(filled)} features)" for name, filled in values.items()) or "none",
+                received=", ".join(f"{name} ({count} features)" for name, count in own.items()),
+            )
+        return Filling(self.columns, values, indicators)
+
+
+class Filling:
+    """Fitted values to fill in.
+
+    Args:
+        columns: The columns.
+        values: Values by column, one a feature of it.
+        indicators: Columns that get a feature that tells where a value was filled in.
+    """
+
+    def __init__(self, columns: Sequence[Gaps], values: Mapping[str, list[float]], indicators: Sequence[str]) -> None:
+        self.columns, self.values, self.indicators = tuple(columns), dict(values), list(indicators)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Filled copy of rows `(N, F)`, with the indicators after the other features."""
+        filled, added = x.clone(), []
+        for gaps in self.columns:
+            missing = x[:, gaps.first].isnan()
+            filled[missing, gaps.features] = x.new_tensor(self.values[gaps.name])
+            if gaps.name in self.indicators:
+                added.append(missing.to(x.dtype)[:, None])
+        return torch.cat([filled, *added], 1)
+
+    def note(self, x: Tensor) -> str | None:
+        """A line for people about the values that are filled in; None where none is.
+
+        Args:
+            x: The rows `(N, F)` before.
+        """
+        counts = {gaps: int(x[:, gaps.first].isnan().sum()) for gaps in self.columns}
+        told = [
+            f"{gaps.name} {count:,} ({gaps.said(self.values[gaps.name])})" for gaps, count in counts.items() if count
+        ]
+        more = f"; with an indicator each: {', '.join(self.indicators)}" if self.indicators else ""
+        return f"missing values filled in: {', '.join(told)}{more}" if told else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was fitted, as plain values."""
+        return {"values": self.values, "indicators": self.indicators}

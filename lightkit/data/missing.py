@@ -1,0 +1,151 @@
+"""What is done about missing values in a CSV file, column by column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightkit.common.errors import UserError
+from lightkit.common.patterns import matching
+from lightkit.data.csv_reader import Table
+from lightkit.data.impute import STRATEGIES
+
+_KEY = "data.dataset.missing"
+_WAYS = ("error", "drop", *STRATEGIES)
+_FILL = {False: 0.0, True: "missing_value"}
+"""What `constant` fills in by default, in columns of numbers and of names; as in scikit-learn."""
+
+
+@dataclass
+class Missing:
+    """What is done about missing values.
+
+    Args:
+        missing: For all columns, or by name pattern, of which the later win.
+        fill_value: What `constant` fills in, for all columns or by name; None is 0, or a kind `missing_value`.
+        features: Columns to predict from.
+        targets: Columns to predict, which nothing fills.
+        categorical: Features that hold names.
+
+    Raises:
+        UserError: There is no such way or column, or the way does not suit the column.
+    """
+
+    missing: str | Mapping[str, str]
+    fill_value: Any
+    features: Sequence[str]
+    targets: Sequence[str]
+    categorical: Sequence[str]
+    ways: dict[str, str] = field(init=False)
+    """What is done in each column."""
+
+    def __post_init__(self) -> None:
+        by_pattern = {"*": self.missing} if isinstance(self.missing, str) else dict(self.missing)
+        for way in by_pattern.values():
+            if way not in _WAYS:
+                raise UserError("unknown", key=_KEY, received=way, choices=_WAYS)
+        self.ways = dict.fromkeys([*self.features, *self.targets], "error")
+        for pattern, way in by_pattern.items():
+            exact = pattern in self.ways  # whatever signs are in the name of a column
+            for name in [pattern] if exact else matching(pattern, self.ways, key=_KEY)[pattern]:
+                self._choose(name, way, exact=exact)
+        self._check_fill_value()
+
+    def _choose(self, name: str, way: str, *, exact: bool) -> None:
+        if name in self.targets and way in STRATEGIES:
+            if exact:
+                what = f"nothing can be filled in for the target {name!r}"
+                raise UserError(what, key=_KEY, received=way, choices=("error", "drop"))
+            return
+        self.ways[name] = way
+        if exact and self._unsuited(name):
+            raise self._no_number(name)
+
+    def _no_number(self, name: str) -> UserError:
+        return UserError(
+            f"column {name!r} holds names, which have no {self.ways[name]}",
+            key=_KEY,
+            received=self.ways[name],
+            choices=("error", "drop", "most_frequent", "constant"),
+            fix=f'"data.dataset.missing={{*: {self.ways[name]}, {name}: most_frequent}}"',
+        )
+
+    def _check_fill_value(self) -> None:
+        if self.fill_value is None:
+            return
+        filled = [name for name, way in self.ways.items() if way == "constant"]
+        names = list(self.fill_value) if isinstance(self.fill_value, Mapping) else filled[:1]
+        if not names or not {*names} <= {*filled}:
+            raise UserError(
+                "this is for columns that are filled with a constant",
+                key="data.dataset.fill_value",
+                received=self.fill_value,
+                choices=filled,
+                fix="data.dataset.missing=constant",
+            )
+
+    def filled(self, name: str) -> bool:
+        """Whether missing values of a column are filled in."""
+        return self.ways[name] in STRATEGIES and not self._unsuited(name)
+
+    def constant(self, name: str) -> float | str:
+        """What `constant` fills in.
+
+        Raises:
+            UserError: It is no number, for a column of numbers.
+        """
+        by_name = isinstance(self.fill_value, Mapping)
+        value = self.fill_value.get(name) if by_name else self.fill_value
+        names = name in self.categorical
+        value = _FILL[names] if value is None else value
+        if names:
+            return str(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            what = f"column {name!r} holds numbers"
+            raise UserError(what, key="data.dataset.fill_value", expected="a number", received=value)
+        return float(value)
+
+    def settled(self, table: Table) -> tuple[Table, list[str]]:
+        """The table without the rows that are left out, and a line about them.
+
+        Raises:
+            UserError: A value is missing that must not be, or no row is left.
+        """
+        holes = table.holes([name for name, way in self.ways.items() if way == "drop"])
+        rows = {row for row, _ in holes}
+        if len(rows) == len(table) > 0:
+            raise UserError(
+                f"{table.path}: every row lacks a value",
+                key=_KEY,
+                received=", ".join(dict.fromkeys(column for _, column in holes)),
+                fix="leave such columns out of data.dataset.features, or fill the values in",
+            )
+        kept, note = table.without(rows) if rows else table, list[str]()
+        if rows:
+            told = ", ".join(f"{name} {count:,}" for name, count in Counter(column for _, column in holes).items())
+            note = [
+                f"{len(rows):,} of the {len(table):,} rows of {table.path} are left out, they lack values in: {told}"
+            ]
+        wrong = kept.holes([name for name, way in self.ways.items() if way == "error" or self._unsuited(name)])
+        if wrong:
+            raise self._no_number(wrong[0][1]) if self._unsuited(wrong[0][1]) else self._refused(kept, wrong[0])
+        return kept, note
+
+    def _unsuited(self, name: str) -> bool:
+        return name in self.categorical and self.ways[name] in ("mean", "median")
+
+    def _refused(self, table: Table, hole: tuple[int, str]) -> UserError:
+        row, column = hole
+        cell = table.columns[column][row]
+        problem = "is infinite" if "inf" in cell.lower() else "has no value"
+        others = len({row for row, _ in table.holes(list(self.ways))})
+        fill = "" if column in self.targets else "; mean, median, most_frequent or constant fill the values in"
+        return UserError(
+            f"{table.path}, line {table.lines[row]}: column {column!r} {problem}",
+            key="data.dataset.path",
+            expected="a finite number or a name",
+            received=cell,
+            fix=f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}",
+        )
