@@ -16,6 +16,7 @@ from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.devices import devices
+from lightkit.config.direction import check_mode
 from lightkit.config.finetuning import files, finetuning
 from lightkit.config.limits import out_of_range, relations
 from lightkit.config.origins import Key, Sources, dotted
@@ -67,6 +68,7 @@ def problems(
     _Checker(report).mapping(tree, Config, ())
     if isinstance(tree, dict):
         relations(tree, report)
+        check_mode(tree, report, starting=starting)
         devices(tree, report)
         finetuning(tree, report)
     if isinstance(tree, dict) and starting:

@@ -15,6 +15,7 @@ from lightkit.config.check import complete, problems
 from lightkit.config.chosen import fill_choices
 from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
+from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
 from lightkit.config.origins import Sources, dotted, parts_of, shown
@@ -100,6 +101,7 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
     choices = loader.choices(cfg)
     task = without_hydra(cfg)
     fill_choices(task, choices)
+    fill_mode(task)
     found = problems(task, sources, hooks=_hooks(cfg), starting=True)
     # Without the experiment that was meant, other keys are valid than with it.
     errors += (
