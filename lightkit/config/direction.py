@@ -30,7 +30,7 @@ _PLATEAU = ("lightkit.optim.Plateau", "lightkit.optim.stepwise.Plateau")
 def fill_mode(cfg: DictConfig) -> None:
     """Put in the mode that follows from the monitored metric, where none is given and the source tells."""
     try:
-        metrics = OmegaConf.to_container(cfg.metrics, resolve=True)
+        metrics: Any = OmegaConf.to_container(cfg.metrics, resolve=True)
     except (OmegaConfBaseException, ValueError):
         return  # whatever it is, the check says it
     if not isinstance(metrics, dict) or metrics.get("mode") is not None:

@@ -139,7 +139,7 @@ def test_large_outputs_are_exchanged_at_once(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
 
     class Meter:
-        def update(self, preds: Any, target: Any, loss: Tensor, size: int) -> None:
+        def update(self, preds: Any, target: Any, loss: Tensor, size: int, kwargs: Any) -> None:
             seen.append(size)
 
     group = Played(0, 1, {"values": [None], "barrier": threading.Barrier(1)})

@@ -65,20 +65,6 @@ def test_a_metric_that_cannot_be_computed_is_named():
         metrics.compute()
 
 
-def test_metrics_that_come_later_are_tried_at_once():
-    def wrong():
-        return {"auroc": classification.MulticlassAUROC(CLASSES + 3)}
-
-    preds, target = outputs()
-    test = SplitMetrics("test", wrong)
-    with pytest.raises(UserError, match=r"^metrics\.test\.auroc: the metric does not take"):
-        feed(SplitMetrics("train", multiclass, block=2, later=[test]), preds, target, 10, stop=20)
-    alone = feed(SplitMetrics("val", multiclass), preds, target, 64).compute()
-    val = SplitMetrics("val", multiclass)
-    feed(SplitMetrics("train", multiclass, block=2, later=[val]), preds.flip(0), target, 64)
-    assert feed(val, preds, target, 64).compute() == alone
-
-
 def test_vectors_are_named_by_class_and_matrices_kept_aside():
     preds, target = outputs()
     metrics = feed(SplitMetrics("test", multiclass, class_names=["a", "b", "c", "d"]), preds, target, 32)
