@@ -264,7 +264,7 @@ def _grouped(metrics: Mapping[str, Any], key: str) -> list[Group]:
 def _signature(kind: str, metric: Any) -> Any:
     """Equal for two metrics whose `update` counts the same."""
     update = type(metric).update
-    if kind in ("retrieval", "graded") and update.__module__.startswith("torchmetrics."):
+    if kind in ("retrieval", "graded") and update.__module__.startswith("torchmetrics.retrieval."):
         return kind, update, metric.ignore_index
     if not update.__module__.startswith(_SHARED_FROM) or type(metric).__module__.startswith("torchmetrics.wrappers"):
         return id(metric)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from torchmetrics.regression import PearsonCorrCoef
+from torchmetrics.retrieval import RetrievalMAP
 
 from lightkit.metrics import SharedMetrics, SplitMetrics
 
@@ -107,6 +108,24 @@ def test_the_values_are_those_of_one_process(make: Any, size: int) -> None:
     found = play(size, job)
     assert all(values == found[0] for values in found)
     assert found[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_further_arguments_come_along() -> None:
+    def make() -> dict[str, Any]:
+        return {"map": RetrievalMAP()}
+
+    def job(group: Played) -> dict[str, float]:
+        metrics = SharedMetrics(SplitMetrics("val", make), group)
+        for index in range(40):
+            preds, target = batch(index, pearson)
+            first, count = own(group.rank, group.size, len(preds))
+            cut = slice(first, first + count)
+            kwargs = {"indexes": torch.full_like(preds[cut], index // 2, dtype=torch.long)}
+            metrics.update(preds[cut], (target[cut] > 0).long(), preds.sum(), count, kwargs)
+        return metrics.compute()
+
+    alone, several = play(1, job)[0], play(3, job)
+    assert several == [pytest.approx(alone)] * 3
 
 
 def test_a_state_goes_on_in_another_number_of_processes() -> None:
