@@ -14,7 +14,7 @@ from lightkit.common.blame import blame, in_short
 from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
 from lightkit.metrics.inputs import CONVERTERS, convert, kind_of, wrapped
-from lightkit.metrics.states import alone, load, share, state_of
+from lightkit.metrics.states import alone, has_counted, load, share, state_of
 
 _OUTPUT_ONLY = {"beta", "zero_division", "normalize", "validate_args", "k", "empty_target_action"}
 """Arguments that shape a metric's result but not what its `update` counts."""
@@ -136,7 +136,7 @@ class Collection:
         results = {}
         for group in self.groups:
             leader = group.metrics[0]
-            if not leader.update_called:
+            if not has_counted(leader):
                 continue
             for name, metric in zip(group.names, group.metrics):
                 if metric is not leader:

@@ -17,6 +17,11 @@ def alone(metric: Any) -> Any:
     return metric
 
 
+def has_counted(metric: Any) -> bool:
+    """Whether a metric, or one inside a wrapper, which itself does not count its updates, has been updated."""
+    return any(part.update_called for part in metric.modules() if hasattr(part, "metric_state"))
+
+
 def share(leader: Any, follower: Any) -> None:
     """Let a metric see the state of its group's first, as torchmetrics' own collection does."""
     for name in leader._defaults:
