@@ -167,6 +167,8 @@ class _Checker:
         choices = choices_of(kind)
         group = key[0] if len(key) == 1 and isinstance(value, str) and dataclasses.is_dataclass(kind) else None
         fix = f"`lightkit config {group}` lists the options" if group else type_hint(value, kind)
+        if group and self.report.sources.on_command_line(key) is None:
+            fix = f"`- override /{group}: {value}` in the `defaults` list chooses an option; {fix}"
         what = "not one of the choices" if choices else "wrong type"
         expected = None if choices else in_words(kind)
         self.report.add(key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)
