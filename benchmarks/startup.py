@@ -22,6 +22,7 @@ from benchmarks.harness import Bar, Sample, interleave, judge, options, print_ta
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH, BY_HAND, FIRST = "import torch", "first step, by hand", "first step, lightkit train"
+MEASURED = "the same, with metrics"
 HELP, CONFIG, COMPLETION = "lightkit --help", "lightkit train --cfg job", "completion of `optim.`"
 LEAVE = "import os; os._exit(0)"
 HAND_WRITTEN = f"""
@@ -37,7 +38,8 @@ LIGHTKIT = (sys.executable, "-m", "lightkit")
 COMMANDS: dict[str, tuple[str, ...]] = {
     TORCH: (sys.executable, "-c", f"import torch; {LEAVE}"),
     BY_HAND: (sys.executable, "-c", HAND_WRITTEN),
-    FIRST: (*LIGHTKIT, *TRAIN),
+    FIRST: (*LIGHTKIT, *TRAIN, "metrics=none"),
+    MEASURED: (*LIGHTKIT, *TRAIN),  # which brings the import of torchmetrics, as they are tried before the first step
     HELP: (*LIGHTKIT, "--help"),
     CONFIG: (*LIGHTKIT, "train", "--cfg", "job"),
     COMPLETION: (*LIGHTKIT, "train", "-sc", "query=bash"),
@@ -84,7 +86,7 @@ def environment() -> dict[str, str]:
 
 def profile(folder: Path, *, count: int = 40) -> None:
     """Print the slowest imports before the first step: milliseconds with and without what they import themselves."""
-    command = [sys.executable, "-X", "importtime", "-m", "lightkit", *TRAIN]
+    command = [sys.executable, "-X", "importtime", "-m", "lightkit", *TRAIN, "metrics=none"]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
     found = re.findall(r"^import time:\s+(\d+) \|\s+(\d+) \|\s+(\S+)", done.stderr, re.M)
     slowest = sorted(((int(total), int(own), name) for own, total, name in found), reverse=True)[:count]

@@ -21,6 +21,7 @@ from lightkit.build.parts import (
     build_store,
     build_timetable,
     check_fit,
+    check_metrics,
 )
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.data import Data
@@ -33,6 +34,7 @@ from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.rehearsal import rehearse
 from lightkit.trainer.tasks import Criterion, Task
 from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.trial import try_metrics
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,11 @@ def build(
     optimizer = build_optimizer(cfg, made, timetable, engine)
     scheduler = build_scheduler(cfg, optimizer, timetable)
     rehearse(data, model, task, criterion, engine)  # a model of which this process holds a part only is let pass
+    metrics = build_metrics(cfg, data.info, engine)
+    if trains:
+        measured = {split: part for split, part in metrics.items() if cfg.metrics[split]}
+        tried = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)
+        check_metrics(cfg, tried, fresh=pretrained)
     return Components(
         data=data,
         model=model,
@@ -114,7 +121,7 @@ def build(
         scheduler=scheduler,
         timetable=timetable,
         engine=engine,
-        metrics=build_metrics(cfg, data.info, task, engine),
+        metrics=metrics,
         average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
         callbacks=build_callbacks(cfg),
         store=build_store(cfg, folder),

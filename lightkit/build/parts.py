@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,9 @@ from omegaconf import DictConfig
 from lightkit.build.origin import fitted_before, scaling_of_base
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
 from lightkit.config import instantiate, to_plain
+from lightkit.config.direction import MODES
 from lightkit.data import Data, DataInfo, build_data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
@@ -23,8 +25,9 @@ from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.fit import check_hooks, check_monitor, check_targets
 from lightkit.trainer.guard import KEPT, Kept
-from lightkit.trainer.tasks import Criterion, Supervised, Task
+from lightkit.trainer.tasks import Criterion, Supervised
 from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.trial import Tried
 
 
 def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
@@ -98,21 +101,39 @@ def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
     return loss
 
 
-def build_metrics(
-    cfg: DictConfig, info: DataInfo, task: Task, engine: Engine
-) -> dict[str, SplitMetrics | SharedMetrics]:
+def build_metrics(cfg: DictConfig, info: DataInfo, engine: Engine) -> dict[str, SplitMetrics | SharedMetrics]:
     """Metrics of every split; torchmetrics is imported when the first results come in."""
 
-    def made(split: str, *later: SplitMetrics) -> SplitMetrics:
+    def made(split: str) -> SplitMetrics | SharedMetrics:
         make = partial(_make_metrics, cfg.metrics[split], f"metrics.{split}", info.sizes())
-        return SplitMetrics(split, make, device=engine.device, class_names=info.class_names, later=later)
+        part = SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
+        return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 else part
 
-    test = made("test")
-    val = made("val", test)
-    same = type(task) is Supervised  # others may give something else while they train
-    metrics = {"train": made("train", *([val, test] if same else [])), "val": val, "test": test}
-    shared = engine.ranks.size > 1
-    return {name: SharedMetrics(part, engine.ranks) if shared else part for name, part in metrics.items()}
+    return {split: made(split) for split in ("train", "val", "test")}
+
+
+def check_metrics(cfg: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -> None:
+    """Refuse a monitored value that the metrics do not give, or whose metric says the opposite of its mode.
+
+    Args:
+        cfg: The configuration.
+        tried: What came of trying the metrics, by split.
+        fresh: The run has not begun: one that has keeps the mode it was trained with.
+
+    Raises:
+        UserError: The value or its mode is wrong.
+    """
+    monitor = cfg.metrics.monitor
+    found = tried.get(monitor.partition("/")[0])
+    if found is None:
+        return
+    if monitor not in found.values:
+        raise UserError("no such value", key="metrics.monitor", received=monitor, choices=found.values)
+    higher = found.meter.higher_is_better(monitor)
+    if fresh and higher is not None and MODES[higher] != cfg.metrics.mode:
+        what = f"contradicts metrics.monitor: {'larger' if higher else 'smaller'} values of {monitor} are better"
+        fix = f"metrics.mode={MODES[higher]}"
+        raise UserError(what, key="metrics.mode", received=cfg.metrics.mode, fix=fix)
 
 
 def _make_metrics(nodes: DictConfig, key: str, sizes: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from lightkit.common.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from lightkit.config import Composed
     from lightkit.config.describe import Row
     from lightkit.config.options import Argument
 
@@ -19,7 +20,8 @@ HELP = {
     "config": """\
 usage: lightkit config [GROUP | KEY | OVERRIDES] [--resolve] [--package KEY] [--config-dir FOLDER]
 
-Without GROUP: print the configuration that `lightkit train OVERRIDES` would run, checked.
+Without GROUP: print the configuration that `lightkit train OVERRIDES` would run, checked; what conf/config.yaml of your
+project chooses and sets is marked with its line.
 With GROUP: its choices, the arguments of each with what they are set to, and the meaning of its keys (`trainer.ema`
 shows a part of them). With KEY: what it means and what each choice sets it to. Groups are
 data, model, loss, optim, scheduler, device, finetune, ensemble, metrics, trainer, checkpoint, logger, experiment and
@@ -54,8 +56,27 @@ def config(args: list[str]) -> int:
     from lightkit.config import compose
 
     composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    say(as_yaml(composed.cfg, resolve=options.resolve, package=options.package))
+    text = as_yaml(composed.cfg, resolve=options.resolve, package=options.package)
+    say(_marked(text, composed, options.package))
     return 0
+
+
+def _marked(text: str, composed: Composed, package: str | None) -> str:
+    """The configuration, with a comment at what the project's `conf/config.yaml` chooses and sets."""
+    from lightkit.config.origins import parts_of, shown, with_origins
+    from lightkit.config.project_defaults import choices_in, project_file
+
+    file = project_file()
+    if file is None or not any(path == file for path, _ in composed.sources.layers):
+        return text
+    typed = {override.lstrip("+").partition("=")[0] for override in composed.overrides}
+    chosen = [
+        f"# {group}={option} is chosen in {shown(file)}:{line}"
+        for group, (option, line) in choices_in(file).items()
+        if composed.choices.get(group) == option and group not in typed
+    ]
+    below = () if package in (None, "_global_") else parts_of(str(package))
+    return "\n".join([*chosen, with_origins(text, composed.sources, file, below=below)])
 
 
 def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:

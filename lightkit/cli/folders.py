@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 CONFIG_FILE, RESULT_FILE, ENVIRONMENT_FILE = "config.yaml", "result.json", "environment.json"
 SHOWN = 6
 """Names of runs that a message lists."""
-_HYDRAS_OWN = {"run": "outputs/${now:", "sweep": "multirun/${now:"}
 _DATED = re.compile(r"/(?P<date>\d{4}-\d{2}-\d{2})/(?P<time>\d{2}-\d{2}-\d{2})-(?P<name>[^/]+)(?P<job>/[^/]+)?$")
 
 
@@ -59,25 +58,33 @@ def chosen_run_folder(folder: Path) -> Path:
 
 
 def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Path | None:
-    """The absolute `hydra.run.dir` or `hydra.sweep.dir`; None where it is what Hydra has by default.
+    """The absolute `hydra.run.dir` or `hydra.sweep.dir` that the user has set somewhere; None where nobody has.
 
     Args:
         composed: A composed configuration.
         kind: `run` or `sweep`.
-        typed: The overrides; the configuration of an earlier run has no Hydra node to find it in.
+        typed: The overrides; the configuration of an earlier run has no Hydra node, so that of a new one counts.
 
     Raises:
         UserError: It is empty, or refers to what only Hydra knows, and only while it runs something.
     """
-    key = f"hydra.{kind}.dir"
-    if composed.hydra_cfg is None:
-        last = next((text for text in reversed(typed) if text.startswith(f"{key}=")), None)
-        return None if last is None else _absolute(last.partition("=")[2], key)
     from omegaconf import OmegaConf
 
-    node = composed.hydra_cfg.hydra[kind]
-    text = str(OmegaConf.to_container(node, resolve=False)["dir"])  # type: ignore[call-overload,index]
-    return None if text.startswith(_HYDRAS_OWN[kind]) else _absolute(_resolved(composed, kind, text), key)
+    from lightkit.config.compose import compose_hydra
+
+    key = f"hydra.{kind}.dir"
+    whole: Any
+    if composed.hydra_cfg is None:
+        whole, sources = compose_hydra([text for text in typed if text.startswith("hydra.")])
+    else:
+        whole, sources = composed.hydra_cfg, composed.sources
+    # Its text does not tell: what somebody sets may be what Hydra has by default.
+    if sources.exact(("hydra", kind, "dir")) is None:
+        return None
+    whole = OmegaConf.create(OmegaConf.to_container(whole))
+    whole.name = composed.cfg.name  # which is made up where the user gave none
+    text = str(whole.hydra[kind]._get_node("dir")._value())
+    return _absolute(_resolved(whole, kind, text), key)
 
 
 def _absolute(text: str, key: str) -> Path:
@@ -86,16 +93,14 @@ def _absolute(text: str, key: str) -> Path:
     return Path(text).absolute()
 
 
-def _resolved(composed: Composed, kind: str, text: str) -> str:
-    """`text` with its interpolations worked out."""
+def _resolved(whole: Any, kind: str, text: str) -> str:
+    """`text` with its interpolations worked out in the whole configuration."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     if not OmegaConf.has_resolver("now"):
         # As Hydra does when it starts an application: one time for everything that is composed.
         OmegaConf.register_new_resolver("now", lambda form: f"{datetime.now():{form}}", use_cache=True)
-    whole: Any = OmegaConf.create(OmegaConf.to_container(composed.hydra_cfg))
-    whole.name = composed.cfg.name  # which is made up where the user gave none
     try:
         return str(whole.hydra[kind].dir)
     except OmegaConfBaseException as error:

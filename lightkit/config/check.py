@@ -16,6 +16,7 @@ from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.devices import devices
+from lightkit.config.direction import check_mode
 from lightkit.config.finetuning import files, finetuning
 from lightkit.config.limits import out_of_range, relations
 from lightkit.config.origins import Key, Sources, dotted
@@ -69,6 +70,7 @@ def problems(
     _Checker(report).mapping(tree, Config, ())
     if isinstance(tree, dict):
         relations(tree, report)
+        check_mode(tree, report, starting=starting)
         devices(tree, report)
         finetuning(tree, report)
     if isinstance(tree, dict) and starting:
@@ -167,6 +169,8 @@ class _Checker:
         choices = choices_of(kind)
         group = key[0] if len(key) == 1 and isinstance(value, str) and dataclasses.is_dataclass(kind) else None
         fix = f"`lightkit config {group}` lists the options" if group else type_hint(value, kind)
+        if group and self.report.sources.on_command_line(key) is None:
+            fix = f"`- override /{group}: {value}` in the `defaults` list chooses an option; {fix}"
         what = "not one of the choices" if choices else "wrong type"
         expected = None if choices else in_words(kind)
         self.report.add(key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)

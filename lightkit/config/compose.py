@@ -15,11 +15,13 @@ from lightkit.config.check import complete, problems
 from lightkit.config.chosen import fill_choices
 from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
+from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
+from lightkit.config.project_defaults import adds
 
 _ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
 _PRESENT = re.compile(r"Multiple values for (\S+?)\.(?:\s|$)")
@@ -75,9 +77,10 @@ def make_loader(*, config_dir: str | None = None, project: Path | None = None) -
     root = project.resolve() if project is not None else project_root()
     make_importable(root)
     extra = find_config_dir(config_dir)
-    folders = [extra, root / "conf" if root else None, shipped_conf()]
+    own = root / "conf" if root else None
     experiments = [root / "experiments" if root else None, shipped_experiments()]
-    return Loader(_existing(folders), _existing(experiments))
+    adding = own if own is not None and adds(own, [shipped_conf()]) else None
+    return Loader(_existing([extra, own, shipped_conf()]), _existing(experiments), adding)
 
 
 def _existing(folders: Sequence[Path | None]) -> list[Path]:
@@ -100,6 +103,7 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
     choices = loader.choices(cfg)
     task = without_hydra(cfg)
     fill_choices(task, choices)
+    fill_mode(task)
     found = problems(task, sources, hooks=_hooks(cfg), starting=True)
     # Without the experiment that was meant, other keys are valid than with it.
     errors += (
@@ -109,6 +113,23 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
         raise UserErrors(errors)
     set_hydra_config(cfg)
     return Composed(_named(complete(task), choices), list(overrides), choices, sources, cfg)
+
+
+def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
+    """What a new run in this project would have, with Hydra's node and unchecked, and where its values come from.
+
+    Args:
+        overrides: Overrides of Hydra's own settings, such as `hydra.run.dir=FOLDER`.
+
+    Raises:
+        UserErrors: It cannot be composed.
+    """
+    loader, errors = make_loader(), list[UserError]()
+    rewritten = rewrite(loader, overrides)
+    cfg = _load(loader, "config", rewritten, errors)
+    if cfg is None or rewritten.errors:
+        raise UserErrors([*rewritten.errors, *errors])
+    return cfg, Sources(loader.layers(), rewritten.values)
 
 
 def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import yaml
 
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
+from lightkit.config.entries import absolute, entries, included, options_of
+from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import Loader
-from lightkit.config.origins import nodes, shown
+from lightkit.config.origins import shown
 from lightkit.config.project import shipped_conf
+from lightkit.config.project_defaults import NAME as PROJECT
 
 _WORDS = ("override", "optional")
 _TWO_WORDS = re.compile(r"^[ \t]*-[ \t]+['\"]?(\w+)[ \t]+(?:(\w+)[ \t]+)?[/\w@.:]+['\"]?[ \t]*:", re.M)
@@ -24,7 +27,7 @@ def misspelled_words(loader: Loader) -> list[UserError]:
     for _, path in loader.used_files():
         words = {word for match in _TWO_WORDS.finditer(_text(path)) for word in match.groups() if word}
         if words - set(_WORDS):
-            errors += [error for item in _entries(path) for error in _wrong_words(item, path)]
+            errors += [error for item in entries(path) for error in _wrong_words(item, path)]
     return errors
 
 
@@ -33,16 +36,27 @@ def check_defaults(loader: Loader) -> list[UserError]:
     errors = []
     for name, path in loader.used_files():
         folder = PurePosixPath(name).parent
-        for item in _entries(path):
+        for item in entries(path):
             wrong = _wrong_words(item, path)
             errors += wrong or _wrong_names(loader, item, folder, path)
+            errors += _experiment(item, path) if name == PROJECT else []
     return errors
+
+
+def _experiment(item: yaml.Node, path: Path) -> list[UserError]:
+    """The error for an experiment that is chosen where it would come too late."""
+    words = str(item.value[0][0].value).split() if isinstance(item, yaml.MappingNode) and item.value else []
+    if not words or words[-1].removeprefix("/") != GROUP:
+        return []
+    what = "an experiment is chosen on the command line: it goes over what a project has by default"
+    option = str(item.value[0][1].value)
+    return [UserError(what, key="defaults", received=option, origin=_at(item, path), fix=f"experiment={option}")]
 
 
 def circle(loader: Loader) -> UserError | None:
     """The error for a file of the last composition that includes itself, straight or by way of others."""
     known = {name.strip("/").removesuffix(".yaml"): path for name, path in loader.used_files()}
-    graph = {name: dict(_included(name, path)) for name, path in known.items()}
+    graph = {name: dict(included(name, path)) for name, path in known.items()}
     for name, path in known.items():
         way = _way(graph, name, name, ())
         if way is None:
@@ -69,31 +83,11 @@ def _way(graph: dict[str, dict[str, yaml.Node]], start: str, goal: str, seen: tu
     return None
 
 
-def _included(name: str, path: Path) -> Iterator[tuple[str, yaml.Node]]:
-    """Names of the files that the defaults list of a file includes, with the entries."""
-    folder = PurePosixPath(name).parent
-    for item in _entries(path):
-        if isinstance(item, yaml.ScalarNode):
-            yield absolute(str(item.value).partition("@")[0], folder).removesuffix(".yaml"), item
-        elif isinstance(item, yaml.MappingNode) and item.value:
-            words = str(item.value[0][0].value).split()
-            group = absolute(words[-1].partition("@")[0], folder) if words else ""
-            for option in _options(item.value[0][1]) if "override" not in words else ():
-                yield f"{group}/{option}", item
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _entries(path: Path) -> Iterator[yaml.Node]:
-    root = nodes(path)
-    for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
-        if name.value == "defaults" and isinstance(value, yaml.SequenceNode):
-            yield from value.value
 
 
 def _at(item: yaml.Node, path: Path) -> str:
@@ -131,16 +125,9 @@ def _wrong_names(loader: Loader, item: yaml.Node, folder: PurePosixPath, path: P
         return [UserError(what, key="defaults", received=group, choices=near, origin=_at(item, path), fix=fix)]
     return [
         unknown_option(loader, group, option, origin=_at(item, path))
-        for option in _options(item.value[0][1])
+        for option in options_of(item.value[0][1])
         if not loader.is_option(group, option)
     ]
-
-
-def _options(node: yaml.Node) -> list[str]:
-    """Options named by an entry; none for null, `???` and interpolations."""
-    values = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    names = [str(value.value) for value in values if value.tag != "tag:yaml.org,2002:null"]
-    return [name for name in names if "${" not in name and name != "???"]
 
 
 def _wrong_config(loader: Loader, item: yaml.ScalarNode, folder: PurePosixPath, path: Path) -> list[UserError]:
@@ -154,12 +141,6 @@ def _wrong_config(loader: Loader, item: yaml.ScalarNode, folder: PurePosixPath, 
     choices = [*loader.options(group), "_self_"] if group else ["_self_", *loader.groups()]
     what = "there is no such file" if not group else f"there is no such file in {group}/"
     return [UserError(what, key="defaults", received=name, choices=choices, origin=_at(item, path))]
-
-
-def absolute(name: str, folder: PurePosixPath) -> str:
-    """Full name of what an entry of a defaults list names, seen from the folder of its file."""
-    joined = PurePosixPath(name[1:]) if name.startswith("/") else folder / name
-    return str(joined)
 
 
 def unknown_option(loader: Loader, group: str, option: str, *, origin: str, several: Sequence[str] = ()) -> UserError:

@@ -23,7 +23,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+import lightkit.config.project_defaults as project_defaults
 from lightkit.config.experiments import SCHEME, ExperimentSource
+from lightkit.config.project_defaults import ProjectSource
 
 APP = "lightkit"
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
@@ -31,9 +33,10 @@ COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, R
 
 
 def prepare() -> None:
-    """Fix the behaviour level and make Hydra know our configuration source; may be called again."""
+    """Fix the behaviour level and make Hydra know our configuration sources; may be called again."""
     hydra.version.setbase("1.3")
     Plugins.instance().register(ExperimentSource)
+    Plugins.instance().register(ProjectSource)
 
 
 class _Recording(CachingConfigRepository):
@@ -55,18 +58,20 @@ class Loader(ConfigLoaderImpl):
     Args:
         folders: Folders of options; the first that has a file wins.
         experiments: Folders of experiments, in the same order.
+        adding: The one of the folders whose `config.yaml` adds to the next one, where there is one.
     """
 
     defaults: list[ResultDefault]
     repo: _Recording | None
     base: DictConfig | None
 
-    def __init__(self, folders: Iterable[Path], experiments: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], experiments: Iterable[Path], adding: Path | None = None) -> None:
         prepare()
         path = ConfigSearchPathImpl()
         path.append("hydra", "pkg://hydra.conf")
         for position, folder in enumerate(folders):
-            path.append("main" if position == 0 else APP, f"file://{folder}")
+            scheme = project_defaults.SCHEME if folder == adding else "file"
+            path.append("main" if position == 0 else APP, f"{scheme}://{folder}")
         for folder in experiments:
             path.append("experiments", f"{SCHEME}://{folder}")
         path.append("schema", "structured://")
@@ -123,7 +128,7 @@ class Loader(ConfigLoaderImpl):
         """The file that `group/option` is read from; None for what is part of Hydra."""
         for source in self.repository.get_sources():
             if source.is_config(config):
-                if isinstance(source, ExperimentSource):
+                if isinstance(source, (ExperimentSource, ProjectSource)):
                     return source.file_of(config)
                 return Path(source.path, f"{config.removesuffix('.yaml')}.yaml") if source.scheme() == "file" else None
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -73,6 +73,33 @@ def _step(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | No
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part], node.value[part].start_mark.line + 1
     return None
+
+
+def with_origins(text: str, sources: Sources, file: Path, *, below: Key = ()) -> str:
+    """A configuration as YAML, with `file:line` behind every value that comes from a file.
+
+    Args:
+        text: The YAML.
+        sources: Where its values come from.
+        file: The file.
+        below: The key that the text is the value of.
+    """
+    lines, start = text.splitlines(), f"{shown(file)}:"
+    for key, line in _leaves(yaml.compose(text, Loader=_LOADER), below):
+        origin = sources.exact(key)
+        if origin is not None and origin.startswith(start):
+            lines[line] += f"  # {origin}"
+    return "\n".join(lines)
+
+
+def _leaves(node: yaml.Node | None, key: Key) -> Iterator[tuple[Key, int]]:
+    """Keys of all values that are no mappings, and their lines counted from 0."""
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        place = (*key, str(name.value))
+        if isinstance(value, yaml.MappingNode) and value.value:
+            yield from _leaves(value, place)
+        else:
+            yield place, name.start_mark.line
 
 
 class Sources:

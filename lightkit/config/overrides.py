@@ -74,6 +74,7 @@ def rewrite(loader: Loader, overrides: Sequence[str], *, sweep: bool = False) ->
             result.errors.append(UserError(what, key=override.key_or_group, origin=command_line(text)))
         elif override.key_or_group.startswith("hydra."):
             result.texts.append(text)
+            result.values.append((override.key_or_group, text))
         elif _is_choice(loader, override):
             _choose(loader, override, text, result)
         else:

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
 from lightkit.config.compose import Composed, make_loader
+from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.hydra_compat import Loader, apply_override
 from lightkit.config.older import MARK, as_meant
 from lightkit.config.origins import Sources, dotted, parts_of, shown
@@ -118,6 +119,9 @@ def load_run(run: Path, overrides: Sequence[str] = ()) -> Composed:
     cfg["trust"] = project_trust(path.parent.resolve())
     values = [text for text in overrides if _apply(cfg, loader, text, errors)]
     sources = Sources([(path, "")], [(text.lstrip("+").partition("=")[0], text) for text in values])
+    if sources.on_command_line(("metrics", "monitor")) and not sources.on_command_line(("metrics", "mode")):
+        forget_mode(cfg)
+    fill_mode(cfg)
     errors += problems(cfg, sources, trust)
     if errors:
         raise UserErrors(errors)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightkit.common.blame import in_short
+from lightkit.common.blame import blame, in_short
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
-from lightkit.metrics.inputs import CONVERTERS, convert, kind_of
+from lightkit.metrics.inputs import CONVERTERS, convert, kind_of, wrapped
+from lightkit.metrics.states import alone, has_counted, load, share, state_of
 
 _OUTPUT_ONLY = {"beta", "zero_division", "normalize", "validate_args", "k", "empty_target_action"}
 """Arguments that shape a metric's result but not what its `update` counts."""
+_RETRIEVAL = "trainer.task._target_=lightkit.trainer.tasks.Retrieval"
 _SHARED_FROM = ("torchmetrics.classification.", "lightkit.metrics.")
 
 
@@ -40,13 +44,17 @@ class Collection:
     (top-1 and top-5 accuracy of a model that got everything right); here the classes and arguments decide.
 
     Args:
-        metrics: The metrics by name.
+        metrics: The metrics by name; those of a `MetricCollection` are named below its name, `all/MulticlassAccuracy`.
         key: Where they stand in the configuration (`metrics.val`), for errors.
         device: Where their states live.
+
+    Raises:
+        UserError: One is no metric, or wants inputs of an unknown kind.
     """
 
     def __init__(self, metrics: Mapping[str, Any], *, key: str, device: torch.device) -> None:
-        self.key, self.names = key, list(metrics)
+        self.key, metrics = key, _members(metrics)
+        self.names = list(metrics)
         self.groups = _grouped(metrics, key)
         for metric in metrics.values():
             alone(metric)
@@ -62,35 +70,66 @@ class Collection:
             for metric in group.metrics:
                 metric.to(device)
 
-    def update(self, preds: Tensor, target: Tensor) -> None:
+    def find(self, name: str) -> Any:
+        """The metric that gives a value of this name; None where there is none."""
+        known = {own: metric for group in self.groups for own, metric in zip(group.names, group.metrics)}
+        return next((metric for own, metric in known.items() if f"{name}/".startswith(f"{own}/")), None)
+
+    def update(self, preds: Tensor, target: Tensor, **kwargs: Tensor) -> None:
         """Count a block of samples.
 
         Args:
             preds: Raw output of the model, samples in dimension 0.
             target: Targets.
+            **kwargs: What else metrics may take, samples in dimension 0; each gets what its `update` has.
 
         Raises:
             UserError: A metric does not take these values.
         """
         converted: dict[str, tuple[Tensor, Tensor]] = {}
         for group in self.groups:
+            leader = group.metrics[0]
+            lacking = _required(leader) - kwargs.keys()
+            if lacking:
+                raise self._unserved(group.names[0], sorted(lacking), sorted(kwargs))
             try:
                 if group.kind not in converted:
                     converted[group.kind] = convert(group.kind, preds, target)
-                group.metrics[0].update(*converted[group.kind])
-            except (ValueError, RuntimeError, TypeError, IndexError) as error:
+                leader.update(*converted[group.kind], **_taking(leader)._filter_kwargs(**kwargs))
+            except Exception as error:
                 if is_out_of_memory(error) or is_dead_worker(error):
                     raise
-                raise self._unfit(group, error, preds, target) from error
-            group.metrics[0].validate_args = False  # checked once; every further check would wait for the device
+                raise self._unfit(group.names[0], error, {"output": preds, "target": target, **kwargs}) from error
+            leader.validate_args = False  # checked once; every further check would wait for the device
 
-    def _unfit(self, group: Group, error: Exception, preds: Tensor, target: Tensor) -> UserError:
-        shapes = f"output {tuple(preds.shape)} {preds.dtype}, target {tuple(target.shape)} {target.dtype}"
+    def _key(self, name: str) -> str:
+        """Where a metric stands in the configuration; those of a collection stand in it."""
+        return f"{self.key}.{name.partition('/')[0]}"
+
+    def _member(self, name: str) -> str:
+        return f"{name.partition('/')[2]}: " if "/" in name else ""
+
+    def _unfit(self, name: str, error: Exception, given: Mapping[str, Tensor]) -> UserError:
+        shapes = ", ".join(f"{what} {tuple(value.shape)} {value.dtype}" for what, value in given.items())
+        kinds = "metrics=multiclass, binary, multilabel or regression"
         return UserError(
-            f"the metric does not take what the model gives: {error}",
-            key=f"{self.key}.{group.names[0]}",
+            f"{self._member(name)}the metric does not take what the model gives: {error}",
+            key=self._key(name),
             received=shapes.replace("torch.", ""),
-            fix="choose metrics for this kind of target, such as metrics=multiclass, binary, multilabel or regression",
+            origin=blame(error),
+            fix=f"choose metrics for this kind of target, such as {kinds}, or leave it out: ~{self._key(name)}",
+        )
+
+    def _unserved(self, name: str, lacking: list[str], given: list[str]) -> UserError:
+        words = " and ".join(lacking)
+        fix = f"a task of your own that returns Step(loss, preds, target, {{{lacking[0]!r}: ...}})"
+        if lacking == ["indexes"]:
+            fix = f"{_RETRIEVAL} for samples (x, y, indexes), or {fix}"
+        return UserError(
+            f"{self._member(name)}the metric takes {words} besides output and target, which the task does not give",
+            key=self._key(name),
+            received=f"preds, target{''.join(f', {known}' for known in given)}",
+            fix=fix,
         )
 
     def compute(self) -> dict[str, Any]:
@@ -98,20 +137,23 @@ class Collection:
         results = {}
         for group in self.groups:
             leader = group.metrics[0]
-            if not leader.update_called:
+            if not has_counted(leader):
                 continue
             for name, metric in zip(group.names, group.metrics):
                 if metric is not leader:
-                    _share(leader, metric)
+                    share(leader, metric)
                 results[name] = self._result(name, metric)
         return {name: results[name] for name in self.names if name in results}
 
     def _result(self, name: str, metric: Any) -> Any:
         try:
             return metric.compute()
-        except (ValueError, TypeError, IndexError) as error:
-            what, fix = f"the metric cannot be computed: {in_short(error)}", "its arguments, or leave it out"
-            raise UserError(what, key=f"{self.key}.{name}", fix=fix) from error
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            what = f"{self._member(name)}the metric cannot be computed: {in_short(error)}"
+            fix = f"its arguments, or leave it out: ~{self._key(name)}"
+            raise UserError(what, key=self._key(name), origin=blame(error), fix=fix) from error
 
     def reset(self) -> None:
         """Forget everything counted."""
@@ -121,7 +163,7 @@ class Collection:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each group under the name of its first metric: copies, tensors and plain values only."""
-        return {group.names[0]: _state(group.metrics[0]) for group in self.groups}
+        return {group.names[0]: state_of(group.metrics[0]) for group in self.groups}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Take over a state.
@@ -143,15 +185,37 @@ class Collection:
                 fix="resume with the metrics of the run and change them afterwards",
             )
         for group in self.groups:
-            _load(group.metrics[0], state[group.names[0]], device)
+            load(group.metrics[0], state[group.names[0]], device)
 
 
-def alone(metric: Any) -> Any:
-    """The metric, from now on without any exchange of its own with other processes: it gets the results of all."""
-    for part in metric.modules():
-        if hasattr(part, "metric_state"):
-            part.sync_on_compute = part._to_sync = False
-    return metric
+def _members(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics with those inside of collections in their place."""
+    found: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        # A class of torchmetrics is told by its name, so that a run without metrics need not import it.
+        is_collection = any(base.__name__ == "MetricCollection" for base in type(metric).__mro__)
+        inner = _members(dict(metric.items(keep_base=False))) if is_collection else {"": metric}
+        found |= {f"{name}/{own}" if own else name: one for own, one in inner.items()}
+    return found
+
+
+@cache
+def _parameters(kind: type) -> tuple[inspect.Parameter, ...]:
+    """The arguments of a class's `update`."""
+    return tuple(inspect.signature(kind.update).parameters.values())[1:]  # type: ignore[attr-defined]
+
+
+def _taking(metric: Any) -> Any:
+    """The metric that decides what `update` takes: of a wrapper that hands all of it on, the one inside."""
+    inner = wrapped(metric)
+    hands_on = any(item.kind is item.VAR_KEYWORD for item in _parameters(metric.__class__))
+    return _taking(inner) if inner is not None and hands_on else metric
+
+
+def _required(metric: Any) -> frozenset[str]:
+    """Arguments besides output and target that `update` cannot do without."""
+    named = (item for item in _parameters(_taking(metric).__class__)[2:] if item.kind is not item.VAR_POSITIONAL)
+    return frozenset(item.name for item in named if item.default is item.empty and item.kind is not item.VAR_KEYWORD)
 
 
 def flatten(name: str, result: Any, class_names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -186,7 +250,9 @@ def _grouped(metrics: Mapping[str, Any], key: str) -> list[Group]:
     for name, metric in metrics.items():
         if not (hasattr(metric, "update") and hasattr(metric, "metric_state")):
             expected = "a subclass of torchmetrics.Metric"
-            raise UserError("not a metric", key=f"{key}.{name}", expected=expected, received=type(metric).__name__)
+            raise UserError(
+                "not a metric", key=f"{key}.{name.partition('/')[0]}", expected=expected, received=type(metric).__name__
+            )
         kind = kind_of(metric)
         if kind not in CONVERTERS:
             raise UserError("unknown kind of inputs", key=f"{key}.{name}.inputs", received=kind, choices=CONVERTERS)
@@ -199,6 +265,8 @@ def _grouped(metrics: Mapping[str, Any], key: str) -> list[Group]:
 def _signature(kind: str, metric: Any) -> Any:
     """Equal for two metrics whose `update` counts the same."""
     update = type(metric).update
+    if kind in ("retrieval", "graded") and update.__module__.startswith("torchmetrics.retrieval."):
+        return kind, update, metric.ignore_index
     if not update.__module__.startswith(_SHARED_FROM) or type(metric).__module__.startswith("torchmetrics.wrappers"):
         return id(metric)
     own = {**vars(metric), **dict(metric.named_buffers())}
@@ -214,37 +282,3 @@ def _signature(kind: str, metric: Any) -> Any:
         arguments["average"] = arguments["average"] == "micro"
     shapes = {name: getattr(default, "shape", "list") for name, default in metric._defaults.items()}
     return kind, update, repr(sorted(arguments.items())), repr(sorted(shapes.items()))
-
-
-def _share(leader: Any, follower: Any) -> None:
-    """Let a metric see the state of its group's first, as torchmetrics' own collection does."""
-    for name in leader._defaults:
-        setattr(follower, name, getattr(leader, name))
-    follower._update_count, follower._computed = leader._update_count, None
-
-
-def _state(metric: Any) -> dict[str, Any]:
-    """State of a metric and of the metrics inside it, by module path."""
-    return {
-        path: {
-            "updates": module._update_count,
-            "values": {
-                name: value.detach().clone() if isinstance(value, Tensor) else [v.detach().clone() for v in value]
-                for name, value in module.metric_state.items()
-            },
-        }
-        for path, module in metric.named_modules()
-        if hasattr(module, "metric_state")
-    }
-
-
-def _load(metric: Any, state: Mapping[str, Any], device: torch.device) -> None:
-    modules = dict(metric.named_modules())
-    for path, saved in state.items():
-        module = modules[path]
-        for name, value in saved["values"].items():
-            copied = (
-                value.to(device, copy=True) if isinstance(value, Tensor) else [v.to(device, copy=True) for v in value]
-            )
-            setattr(module, name, copied)
-        module._update_count, module._computed = saved["updates"], None

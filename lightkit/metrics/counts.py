@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightkit.metrics.collection import alone
 from lightkit.metrics.inputs import convert
+from lightkit.metrics.states import alone
 
 EXACT_ELEMENTS = 20_000_000
 """Curves are exact up to this many scores (80 MB); beyond, they go through fixed thresholds in constant memory."""

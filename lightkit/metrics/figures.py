@@ -36,7 +36,7 @@ class Figures:
         self._counts = Counts(self.task, num_classes, curves=bool({"roc", "pr"} & set(self.names)))
         self._empty = True
 
-    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor | None = None, size: int = 0) -> None:
+    def update(self, preds: Tensor | None, target: Tensor | None, *_more: Any) -> None:
         """Take in a batch; same arguments as `SplitMetrics.update`, of which only the first two are used."""
         if self.names and preds is not None and target is not None:
             self._empty = False

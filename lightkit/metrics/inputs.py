@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_INSIDE, _INSIDE_KNOWN = ("metric", "_base_metric"), ("base_metric", "metrics")
+"""Attributes in which wrappers keep what they wrap, and further ones of torchmetrics' own."""
 _ARGMAX_FAMILIES = ("MulticlassStatScores", "MulticlassConfusionMatrix")
 
 
@@ -26,16 +28,27 @@ def kind_of(metric: Any) -> str:
     """
     if isinstance(getattr(metric, "inputs", None), str):
         return str(metric.inputs)
-    inner = getattr(metric, "metric", None) or getattr(metric, "_base_metric", None)
-    if isinstance(inner, torch.nn.Module):
+    inner = wrapped(metric)
+    if inner is not None:
         return kind_of(inner)
     bases = [base for base in type(metric).__mro__ if base.__module__.startswith("torchmetrics.")]
     if any(base.__module__.startswith("torchmetrics.regression") for base in bases):
         return "regression"
+    if any(base.__module__.startswith("torchmetrics.retrieval") for base in bases):
+        return "graded" if getattr(metric, "allow_non_binary_target", False) else "retrieval"
     names = [base.__name__ for base in bases]
     if any(name.startswith("Multiclass") for name in names):
         return "scores" if any(name in _ARGMAX_FAMILIES for name in names) else "multiclass"
     return next((kind for kind in ("binary", "multilabel") if any(n.lower().startswith(kind) for n in names)), "raw")
+
+
+def wrapped(metric: Any) -> Any:
+    """The metric inside of a wrapper such as torchmetrics', of several copies the first; None where there is none."""
+    is_known = any(base.__module__.startswith("torchmetrics.wrappers") for base in type(metric).__mro__)
+    names = (*_INSIDE, *_INSIDE_KNOWN) if is_known else _INSIDE
+    inner = next((getattr(metric, name) for name in names if getattr(metric, name, None) is not None), None)
+    inner = inner[0] if isinstance(inner, torch.nn.ModuleList) and len(inner) else inner
+    return inner if hasattr(inner, "metric_state") else None
 
 
 def convert(kind: str, preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,10 +91,30 @@ def _multilabel(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def _regression(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Both in double precision, `(N,)` for one target and `(N, K)` for several; float32 sums of squares lose digits."""
-    wide = torch.float32 if preds.device.type == "mps" else torch.float64
+    wide = _wide(preds)
     if preds.numel() == target.numel() == len(preds):
         preds, target = preds.flatten(), target.flatten()
     return preds.to(wide), target.to(wide)
+
+
+def _graded(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores in the same order and above 0, and relevances, `(N,)` from `(N,)` or `(N, 1)`.
+
+    Only the order of scores counts in a ranking, but torchmetrics takes those of 0 and less for not found.
+    """
+    if preds.numel() == target.numel():
+        preds, target = preds.flatten(), target.flatten()
+    return torch.nn.functional.softplus(preds.to(_wide(preds))), target
+
+
+def _retrieval(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with 0 or 1 for the relevances."""
+    preds, target = _graded(preds, target)
+    return preds, ((target > 0.5).long() if target.is_floating_point() else target)
+
+
+def _wide(preds: Tensor) -> torch.dtype:
+    return torch.float32 if preds.device.type == "mps" else torch.float64
 
 
 def _raw(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,6 +128,8 @@ CONVERTERS = {
     "binary": _binary,
     "multilabel": _multilabel,
     "regression": _regression,
+    "retrieval": _retrieval,
+    "graded": _graded,
     "raw": _raw,
 }
 """Families of metrics and the conversion each needs."""

@@ -20,12 +20,23 @@ BLOCK_ELEMENTS = 4_000_000
 class EmbeddingRetrieval(Metric):
     """Every sample queries all others by cosine similarity; those with the same label are relevant.
 
-    Gives `map` (mean average precision), `mrr` (mean reciprocal rank of the first relevant one), `ndcg`,
-    `precision_at_<k>` and `recall_at_<k>`, as torchmetrics.retrieval defines them for one query, averaged over queries
-    (Manning et al. 2008, chapter 8, https://nlp.stanford.edu/IR-book/).
+    Each query ranks all other samples, whatever the sign of their similarity. Gives, averaged over queries:
+
+    - `map`, mean average precision: the precision among the samples down to each relevant one, averaged over all
+      relevant ones (Manning et al. 2008, chapter 8, https://nlp.stanford.edu/IR-book/). `torchmetrics.RetrievalMAP`
+      leaves out relevant ones whose score is 0 or below, also when it counts them; the two agree where all similarities
+      are above 0.
+    - `mrr`, mean reciprocal rank of the first relevant one;
+    - `ndcg`, discounted cumulative gain of the ranking as a share of the best possible one;
+    - `precision_at_<k>` and `recall_at_<k>`: share of relevant ones among the first k, and share of the relevant ones
+      that are there;
+    - `hit_rate_at_<k>`: share of queries with a relevant one among the first k, also known as Recall@k in metric
+      learning.
+
+    All but `map` are as in torchmetrics.retrieval. Samples of the same similarity stay in the order of the split.
 
     Args:
-        k: Length of the list that precision and recall look at.
+        k: Length of the list that precision, recall and hit rate look at.
         empty_target_action: What a query without any relevant sample counts: `neg` nothing found, `skip` is left out.
     """
 
@@ -84,7 +95,7 @@ def _scores(relevant: Tensor, k: int) -> dict[str, Tensor]:
 
     Args:
         relevant: 1 where the sample at a rank is relevant, else 0, `(queries, N - 1)`.
-        k: Length of the list for precision and recall.
+        k: Length of the list for precision, recall and hit rate.
     """
     total = relevant.sum(1)
     some = total.clamp_min(1)
@@ -98,4 +109,5 @@ def _scores(relevant: Tensor, k: int) -> dict[str, Tensor]:
         "ndcg": (relevant * gains).sum(1) / torch.where(total > 0, ideal, torch.ones_like(ideal)),
         f"precision_at_{k}": top / k,
         f"recall_at_{k}": top / some,
+        f"hit_rate_at_{k}": (top > 0).to(top.dtype),
     }

@@ -48,11 +48,18 @@ class Gathered:
         self._forget()
 
     def _forget(self) -> None:
-        self._tensors: list[list[Tensor]] = []
+        self._tensors: list[dict[str, Tensor]] = []
         self._sizes: list[int] = []
         self._block = 1
 
-    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int) -> None:
+    def update(
+        self,
+        preds: Tensor | None,
+        target: Tensor | None,
+        loss: Tensor,
+        size: int,
+        kwargs: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Queue the results of this process's part of a batch.
 
         Args:
@@ -60,9 +67,12 @@ class Gathered:
             target: What it was compared with.
             loss: Mean loss over the samples of the part.
             size: Samples in the part; 0 where the process had to compute something that counts for nothing.
+            kwargs: What the metrics get besides, by the names of their arguments.
         """
-        found = [loss] if preds is None or target is None else [loss, preds, target]
-        self._tensors.append([tensor.detach() for tensor in found] if size else [])
+        found = {"loss": loss}
+        if preds is not None and target is not None:
+            found |= {"preds": preds, "target": target, **(kwargs or {})}
+        self._tensors.append({name: tensor.detach() for name, tensor in found.items()} if size else {})
         self._sizes.append(size)
         if len(self._sizes) >= self._block:
             self.exchange()
@@ -72,16 +82,16 @@ class Gathered:
         tensors, sizes, self._tensors, self._sizes = self._tensors, self._sizes, [], []
         if not sizes:
             return
-        flat = [tensor for some in tensors for tensor in some]
+        flat = [tensor for some in tensors for tensor in some.values()]
         each = max(1, sum(tensor.nbytes for tensor in flat) // len(sizes))
         self._block = self._ranks.least(max(1, min(self._most, BLOCK_BYTES // each)))
-        note = [(size, len(some)) for size, some in zip(sizes, tensors)]
+        note = [(size, list(some)) for size, some in zip(sizes, tensors)]
         # A batch after the other, and of each the parts in the order of the ranks: that of the samples.
         for parts in zip(*(_cut(*found) for found in self._ranks.gather(flat, note))):
             for size, part in parts:
                 if size:
-                    loss, preds, target = part if len(part) > 1 else (*part, None, None)
-                    self.meter.update(preds, target, loss, size)
+                    loss, preds, target = part.pop("loss"), part.pop("preds", None), part.pop("target", None)
+                    self.meter.update(preds, target, loss, size, part or None)
 
 
 class SharedMetrics(Gathered):
@@ -98,6 +108,14 @@ class SharedMetrics(Gathered):
         """Results that are no numbers; on rank 0."""
         found: dict[str, Any] = self.meter.figures_data
         return found
+
+    def anew(self) -> SharedMetrics:
+        """The same metrics made anew, with nothing counted."""
+        return SharedMetrics(self.meter.anew(), self._ranks)
+
+    def higher_is_better(self, name: str) -> bool | None:
+        """What a metric says of its values; see `SplitMetrics.higher_is_better`."""
+        return self._ranks.shared(lambda: self.meter.higher_is_better(name))
 
     def reset(self) -> None:
         """Forget everything."""
@@ -125,7 +143,7 @@ class SharedMetrics(Gathered):
             self.meter.reset()
 
 
-def _cut(note: list[tuple[int, int]], flat: list[Tensor]) -> list[tuple[int, list[Tensor]]]:
-    """The tensors of each batch again."""
+def _cut(note: list[tuple[int, list[str]]], flat: list[Tensor]) -> list[tuple[int, dict[str, Tensor]]]:
+    """The tensors of each batch again, by name."""
     rest = iter(flat)
-    return [(size, [next(rest) for _ in range(count)]) for size, count in note]
+    return [(size, {name: next(rest) for name in names}) for size, names in note]

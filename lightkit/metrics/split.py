@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,20 @@ from lightkit.metrics.collection import Collection, flatten
 
 BLOCK_ELEMENTS = 4_000_000
 """A queue with this many output values is counted before its block is full: 16 MB in float32."""
+
+
+Kwargs = Mapping[str, Tensor]
+"""What the metrics of a batch get besides output and target, by the names of their arguments."""
+
+
+class Row(NamedTuple):
+    """The results of one batch, as they are queued; see `SplitMetrics.update`."""
+
+    preds: Tensor | None
+    target: Tensor | None
+    loss: Tensor
+    size: int
+    kwargs: Kwargs | None = None
 
 
 class SplitMetrics:
@@ -28,8 +42,6 @@ class SplitMetrics:
         device: Where metric states live: the device of the model's output.
         block: Number of steps counted at once.
         class_names: Names of classes or labels, for metrics that give one value for each.
-        later: Metrics that will get results of the same kind, perhaps hours later. What they do not take is an error
-            when this split counts its first block.
     """
 
     def __init__(
@@ -40,17 +52,15 @@ class SplitMetrics:
         device: torch.device | str = "cpu",
         block: int = 32,
         class_names: Sequence[str] = (),
-        later: Sequence[SplitMetrics] = (),
     ) -> None:
         self.prefix, self.class_names, self.block = prefix, tuple(class_names), block
         self.figures_data: dict[str, Any] = {}
-        self.later = tuple(later)
         self._make, self._device, self._collection = make, torch.device(device), None  # type: Any, torch.device, Any
         self.reset()
 
     def reset(self) -> None:
         """Forget everything counted and queued."""
-        self._queue: list[tuple[Tensor | None, Tensor | None, Tensor, int]] = []
+        self._queue: list[Row] = []
         self._elements, self._samples = 0, 0
         self._loss_sum = torch.zeros((), dtype=self._wide, device=self._device)
         if self._collection is not None:
@@ -60,7 +70,15 @@ class SplitMetrics:
     def _wide(self) -> torch.dtype:
         return torch.float32 if self._device.type == "mps" else torch.float64
 
-    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int) -> None:
+    def anew(self) -> SplitMetrics:
+        """The same metrics made anew, with nothing counted."""
+        return SplitMetrics(
+            self.prefix, self._make, device=self._device, block=self.block, class_names=self.class_names
+        )
+
+    def update(
+        self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, kwargs: Kwargs | None = None
+    ) -> None:
         """Queue the results of one batch; do not change these tensors in place afterwards.
 
         Args:
@@ -68,11 +86,13 @@ class SplitMetrics:
             target: What it was compared with.
             loss: Mean loss over the samples of the batch, 0-d.
             size: Samples in the batch.
+            kwargs: What the metrics get besides, by the names of their arguments, samples in dimension 0.
         """
         if preds is not None and target is not None:
             preds, target = preds.detach(), target.detach()
+            kwargs = {name: tensor.detach() for name, tensor in kwargs.items()} if kwargs else None
             self._elements += preds.numel()
-        self._queue.append((preds, target, loss.detach(), size))
+        self._queue.append(Row(preds, target, loss.detach(), size, kwargs))
         if len(self._queue) >= self.block or self._elements >= BLOCK_ELEMENTS:
             self._flush()
 
@@ -102,21 +122,19 @@ class SplitMetrics:
         queue, self._queue, self._elements = self._queue, [], 0
         # tensors made in inference mode could not be changed outside of it later
         with torch.inference_mode(False), torch.no_grad():
-            self._count_losses([(loss, size) for _, _, loss, size in queue])
-            pairs = [(preds, target) for preds, target, _, _ in queue if preds is not None and target is not None]
-            for other in self.later if pairs and self._collection is None else ():
-                other.try_on(*pairs[0])
-            for preds, target in _joined(pairs):
-                self._metrics().update(preds.to(self._device), target.to(self._device))
+            self._count_losses([(row.loss, row.size) for row in queue])
+            inputs = [_inputs(row) for row in queue if row.preds is not None and row.target is not None]
+            for named in _joined(inputs):
+                self._metrics().update(**{name: tensor.to(self._device) for name, tensor in named.items()})
 
-    def try_on(self, preds: Tensor, target: Tensor) -> None:
-        """Let metrics made for this count a batch, and forget them.
+    def higher_is_better(self, name: str) -> bool | None:
+        """What a metric says of its values; None where it says nothing, or none of that name was counted.
 
-        Raises:
-            UserError: One of them does not take it.
+        Args:
+            name: Of a value, as `compute` gives it.
         """
-        if self._collection is None:
-            self._made().update(preds.to(self._device), target.to(self._device))
+        found = None if self._collection is None else self._collection.find(name.removeprefix(f"{self.prefix}/"))
+        return getattr(found, "higher_is_better", None)
 
     def _count_losses(self, losses: list[tuple[Tensor, int]]) -> None:
         """Add up losses times samples. Sizes stay numbers of the host: copying them to a GPU would wait for it."""
@@ -127,11 +145,8 @@ class SplitMetrics:
 
     def _metrics(self) -> Collection:
         if self._collection is None:
-            self._collection = self._made()
+            self._collection = Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
         return self._collection
-
-    def _made(self) -> Collection:
-        return Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
 
     def to(self, device: torch.device | str) -> SplitMetrics:
         """Move states and queue."""
@@ -143,7 +158,7 @@ class SplitMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything counted and queued: copies, tensors and plain values only."""
-        queue = [tuple(None if t is None else t.clone() for t in row[:3]) + row[3:] for row in self._queue]
+        queue = [_saved(row) for row in self._queue]
         metrics = {} if self._collection is None or not self._samples else self._collection.state_dict()
         return {"samples": self._samples, "loss_sum": self._loss_sum.clone(), "queue": queue, "metrics": metrics}
 
@@ -159,21 +174,37 @@ class SplitMetrics:
         self.reset()
         self._samples = state["samples"]
         self._loss_sum = state["loss_sum"].to(self._device, self._wide, copy=True)
-        for preds, target, loss, size in state["queue"]:
-            moved = [None if tensor is None else tensor.to(self._device) for tensor in (preds, target, loss)]
-            self._queue.append((moved[0], moved[1], moved[2], size))  # type: ignore[arg-type]
-            self._elements += 0 if preds is None else preds.numel()
+        for saved in state["queue"]:
+            row = _mapped(lambda tensor: tensor.to(self._device), Row(*saved))
+            self._queue.append(row)
+            self._elements += 0 if row.preds is None else row.preds.numel()
         if state["metrics"]:
             self._metrics().load_state_dict(state["metrics"], self._device)
 
 
-def _joined(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+def _mapped(change: Callable[[Tensor], Tensor], row: Row) -> Row:
+    """A row with every tensor changed."""
+    tensors = [None if tensor is None else change(tensor) for tensor in row[:2]]
+    kwargs = None if row.kwargs is None else {name: change(tensor) for name, tensor in row.kwargs.items()}
+    return Row(tensors[0], tensors[1], change(row.loss), row.size, kwargs)
+
+
+def _saved(row: Row) -> tuple[Any, ...]:
+    """A row as plain values; without what metrics get besides where there is none."""
+    copied = _mapped(torch.clone, row)
+    return tuple(copied) if copied.kwargs else tuple(copied[:4])
+
+
+def _inputs(row: Row) -> dict[str, Tensor]:
+    """What the metrics get of a row that has outputs and targets."""
+    return {"preds": row.preds, "target": row.target, **(row.kwargs or {})}  # type: ignore[dict-item]
+
+
+def _joined(batches: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """Batches put together where their shapes allow it; sequences of unequal length stay apart."""
-    if not pairs:
-        return []
-    first, second = pairs[0]
-    if any(p.shape[1:] != first.shape[1:] or t.shape[1:] != second.shape[1:] for p, t in pairs) or not first.ndim:
-        return pairs
-    if any(t.dtype != second.dtype or p.dtype != first.dtype for p, t in pairs):
-        return pairs
-    return [(torch.cat([preds for preds, _ in pairs]), torch.cat([target for _, target in pairs]))]
+    if not batches or not batches[0]["preds"].ndim:
+        return batches
+    kinds = [{name: (t.shape[1:], t.dtype, t.ndim) for name, t in batch.items()} for batch in batches]
+    if any(kind != kinds[0] or not all(t.ndim for t in batch.values()) for kind, batch in zip(kinds, batches)):
+        return batches
+    return [{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}]

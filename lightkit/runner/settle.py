@@ -38,6 +38,9 @@ FREE = (
 )
 """Keys that may change between two parts of a run: how long it is, where it computes, what it writes."""
 
+FOLLOWING = {"metrics.monitor": ("metrics.mode", "scheduler.mode")}
+"""Keys whose value follows from that of another, which are overridden with it."""
+
 
 class _Missing:
     """Stands for a key that is not there."""
@@ -90,8 +93,9 @@ def settle(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[D
     for pattern in override:
         if not any(map(Pattern(pattern, key="resume.override").covers, known)):
             raise UserError("no such key", key="resume.override", received=pattern, choices=known)
+    more = [key for leader, keys in FOLLOWING.items() if named(leader, tuple(override)) for key in keys]
     changes: list[Change] = []
-    settled = OmegaConf.create(_merged(saved, now, tuple(override), "", changes))
+    settled = OmegaConf.create(_merged(saved, now, (*override, *more), "", changes))
     OmegaConf.set_readonly(settled, True)
     return settled, changes
 

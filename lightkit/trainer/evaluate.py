@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +17,14 @@ _END = object()
 class Meter(Protocol):
     """What collects the results of batches: metrics of a split, figures, predictions."""
 
-    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int) -> None:
+    def update(
+        self,
+        preds: Tensor | None,
+        target: Tensor | None,
+        loss: Tensor,
+        size: int,
+        kwargs: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Take in one batch of `size` samples."""
 
 
@@ -76,7 +83,7 @@ def evaluate(
                 left -= size
                 step = _forward(model, batch, task, criterion, context)
                 for meter in meters:
-                    meter.update(step.preds, step.target, step.loss, context.ranks.own(size)[1])
+                    meter.update(step.preds, step.target, step.loss, context.ranks.own(size)[1], step.metric_kwargs)
                 done += 1
                 if each is not None:
                     each(done)

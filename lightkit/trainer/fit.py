@@ -102,7 +102,7 @@ def check_monitor(monitor: str, metrics: Metrics, *, has_val: bool) -> None:
             "there is no validation split to take it from",
             key="metrics.monitor",
             received=monitor,
-            fix="data.split.val=0.1, or metrics.monitor=train/loss metrics.mode=min",
+            fix="data.split.val=0.1, or metrics.monitor=train/loss",
         )
 
 

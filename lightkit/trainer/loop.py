@@ -214,7 +214,7 @@ class Trainer:
             self.guard.refuse(self, batch, position)
             return False
         self.engine.backward(step.loss if share == 1.0 else step.loss * share)
-        self.train_metrics.update(step.preds, step.target, step.loss, own)
+        self.train_metrics.update(step.preds, step.target, step.loss, own, step.metric_kwargs)
         return True
 
     def _next(self, batches: Iterator[Any], *, fresh: bool) -> Any:

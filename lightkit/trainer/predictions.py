@@ -23,8 +23,8 @@ class Predictions:
         self._preds: list[Tensor] = []
         self._targets: list[Tensor] = []
 
-    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int) -> None:
-        """Take in one batch."""
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
+        """Take in one batch; same arguments as `SplitMetrics.update`."""
         if preds is None or len(preds) != size:
             raise UserError(
                 "the task hands no prediction per sample on", key="trainer.task", fix="return Step(loss, preds)"

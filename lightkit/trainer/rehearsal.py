@@ -40,22 +40,22 @@ def rehearse(data: Data, model: nn.Module, task: Task, criterion: Criterion, eng
     Raises:
         UserError: The first batch of training would fail; the error itself is the `__cause__`.
     """
-    with _unnoticed(engine.device):
+    with unnoticed(engine.device):
         failure = _first_failure(data, model, task, criterion, engine)
     if failure is not None:
         raise failure
 
 
 def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterion, engine: Engine) -> UserError | None:
-    batch, error = _attempt(lambda: small_batch(data.train))
+    batch, error = attempt(lambda: small_batch(data.train))
     if error is not None:
         # It may be that the data set can only be read by workers.
-        return _unreadable(error) if _attempt(lambda: whole_batch(data.train))[1] is not None else None
-    parts = _copies(model, task, criterion) if _is_small(model) else None
+        return _unreadable(error) if attempt(lambda: whole_batch(data.train))[1] is not None else None
+    parts = copies(model, task, criterion) if is_small(model) else None
     if parts is None:
         return None
     seen: list[Any] = []
-    step, error = _attempt(lambda: _try(parts, batch, seen))
+    step, error = attempt(lambda: _try(parts, batch, seen))
     if error is None:
         return _no_number(step, task)
     return None if _trains(data, (model, task, criterion), engine) else _misfit(error, data, batch, task, seen)
@@ -85,40 +85,42 @@ def _no_number(step: Step, task: Task) -> UserError | None:
 
 def _trains(data: Data, parts: tuple[nn.Module, Task, Criterion], engine: Engine) -> bool:
     """Whether a whole batch passes in training mode; out of memory is for training itself to report."""
-    copies = _copies(*parts)
-    if copies is None:
+    copied = copies(*parts)
+    if copied is None:
         return True
 
     def step() -> None:
-        model, task, criterion = copies
+        model, task, criterion = copied
         batch = engine.move(whole_batch(data.train))
         model.train()
         with engine.autocast():
             task.step(model, batch, criterion)
 
-    error = _attempt(step)[1]
+    error = attempt(step)[1]
     return error is None or isinstance(error, (MemoryError, torch.OutOfMemoryError))
 
 
-def _attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What a call gives, or the error that it raises."""
     try:
         return call(), None
     except Exception as error:
         return None, error
 
 
-def _is_small(model: nn.Module) -> bool:
+def is_small(model: nn.Module) -> bool:
+    """Whether a model is copied in no time, and can be."""
     lazy = any(nn.parameter.is_lazy(parameter) for parameter in model.parameters())
     return not lazy and sum(parameter.numel() for parameter in model.parameters()) <= _MOST_PARAMETERS
 
 
-def _copies(*parts: Any) -> Any:
+def copies(*parts: Any) -> Any:
     """The parts copied together, so that what they share is shared by the copies too; None where that fails."""
-    return _attempt(lambda: copy.deepcopy(parts))[0]
+    return attempt(lambda: copy.deepcopy(parts))[0]
 
 
 @contextmanager
-def _unnoticed(device: torch.device) -> Iterator[None]:
+def unnoticed(device: torch.device) -> Iterator[None]:
     """Put back all random generators, and leave warnings to the run itself."""
     states = random.getstate(), np.random.get_state()
     devices = [device] if device.type == "cuda" else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -20,11 +20,14 @@ class Step(NamedTuple):
         loss: Mean loss over the samples of the batch, a 0-d tensor.
         preds: First argument of the metrics, samples in dimension 0; None leaves the metrics alone.
         target: Second argument of the metrics.
+        metric_kwargs: Further arguments of the metrics by name, samples in dimension 0; each metric gets those that its
+            `update` has, such as `{"indexes": ...}` for those of `torchmetrics.retrieval`.
     """
 
     loss: Tensor
     preds: Tensor | None = None
     target: Tensor | None = None
+    metric_kwargs: Mapping[str, Tensor] | None = None
 
 
 class Task:
@@ -56,15 +59,41 @@ class Supervised(Task):
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
         """Loss and metric inputs of a batch `(x, y)`; see `Task.step`."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            fix = "a task of your own takes them apart: trainer.task._target_=my_module.MyTask"
+            if isinstance(batch, (tuple, list)) and len(batch) == 3:
+                fix = f"{fix}; where the third is the query of the sample, {_RETRIEVAL} is one"
             raise UserError(
                 "the samples are no pairs of an input and a target",
                 key="trainer.task",
                 received=_kind(batch),
-                fix="a task of your own takes them apart: trainer.task._target_=my_module.MyTask",
+                fix=fix,
             )
         x, y = batch
         output = fit_shape(model(x), y)
         return Step(criterion(output, y), output, y)
+
+
+class Retrieval(Supervised):
+    """One input, one target, and the query that they belong to: for the metrics of `torchmetrics.retrieval`.
+
+    Batches are `(x, y, indexes)`: `y` says whether (or how much) the document of a sample is relevant for its query,
+    `indexes` which query that is, a whole number each. Metrics get them under the same names as in torchmetrics.
+    """
+
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+        """Loss and metric inputs of a batch `(x, y, indexes)`; see `Task.step`."""
+        if not isinstance(batch, (tuple, list)) or len(batch) != 3:
+            raise UserError(
+                "the samples are not an input, a target and the number of a query",
+                key="trainer.task",
+                expected="(x, y, indexes)",
+                received=_kind(batch),
+            )
+        x, y, indexes = batch
+        return super().step(model, (x, y), criterion)._replace(metric_kwargs={"indexes": indexes})
+
+
+_RETRIEVAL = f"{Retrieval.__module__}.{Retrieval.__qualname__}"
 
 
 def _kind(batch: Any) -> str:

@@ -85,6 +85,21 @@ def test_hydra_sweep_dir_is_respected(cli: Cli, job: type[Job], project: Path) -
     assert names == {"seed=0", "seed=1", "results.csv", "results.txt"}
 
 
+@pytest.mark.parametrize("where", ["typed", "project"])
+def test_a_sweep_folder_that_looks_like_hydras_own_is_respected(
+    cli: Cli, job: type[Job], project: Path, where: str
+) -> None:
+    folder, typed = "multirun/${now:%Y}/mine", list[str]()
+    if where == "typed":
+        typed.append(f"hydra.sweep.dir={folder}")
+    else:
+        (project / "conf").mkdir()
+        (project / "conf/config.yaml").write_text(f"hydra: {{sweep: {{dir: '{folder}'}}}}\n", encoding="utf-8")
+    assert cli("train", "-m", "seed=0,1", *typed).code == 0
+    (mine,) = (project / "multirun").glob("*/mine")
+    assert (mine / "seed=0").is_dir()
+
+
 def test_commas_without_multirun(cli: Cli, job: type[Job]) -> None:
     done = cli("train", "seed=0,1")
     assert done.code == 2

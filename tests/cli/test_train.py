@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,40 @@ def test_hydra_run_dir_is_respected(cli: Cli, runner: Any, project: Path) -> Non
     again = cli("train", "hydra.run.dir=elsewhere/here")
     assert again.code == 2
     assert "already holds a run" in again.err
+
+
+@pytest.mark.parametrize("place", ["command line", "experiment", "project"])
+def test_a_run_folder_that_looks_like_hydras_own_is_respected(cli: Cli, runner: Any, project: Path, place: str) -> None:
+    folder, args = "outputs/${now:%Y}/mine-${name}", ["name=a"]
+    text = f"hydra:\n  run:\n    dir: {folder}\n"
+    if place == "command line":
+        args.append(f"hydra.run.dir={folder}")
+    elif place == "experiment":
+        (project / "experiments/there.yaml").write_text(text, encoding="utf-8")
+        args.append("experiment=there")
+    else:
+        (project / "conf").mkdir()
+        (project / "conf/config.yaml").write_text(text, encoding="utf-8")
+    assert cli("train", *args).code == 0
+    year = datetime.now().astimezone().year
+    assert runner.asked[0][1] == project / f"outputs/{year}/mine-a"
+    shown = cli("train", *args, "--cfg", "hydra").out
+    assert f"dir: {folder}" in shown
+
+
+def test_hydras_own_text_is_respected_when_it_is_set(cli: Cli, runner: Any, project: Path) -> None:
+    assert cli("train", "hydra.run.dir=outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}").code == 0
+    assert runner.asked[0][1].parents[1] == project / "outputs"
+
+
+def test_a_run_from_another_goes_where_the_project_says(cli: Cli, runner: Any, project: Path) -> None:
+    assert cli("train", *TINY, "hydra.run.dir=outputs/a").code == 0
+    (project / "outputs/a/config.yaml").write_text(cli("config", *TINY).out, encoding="utf-8")
+    (project / "conf").mkdir()
+    (project / "conf/config.yaml").write_text("hydra: {run: {dir: 'outputs/${now:%Y}/b'}}\n", encoding="utf-8")
+    assert cli("train", "--from", "outputs/a").code == 0
+    assert cli("train", "--from", "outputs/a", "hydra.run.dir=outputs/${now:%Y}/c").code == 0
+    assert [folder.name for _, folder, _ in runner.asked] == ["a", "b", "c"]
 
 
 def test_a_run_folder_that_refers_to_nothing(process: Cli) -> None:

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import Composed, compose
-from tests.config.conftest import Write
+from tests.config.conftest import FILES, Write
 
 Compose = Callable[..., Composed]
 
@@ -164,8 +164,7 @@ def test_broken_yaml_names_file_and_line(toy: Path, write: Write) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "overrides"),
     [
-        ("conf/config.yaml", "defaults: [/config]\n", []),
-        ("conf/config.yaml", "defaults:\n  - config\n  - _self_\n", []),
+        ("conf/config.yaml", FILES["conf/config.yaml"].replace("defaults:\n", "defaults:\n  - config\n"), []),
         ("conf/model/loop.yaml", "defaults:\n  - loop\n", ["model=loop"]),
     ],
 )

@@ -12,7 +12,7 @@ from lightkit.config import compose, compose_jobs, hydra_command, run_hydra
 from lightkit.config.compose import make_loader
 from lightkit.config.hydra_compat import one_by_one
 from lightkit.config.native import config_text
-from tests.config.conftest import Write
+from tests.config.conftest import FILES, Write
 
 
 def test_every_job_of_the_grid(toy: Path) -> None:
@@ -140,6 +140,6 @@ def test_what_hydra_refuses_is_a_user_error(toy: Path) -> None:
 
 
 def test_a_sweep_over_a_file_that_includes_itself(write: Write) -> None:
-    write("conf/config.yaml", "defaults: [/config]\n")
+    write("conf/config.yaml", FILES["conf/config.yaml"].replace("defaults:\n", "defaults:\n  - config\n"))
     with pytest.raises(UserErrors, match="config.yaml includes itself"):
         compose_jobs(["seed=1,2"])

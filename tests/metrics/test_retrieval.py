@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torchmetrics.retrieval import (
+    RetrievalHitRate,
     RetrievalMAP,
     RetrievalMRR,
     RetrievalNormalizedDCG,
@@ -15,9 +16,9 @@ from lightkit.metrics import SplitMetrics, retrieval
 from lightkit.metrics.retrieval import EmbeddingRetrieval
 
 
-def reference(vectors, labels, k, action="neg"):
+def reference(vectors, labels, k, action="neg", above=2.0):
     similarity = F.normalize(vectors, dim=1) @ F.normalize(vectors, dim=1).T
-    similarity = similarity + 2  # torchmetrics' mean average precision takes scores of 0 and less as irrelevant
+    similarity = similarity + above  # torchmetrics' mean average precision takes scores of 0 and less as irrelevant
     count = len(labels)
     query, other = torch.meshgrid(torch.arange(count), torch.arange(count), indexing="ij")
     apart = query != other
@@ -29,6 +30,7 @@ def reference(vectors, labels, k, action="neg"):
         "ndcg": RetrievalNormalizedDCG(**options),
         f"precision_at_{k}": RetrievalPrecision(top_k=k, **options),
         f"recall_at_{k}": RetrievalRecall(top_k=k, **options),
+        f"hit_rate_at_{k}": RetrievalHitRate(top_k=k, **options),
     }
     return {name: float(metric(inputs[0], inputs[1], indexes=inputs[2])) for name, metric in metrics.items()}
 
@@ -48,12 +50,24 @@ def test_equal_to_torchmetrics(k, action, monkeypatch):
         assert values[f"test/retrieval/{name}"] == pytest.approx(expected, abs=1e-5), name
 
 
+@pytest.mark.parametrize("positive", [True, False])
+def test_average_precision_is_that_of_torchmetrics_where_all_similarities_are_above_0(positive):
+    draw = torch.Generator().manual_seed(2)
+    vectors, labels = torch.randn(40, 6, generator=draw), torch.arange(40) % 3
+    vectors = vectors.abs() if positive else vectors
+    metric = EmbeddingRetrieval(k=5)
+    metric.update(vectors, labels)
+    values, expected = metric.compute(), reference(vectors, labels, 5, above=0.0)
+    same = [float(values[name]) == pytest.approx(value, abs=1e-6) for name, value in expected.items()]
+    assert same == [positive or name != "map" for name in expected]
+
+
 def test_perfect_clusters():
     labels = torch.arange(3).repeat_interleave(4)
     metric = EmbeddingRetrieval(k=3)
     metric.update(F.one_hot(labels).float(), labels)
     assert {name: float(value) for name, value in metric.compute().items()} == pytest.approx(
-        dict.fromkeys(["map", "mrr", "ndcg", "precision_at_3", "recall_at_3"], 1.0)
+        dict.fromkeys(["map", "mrr", "ndcg", "precision_at_3", "recall_at_3", "hit_rate_at_3"], 1.0)
     )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 from torchmetrics.regression import PearsonCorrCoef
+from torchmetrics.retrieval import RetrievalMAP
 
 from lightkit.metrics import SharedMetrics, SplitMetrics
 
@@ -109,6 +110,24 @@ def test_the_values_are_those_of_one_process(make: Any, size: int) -> None:
     assert found[0] == pytest.approx(expected, rel=1e-5)
 
 
+def test_further_arguments_come_along() -> None:
+    def make() -> dict[str, Any]:
+        return {"map": RetrievalMAP()}
+
+    def job(group: Played) -> dict[str, float]:
+        metrics = SharedMetrics(SplitMetrics("val", make), group)
+        for index in range(40):
+            preds, target = batch(index, pearson)
+            first, count = own(group.rank, group.size, len(preds))
+            cut = slice(first, first + count)
+            kwargs = {"indexes": torch.full_like(preds[cut], index // 2, dtype=torch.long)}
+            metrics.update(preds[cut], (target[cut] > 0).long(), preds.sum(), count, kwargs)
+        return metrics.compute()
+
+    alone, several = play(1, job)[0], play(3, job)
+    assert several == [pytest.approx(alone)] * 3
+
+
 def test_a_state_goes_on_in_another_number_of_processes() -> None:
     def first(group: Played) -> Any:
         metrics = SharedMetrics(SplitMetrics("train", classes), group)
@@ -139,7 +158,7 @@ def test_large_outputs_are_exchanged_at_once(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
 
     class Meter:
-        def update(self, preds: Any, target: Any, loss: Tensor, size: int) -> None:
+        def update(self, preds: Any, target: Any, loss: Tensor, size: int, kwargs: Any) -> None:
             seen.append(size)
 
     group = Played(0, 1, {"values": [None], "barrier": threading.Barrier(1)})

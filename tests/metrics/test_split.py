@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchmetrics
 from torch import nn
-from torchmetrics import classification, regression
+from torchmetrics import classification, regression, retrieval
 
 from lightkit.common.errors import UserError
 from lightkit.metrics import SplitMetrics, split
@@ -63,20 +63,6 @@ def test_a_metric_that_cannot_be_computed_is_named():
     metrics = feed(SplitMetrics("test", empty), *outputs(), 64)
     with pytest.raises(UserError, match=r"^metrics\.test\.auroc: the metric cannot be computed: IndexError"):
         metrics.compute()
-
-
-def test_metrics_that_come_later_are_tried_at_once():
-    def wrong():
-        return {"auroc": classification.MulticlassAUROC(CLASSES + 3)}
-
-    preds, target = outputs()
-    test = SplitMetrics("test", wrong)
-    with pytest.raises(UserError, match=r"^metrics\.test\.auroc: the metric does not take"):
-        feed(SplitMetrics("train", multiclass, block=2, later=[test]), preds, target, 10, stop=20)
-    alone = feed(SplitMetrics("val", multiclass), preds, target, 64).compute()
-    val = SplitMetrics("val", multiclass)
-    feed(SplitMetrics("train", multiclass, block=2, later=[val]), preds.flip(0), target, 64)
-    assert feed(val, preds, target, 64).compute() == alone
 
 
 def test_vectors_are_named_by_class_and_matrices_kept_aside():
@@ -334,6 +320,61 @@ def test_flatten_numbers_and_lists():
     numbers, rest = flatten("m", {"a": 1.5, "b": torch.ones(2), "c": (1, 2)}, [])
     assert {name: float(value) for name, value in numbers.items()} == {"m/a": 1.5, "m/b/0": 1.0, "m/b/1": 1.0}
     assert rest == {"m/c": (1, 2)}
+
+
+def queries(samples=120, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    logits, relevant = torch.randn(samples, generator=draw) * 30, torch.rand(samples, generator=draw) < 0.4
+    return logits, relevant.float(), torch.arange(samples) // 8
+
+
+def ranked(metrics, start=0, stop=None):
+    preds, target, indexes = queries()
+    for at in range(start, len(preds) if stop is None else stop, 5):
+        part = slice(at, at + 5)
+        metrics.update(preds[part], target[part], torch.zeros(()), 5, {"indexes": indexes[part], "unused": preds[part]})
+    return metrics
+
+
+def ranking():
+    return {
+        "map": retrieval.RetrievalMAP(),
+        "hits": retrieval.RetrievalHitRate(top_k=2),
+        "ndcg": retrieval.RetrievalNormalizedDCG(),
+        "accuracy": classification.BinaryAccuracy(),
+        "many": torchmetrics.wrappers.MinMaxMetric(retrieval.RetrievalMRR()),
+    }
+
+
+def test_metrics_get_further_arguments_by_name():
+    preds, target, indexes = queries()
+    values = ranked(SplitMetrics("val", ranking, block=3)).compute()
+    order = preds.argsort().argsort() + 1.0  # the same ranking, above 0
+    for name, metric in ranking().items():
+        if name in ("map", "hits"):
+            assert values[f"val/{name}"] == pytest.approx(float(metric(order, target.long(), indexes=indexes)))
+    graded = retrieval.RetrievalNormalizedDCG()(order, target.long(), indexes=indexes)
+    assert values["val/ndcg"] == pytest.approx(float(graded))
+    assert values["val/accuracy"] == pytest.approx(float(((preds > 0) == (target > 0.5)).float().mean()))
+    assert values["val/many/raw"] == pytest.approx(
+        float(retrieval.RetrievalMRR()(order, target.long(), indexes=indexes))
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 3, 10])
+def test_the_state_holds_further_arguments(steps, tmp_path):
+    straight = ranked(SplitMetrics("train", ranking, block=3)).compute()
+    torch.save(ranked(SplitMetrics("train", ranking, block=3), stop=5 * steps).state_dict(), tmp_path / "state.pt")
+    second = SplitMetrics("train", ranking, block=3)
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert ranked(second, start=5 * steps).compute() == straight
+
+
+def test_metrics_that_lack_an_argument_say_where_it_comes_from():
+    metrics = SplitMetrics("test", lambda: {"map": retrieval.RetrievalMAP()})
+    metrics.update(torch.randn(4), torch.ones(4), torch.zeros(()), 4)
+    with pytest.raises(UserError, match=r"(?s)^metrics\.test\.map: .*takes indexes.*fix: .*tasks\.Retrieval"):
+        metrics.compute()
 
 
 def test_moving_keeps_the_state():

@@ -6,7 +6,7 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.trainer import Supervised, Task
-from lightkit.trainer.tasks import fit_shape
+from lightkit.trainer.tasks import Retrieval, fit_shape
 
 
 def test_a_single_output_never_broadcasts_against_its_targets() -> None:
@@ -28,6 +28,16 @@ def test_class_numbers_are_no_floats() -> None:
 def test_the_base_says_what_is_missing() -> None:
     with pytest.raises(NotImplementedError):
         Task().step(nn.Identity(), None, nn.MSELoss())
+
+
+def test_the_query_of_a_sample_goes_to_the_metrics() -> None:
+    x, y, indexes = torch.randn(6, 3), torch.ones(6), torch.arange(6)
+    step = Retrieval().step(nn.Linear(3, 1), (x, y, indexes), nn.MSELoss())
+    assert step.metric_kwargs == {"indexes": indexes}
+    with pytest.raises(UserError, match=r"(?s)number of a query.*\(x, y, indexes\).*tuple of 2"):
+        Retrieval().step(nn.Linear(3, 1), (x, y), nn.MSELoss())
+    with pytest.raises(UserError, match=r"tasks\.Retrieval is one"):
+        Supervised().step(nn.Linear(3, 1), (x, y, indexes), nn.MSELoss())
 
 
 @pytest.mark.parametrize(

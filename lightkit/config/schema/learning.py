@@ -117,8 +117,10 @@ class MetricsConfig:
 
     monitor: str
     """Metric that ranks checkpoints, stops early and is the sweep's objective, as logged (`val/accuracy`)."""
-    mode: Literal["min", "max"]
-    """Whether a smaller or a larger value of `monitor` is better."""
+    mode: Optional[Literal["min", "max"]] = None
+    """Whether a smaller or a larger value of `monitor` is better. Null goes by what the metric says of itself
+    (`higher_is_better`; of losses smaller values are better), which a mode must not contradict. One that leaves it open
+    needs it."""
     train: dict[str, Optional[Target]] = field(default_factory=dict)
     """Metrics of the training batches, by name; null leaves one out that another file set."""
     val: dict[str, Optional[Target]] = field(default_factory=dict)

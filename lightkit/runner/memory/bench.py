@@ -120,7 +120,7 @@ class Bench:
                         with engine.autocast():
                             step = parts.task.step(parts.network, batch, parts.criterion)
                         engine.backward(step.loss / window)
-                    metrics.update(step.preds, step.target, step.loss, loader.batch_size)
+                    metrics.update(step.preds, step.target, step.loss, loader.batch_size, step.metric_kwargs)
                 engine.step(parts.optimizer, want_norm=True)
                 parts.average.update()
         metrics.reset()

@@ -1,0 +1,59 @@
+"""What the defaults list of a file says, read from its YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from lightkit.config.origins import nodes
+
+
+def entries(path: Path) -> Iterator[yaml.Node]:
+    """The entries of the defaults list of a file."""
+    root = nodes(path)
+    for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
+        if name.value == "defaults" and isinstance(value, yaml.SequenceNode):
+            yield from value.value
+
+
+def included(name: str, path: Path) -> Iterator[tuple[str, yaml.Node]]:
+    """Names of the files that the defaults list of a file includes, with the entries."""
+    folder = PurePosixPath(name).parent
+    for item in entries(path):
+        if isinstance(item, yaml.ScalarNode):
+            yield absolute(str(item.value).partition("@")[0], folder).removesuffix(".yaml"), item
+        elif isinstance(item, yaml.MappingNode) and item.value:
+            words = str(item.value[0][0].value).split()
+            group = absolute(words[-1].partition("@")[0], folder) if words else ""
+            for option in options_of(item.value[0][1]) if "override" not in words else ():
+                yield f"{group}/{option}", item
+
+
+def chosen_groups(path: Path) -> dict[str, yaml.Node]:
+    """The groups that a file at the top of a folder of options chooses by itself, with the entries that do it.
+
+    Overrides of what other files choose are left out.
+    """
+    found: dict[str, yaml.Node] = {}
+    for item in entries(path):
+        words = str(item.value[0][0].value).split() if isinstance(item, yaml.MappingNode) and item.value else []
+        if isinstance(item, yaml.ScalarNode):
+            found |= {name: item for name in [str(item.value).strip("/").rpartition("/")[0]] if name}
+        elif words and "override" not in words:
+            found[words[-1].removeprefix("/")] = item
+    return found
+
+
+def options_of(node: yaml.Node) -> list[str]:
+    """Options named by an entry; none for null, `???` and interpolations."""
+    values = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    names = [str(value.value) for value in values if value.tag != "tag:yaml.org,2002:null"]
+    return [name for name in names if "${" not in name and name != "???"]
+
+
+def absolute(name: str, folder: PurePosixPath) -> str:
+    """Full name of what an entry of a defaults list names, seen from the folder of its file."""
+    joined = PurePosixPath(name[1:]) if name.startswith("/") else folder / name
+    return str(joined)

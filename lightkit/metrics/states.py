@@ -1,0 +1,57 @@
+"""The state of torchmetrics' metrics: kept to this process, shared, copied and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def alone(metric: Any) -> Any:
+    """The metric, from now on without any exchange of its own with other processes: it gets the results of all."""
+    for part in metric.modules():
+        if hasattr(part, "metric_state"):
+            part.sync_on_compute = part._to_sync = False
+    return metric
+
+
+def has_counted(metric: Any) -> bool:
+    """Whether a metric, or one inside a wrapper, which itself does not count its updates, has been updated."""
+    return any(part.update_called for part in metric.modules() if hasattr(part, "metric_state"))
+
+
+def share(leader: Any, follower: Any) -> None:
+    """Let a metric see the state of its group's first, as torchmetrics' own collection does."""
+    for name in leader._defaults:
+        setattr(follower, name, getattr(leader, name))
+    follower._update_count, follower._computed = leader._update_count, None
+
+
+def state_of(metric: Any) -> dict[str, Any]:
+    """State of a metric and of the metrics inside it, by module path."""
+    return {
+        path: {
+            "updates": module._update_count,
+            "values": {
+                name: value.detach().clone() if isinstance(value, Tensor) else [v.detach().clone() for v in value]
+                for name, value in module.metric_state.items()
+            },
+        }
+        for path, module in metric.named_modules()
+        if hasattr(module, "metric_state")
+    }
+
+
+def load(metric: Any, state: Mapping[str, Any], device: torch.device) -> None:
+    """Put a state from `state_of` into a metric, copied to the device."""
+    modules = dict(metric.named_modules())
+    for path, saved in state.items():
+        module = modules[path]
+        for name, value in saved["values"].items():
+            copied = (
+                value.to(device, copy=True) if isinstance(value, Tensor) else [v.to(device, copy=True) for v in value]
+            )
+            setattr(module, name, copied)
+        module._update_count, module._computed = saved["updates"], None

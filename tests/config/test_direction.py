@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightkit.config.direction import direction
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+TINY = ("data=wine", "trainer.epochs=2", "device=cpu", "model.hidden=[4]", "logger.tensorboard.enabled=false")
+METRICS = """\
+from torchmetrics import Metric
+from torchmetrics.regression import MeanSquaredError
+
+
+class Mine(MeanSquaredError):
+    pass
+
+
+class Open(Metric):
+    pass
+
+
+class Late(Metric):
+    def __init__(self):
+        super().__init__()
+        self.higher_is_better = True
+
+
+def made():
+    return MeanSquaredError()
+"""
+
+
+def mode(cli: Cli, *overrides: str) -> str:
+    done = cli("config", "data=wine", *overrides)
+    assert done.code == 0, done.err
+    return str(yaml.safe_load(done.out)["metrics"]["mode"])
+
+
+@pytest.fixture
+def metrics(project: Path) -> Path:
+    (project / "measures.py").write_text(METRICS, encoding="utf-8")
+    return project
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], "max"),
+        (["metrics.monitor=val/loss"], "min"),
+        (["metrics.monitor=train/loss", "metrics.mode=min"], "min"),
+        (["data=diabetes", "metrics.monitor=val/mse"], "min"),
+        (["data=diabetes", "metrics.monitor=val/r2"], "max"),
+        (["data=diabetes", "+metrics.val.r._target_=torchmetrics.PearsonCorrCoef", "metrics.monitor=val/r",
+          "metrics.mode=max"], "max"),
+        (["metrics.val.a={_target_: torchmetrics.CalibrationError, task: multiclass}", "metrics.monitor=val/a"], "min"),
+        (["metrics.val.a={_target_: torchmetrics.ClasswiseWrapper, metric: {_target_: "
+          "torchmetrics.classification.MulticlassHingeLoss}}", "metrics.monitor=val/a/0"], "min"),
+        (["metrics.val.a._target_=measures.Mine", "metrics.monitor=val/a"], "min"),
+        (["metrics.val.loss._target_=torchmetrics.classification.MulticlassAccuracy", "metrics.monitor=val/loss"],
+         "max"),
+    ],
+)  # fmt: skip
+def test_the_mode_follows_from_the_metric(cli: Cli, metrics: Path, overrides: list[str], expected: str) -> None:
+    assert mode(cli, *overrides) == expected
+
+
+@pytest.mark.parametrize("overrides", [("metrics.monitor=val/loss", "metrics.mode=max"), ("metrics.mode=min",)])
+def test_a_mode_that_contradicts_the_metric_is_refused(cli: Cli, overrides: tuple[str, ...]) -> None:
+    done = cli("train", *TINY, *overrides)
+    assert done.code == 2
+    assert "metrics.mode: contradicts metrics.monitor" in done.err
+    assert "leave it out (null goes by the metric)" in done.err
+    assert f"command line: {overrides[-1]}" in done.err
+
+
+@pytest.mark.parametrize("name", ["Open", "Late", "made"])
+def test_a_metric_that_leaves_it_open_needs_a_mode(cli: Cli, metrics: Path, name: str) -> None:
+    overrides = ("data=wine", f"metrics.val.a._target_=measures.{name}", "metrics.monitor=val/a")
+    done = cli("config", *overrides)
+    assert done.code == 2
+    assert "metrics.mode: missing: the metric of val/a" in done.err
+    assert cli("config", *overrides, "metrics.mode=max").code == 0
+
+
+def test_a_schedule_that_takes_the_value_the_other_way_round_is_refused(cli: Cli) -> None:
+    done = cli("config", "data=wine", "scheduler=plateau", "scheduler.mode=min")
+    assert done.code == 2
+    assert "scheduler.mode: contradicts metrics.mode, which is max for metrics.monitor" in done.err
+
+
+def test_everything_in_a_run_goes_by_the_derived_mode(cli: Cli, project: Path) -> None:
+    parts = ("scheduler=plateau", "trainer.early_stopping.patience=1", "metrics.monitor=val/loss")
+    assert cli("train", *TINY, *parts, "trainer.epochs=4", "hydra.run.dir=outputs/a").code == 0
+    run = project / "outputs/a"
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    losses = [row["val/loss"] for row in rows if "val/loss" in row]
+    assert (config["metrics"]["mode"], config["scheduler"]["mode"]) == ("min", "min")
+    assert result["objective"]["mode"] == "min"
+    assert result["objective"]["value"] == min(losses)
+    assert json.loads((run / "checkpoints/manifest.json").read_text(encoding="utf-8"))["mode"] == "min"
+
+
+def test_a_run_with_a_mode_of_its_own_goes_on_with_it(cli: Cli, project: Path) -> None:
+    assert cli("train", *TINY, "hydra.run.dir=outputs/a").code == 0
+    path = project / "outputs/a/config.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("mode: max", "mode: min"), encoding="utf-8")
+    assert cli("eval", "outputs/a").code == 0
+    assert cli("resume", "outputs/a", "trainer.epochs=3").code == 0
+
+
+def test_a_run_that_is_to_monitor_something_else_takes_the_mode_of_that(cli: Cli, project: Path) -> None:
+    assert cli("train", *TINY, "scheduler=plateau", "hydra.run.dir=outputs/a").code == 0
+    done = cli("train", "--from", "outputs/a", "metrics.monitor=val/loss", "hydra.run.dir=outputs/b")
+    assert done.code == 0, done.err
+    other = ("metrics.monitor=val/loss", "resume.override=[metrics.monitor]", "trainer.epochs=3")
+    assert cli("resume", "outputs/a", *other).code == 0
+    for run in ("a", "b"):
+        config = yaml.safe_load((project / f"outputs/{run}/config.yaml").read_text(encoding="utf-8"))
+        assert (config["metrics"]["mode"], config["scheduler"]["mode"]) == ("min", "min")
+
+
+@pytest.mark.parametrize(
+    ("listed", "monitor"),
+    [
+        ([{"_target_": "a.MulticlassAccuracy"}, {"_target_": "torchmetrics.regression.MeanSquaredError"}],
+         "val/all/MeanSquaredError"),
+        ({"acc": {"_target_": "torchmetrics.classification.MulticlassAccuracy"},
+          "mse": {"_target_": "torchmetrics.regression.MeanSquaredError"}}, "val/all/mse"),
+    ],
+)  # fmt: skip
+def test_a_metric_of_a_collection_says_it_for_itself(listed: object, monitor: str) -> None:
+    node = {"_target_": "torchmetrics.MetricCollection", "metrics": listed}
+    assert direction({"monitor": monitor, "val": {"all": node}}) == "min"
