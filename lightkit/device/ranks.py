@@ -20,7 +20,10 @@ T = TypeVar("T")
 Head = list[tuple[torch.dtype, tuple[int, ...]]]
 
 _ALIGNED = 16  # bytes: an element must not begin in the middle of another
-_LOST = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "socket", "tcpstore")
+_LOST = (
+    "gloo", "nccl", "connection closed by peer", "connection reset by peer", "pair closure", "socket", "tcpstore",
+    "timed out waiting",
+)  # fmt: skip
 """Words in the messages of PyTorch's backends when another process is gone or does not answer."""
 
 
