@@ -12,8 +12,8 @@ def torch_facts() -> dict[str, Any]:
 
     Returns:
         Plain values: `version`, `cuda`, `hip`, `cudnn` and `nccl` (versions, None without), `built_for` (GPU
-        architectures), `threads`, `cpu_capability`, `mps`, `default_device` (what `auto` takes), `devices` and `no_cuda`
-        (why there is no GPU of NVIDIA among them, None where there is one).
+        architectures), `threads`, `cpu_capability`, `mps`, `default_device` (what `auto` takes), `devices` and
+        `no_cuda` (why there is no GPU of NVIDIA among them, None where there is one).
     """
     try:
         import torch

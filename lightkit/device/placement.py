@@ -83,8 +83,8 @@ def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.de
         gpus: Physical numbers or UUIDs of GPUs, or `auto:N`, to be the only ones that this process sees; None sees all.
 
     Returns:
-        The device, and lines that tell which GPU stands behind each number, where that is not plain, or why `auto` takes
-        none of the GPUs that the driver shows.
+        The device, and lines that tell which GPU stands behind each number, where that is not plain, or why `auto`
+        takes none of the GPUs that the driver shows.
 
     Raises:
         UserError: There is no such device.

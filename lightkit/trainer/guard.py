@@ -138,7 +138,9 @@ class SkipGuard(Guard):
         agree: See `Guard`.
     """
 
-    fix = "lower optim.lr, trainer.clip_norm=1.0, trainer.nonfinite.action=rollback, or a larger trainer.nonfinite.limit"
+    fix = (
+        "lower optim.lr, trainer.clip_norm=1.0, trainer.nonfinite.action=rollback, or a larger trainer.nonfinite.limit"
+    )
 
     def __init__(self, device: torch.device, *, limit: int, agree: Callable[[bool], bool] | None = None) -> None:
         super().__init__(device, eager=True, agree=agree)
@@ -191,8 +193,8 @@ class RollbackGuard(Guard):
     """
 
     fix = (
-        "look at the samples that are named; lower optim.lr, trainer.clip_norm=1.0, a smaller trainer.nonfinite.factor, "
-        "or a larger trainer.nonfinite.limit"
+        "look at the samples that are named; lower optim.lr, trainer.clip_norm=1.0, a smaller "
+        "trainer.nonfinite.factor, or a larger trainer.nonfinite.limit"
     )
 
     def __init__(

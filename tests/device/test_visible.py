@@ -272,7 +272,9 @@ def test_the_cpu_is_not_taken_without_a_word_where_the_driver_shows_gpus(monkeyp
     assert located("auto", None) == (torch.device("cpu"), [])
 
 
-@pytest.mark.parametrize(("name", "gpus", "key"), [("auto", "auto:2", "gpus"), ("cuda", [0], "gpus"), ("cuda", None, "name")])
+@pytest.mark.parametrize(
+    ("name", "gpus", "key"), [("auto", "auto:2", "gpus"), ("cuda", [0], "gpus"), ("cuda", None, "name")]
+)
 def test_gpus_that_pytorch_does_not_see_are_refused_under_the_key_that_asks_for_them(monkeypatch, name, gpus, key):
     machine_of_torch(monkeypatch, 0, {})
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
@@ -284,7 +286,10 @@ def test_gpus_that_pytorch_does_not_see_are_refused_under_the_key_that_asks_for_
 
 @pytest.mark.parametrize(
     ("variable", "reason"),
-    [("", "CUDA_VISIBLE_DEVICES is set and empty, which hides all of them"), ("7", "CUDA_VISIBLE_DEVICES=7 names none")],
+    [
+        ("", "CUDA_VISIBLE_DEVICES is set and empty, which hides all of them"),
+        ("7", "CUDA_VISIBLE_DEVICES=7 names none"),
+    ],
 )
 def test_why_pytorch_sees_no_gpu(monkeypatch, variable, reason):
     machine_of_torch(monkeypatch, 0, {})
