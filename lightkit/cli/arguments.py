@@ -50,8 +50,15 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
             options = [name for action in shown for name in action.option_strings if _is_shown(name)]
-            raise UserError("no such option", key=self.prog, received=unknown[0], choices=options)
+            plain = unknown[0].lstrip("-")
+            fix = f"{plain}, without dashes" if "=" in plain and _takes_overrides(self) else None
+            raise UserError("no such option", key=self.prog, received=unknown[0], choices=options, fix=fix)
         return found
+
+
+def _takes_overrides(parser: argparse.ArgumentParser) -> bool:
+    """Whether a command takes `key=value`."""
+    return any(action.dest == "overrides" for action in parser._actions)
 
 
 def _is_shown(option: str) -> bool:

@@ -69,7 +69,8 @@ def dispatch(args: list[str]) -> int:
 
         return completion(rest)
     if name not in COMMANDS:
-        raise UserError("no such command", received=name, choices=COMMANDS, fix="lightkit --help")
+        fix = f"lightkit train {' '.join(args)}" if "=" in name else "lightkit --help"
+        raise UserError("no such command", received=name, choices=COMMANDS, fix=fix)
     module = _module(name)
     if "-h" in rest or "--help" in rest:
         say(help_of(name))

@@ -60,11 +60,13 @@ def facts() -> dict[str, Any]:
     from lightkit.device.watching.sources import open_source
     from lightkit.loggers.environment import environment
 
-    source = open_source()
+    source, torch = open_source(), torch_facts()
     try:
         known = [{name: row[name] for name in _OF_GPUS} for row in rows(source)]
     finally:
         source.close()
+    if not torch.get("devices"):  # the driver's word alone: what PyTorch would call them, if it saw them
+        known = [{**row, "torch": None} for row in known]
     noted = environment(project=project())
     versions, git = noted["packages"], noted["git"]
     if git is not None:
@@ -77,7 +79,7 @@ def facts() -> dict[str, Any]:
         "platform": noted["platform"],
         "cpu": {"model": cpu_model(), "usable": usable_cpus(), "all": os.cpu_count()},
         "memory_gib": memory_gib(),
-        "torch": torch_facts(),
+        "torch": torch,
         "packages": {name: version for name, version in versions.items() if name != "torch"},
         "gpus": {"source": source.name or None, "reason": source.reason or None, "found": known},
         "topology": topology() if known else None,
@@ -148,7 +150,7 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "cpu", f"{cpu['model']}, {cpu['usable']} of {cpu['all']} usable"
     yield "memory", ", ".join(f"{size} GiB{_MEMORY[name]}" for name, size in memory.items() if size is not None)
     yield from _torch(found["torch"])
-    yield from _gpus(found["gpus"])
+    yield from _gpus(found["gpus"], found["torch"].get("no_cuda"))
     packages = [f"{name} {version}" for name, version in found["packages"].items()]
     yield from _wrapped("packages", packages)
     yield from _wrapped("variables", [f"{name}={value}" for name, value in found["variables"].items()] or ["none"])
@@ -171,7 +173,7 @@ def _torch(torch: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "", f"{device['device']}: {device['name']}, {facts}"
 
 
-def _gpus(gpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _gpus(gpus: dict[str, Any], no_cuda: str | None) -> Iterator[tuple[str, str]]:
     if not gpus["found"]:
         yield "gpus", f"none ({gpus['reason']})"
         return
@@ -181,6 +183,8 @@ def _gpus(gpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
         memory = "" if gpu["memory_total_mib"] is None else f", {gpu['memory_total_mib'] / 1024:.1f} GiB"
         name = f"GPU {gpu['index']}: {gpu['name']}{size}{memory}, {gpu['uuid'] or 'no UUID'}"
         yield "" if at else "gpus", f"{name} = {gpu['torch'] or 'not visible'}"
+    if no_cuda:
+        yield "", f"PyTorch sees none of them: {no_cuda}"
 
 
 def _wrapped(name: str, items: list[str], *, width: int = 100) -> Iterator[tuple[str, str]]:

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 
 HELP = {
     "eval": """\
-usage: lightkit eval RUN [--split val|test|train] [--checkpoint best|last|FILE] [OVERRIDES]
+usage: lightkit eval RUN [--split val,test,train] [--checkpoint best|last|FILE] [--json] [OVERRIDES]
 
-Metrics of a run's model on one split, as a table and in RUN/eval-<split>.json.
+Metrics of a run's model on a split or several, as a table and in RUN/eval-<split>.json.
 RUN is the folder of a run, its name, or `last` for the newest one.
 
 options:
-  --split NAME          split to measure on (default: test)
+  --split NAMES         splits to measure on, joined by commas (default: test)
   --checkpoint WHICH    weights of the best validation, of the last step, or of a checkpoint file (default: best)
+  --json                print what the files hold, a list with one entry a split
 
 examples:
   lightkit eval last
+  lightkit eval last --split train,val,test --json
   lightkit eval last --split val --checkpoint last data.eval_batch_size=256""",
     "predict": """\
 usage: lightkit predict RUN [--split val|test|train] [--checkpoint best|last|FILE] [--output FILE.csv] [OVERRIDES]
@@ -50,31 +52,51 @@ examples:
   lightkit predict last --split val --output predictions.csv""",
 }
 
+SPLITS = ("train", "val", "test")
+
 
 def evaluate(args: list[str]) -> int:
-    """Measure a run on a split."""
+    """Measure a run on one split or several."""
     parser = _parser("eval")
-    runner, folder, options = _runner(parser, args)
-    values = dict(runner.evaluate(options.split, options.checkpoint))
-    target = folder / f"eval-{options.split}.json"
-    content = {
-        "split": options.split,
-        "checkpoint": options.checkpoint,
-        "overrides": options.overrides,
-        "metrics": values,
-    }
-    with _opened(target) as file:
-        file.write(json.dumps(content, indent=2) + "\n")
-    say(table(["metric", "value"], [(name, number(value)) for name, value in values.items()], right=[1]))
-    say(f"\nwritten to {target}")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--json", action="store_true")
+    options = parser.read(args)
+    splits, found = _splits(options.split), []
+    runner, folder = _runner(options)
+    for split, values in runner.evaluate_splits(splits, options.checkpoint).items():
+        facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
+        found.append({**facts, "metrics": dict(values)})
+        with _opened(folder / f"eval-{split}.json") as file:
+            file.write(json.dumps(found[-1], indent=2) + "\n")
+    if options.json:
+        say(json.dumps(found, indent=2))
+        return 0
+    rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
+    say(table(["metric", "value"], rows, right=[1]))
+    say("\nwritten to " + ", ".join(str(folder / f"eval-{split}.json") for split in splits))
     return 0
+
+
+def _splits(text: str) -> tuple[str, ...]:
+    """Names of splits joined by commas.
+
+    Raises:
+        UserError: One is no split, or none is named.
+    """
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in SPLITS:
+            raise UserError("no such split", key="--split", received=name, choices=SPLITS)
+    return names
 
 
 def predict(args: list[str]) -> int:
     """Write the predictions of a run on a split."""
     parser = _parser("predict")
+    parser.add_argument("--split", choices=SPLITS, default="test")
     parser.add_argument("--output")
-    runner, folder, options = _runner(parser, args)
+    options = parser.read(args)
+    runner, folder = _runner(options)
     rows = runner.predict(options.split, options.checkpoint)
     if options.output == "-":
         import sys
@@ -92,13 +114,11 @@ def _parser(command: str) -> Parser:
     parser = Parser(command)
     parser.add_argument("run")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--split", choices=["train", "val", "test"], default="test")
     parser.add_argument("--checkpoint", default="best")
     return parser
 
 
-def _runner(parser: Parser, args: list[str]) -> tuple[Runner, Path, Any]:
-    options = parser.read(args)
+def _runner(options: Any) -> tuple[Runner, Path]:
     _check_checkpoint(options.checkpoint)
     from lightkit.cli.reading import read_run
 
@@ -110,7 +130,7 @@ def _runner(parser: Parser, args: list[str]) -> tuple[Runner, Path, Any]:
     with held():
         from lightkit.runner import Runner
 
-    return Runner(composed.cfg, folder, overrides=options.overrides), folder, options
+    return Runner(composed.cfg, folder, overrides=options.overrides), folder
 
 
 def _check_checkpoint(which: str) -> None:

@@ -129,6 +129,7 @@ class Launcher:
         for rank in hung:
             rank.aborted = True
             rank.process.send_signal(signal.SIGABRT)
+            rank.process.send_signal(signal.SIGCONT)  # one that was stopped gets no other signal
         end = time.monotonic() + TRACE_SECONDS
         for rank in hung:
             with contextlib.suppress(subprocess.TimeoutExpired):

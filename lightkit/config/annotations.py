@@ -8,9 +8,11 @@ import types
 import typing
 from typing import Annotated, Any, Literal, Optional, Union
 
+from lightkit.common.letters import look_alike, plain_letters
+
 
 class Built:
-    """Stands for a type that YAML cannot write, such as a tensor: only a nested `_target_` makes one."""
+    """Stands for a tensor, which YAML cannot write: a nested `_target_` makes one, or a list of numbers becomes one."""
 
 
 _PLAIN = {
@@ -32,7 +34,7 @@ _WORDS = {
     bool: "true or false",
     str: "text",
     type(None): "null",
-    Built: "a `_target_`",
+    Built: "a list of numbers or a `_target_`",
 }
 
 
@@ -129,6 +131,18 @@ def _fits_scalar(value: object, kind: Any) -> bool:
     return kind is not Built
 
 
+def becomes_tensor(value: object, kind: Any) -> bool:
+    """Whether a value is a list of numbers, also nested, for an argument that takes a tensor and no such list."""
+    takes_tensor = kind is Built or Built in typing.get_args(kind)
+    return takes_tensor and not fits(value, kind) and _are_numbers(value)
+
+
+def _are_numbers(value: object) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(_are_numbers(item) or (isinstance(item, (int, float)) and not isinstance(item, bool)) for item in value)
+
+
 def item_type(kind: Any) -> Any:
     """Type of the items of a list; `Any` where nothing is known of them, or the type is another one."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -174,6 +188,9 @@ def shown_value(value: Any) -> Any:
 
 def type_hint(value: Any, kind: Any) -> str | None:
     """What probably went wrong with a type."""
+    odd = look_alike(value) if isinstance(value, str) else None
+    if odd is not None and fits(0.5, kind) and _is_number(plain_letters(value)):
+        return f"write {plain_letters(value)}: {odd}"
     if isinstance(value, str) and fits(0.5, kind) and _is_number(value):
         return f"write {value} without quotes"
     if isinstance(value, str) and fits(True, kind) and value.lower() in ("true", "false", "yes", "no", "on", "off"):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
-from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
+from lightkit.config.annotations import becomes_tensor, choices_of, fits, in_words, shown_value, type_hint
+from lightkit.config.kinds import mismatch
 from lightkit.config.limits import out_of_range
 from lightkit.config.lookup import BrokenError
 from lightkit.config.origins import Key, dotted
@@ -61,7 +62,12 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
     if key == ("scheduler",) and str(node.get("_target_")).startswith(_TORCH_SCHEDULES):
         _inside_ours(node["_target_"], key, report)
         return
-    signature = _signature(node, key, report)
+    target = _target(node, key, report)
+    wrong = None if target is None else mismatch(target, key)
+    if wrong is not None:
+        report.add((*key, "_target_"), **wrong)
+        return
+    signature = None if target is None else _signature(target, key, report)
     if signature is not None:
         _check_names(node, arguments, signature, key, report)
         for name, value in arguments.items():
@@ -99,7 +105,8 @@ def _nested(value: Any, key: Key, report: Report) -> None:
         _nested(item, (*key, index), report)
 
 
-def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | None:
+def _target(node: dict[str, Any], key: Key, report: Report) -> str | None:
+    """The path of what a node builds; None where there is none to look into, which is reported."""
     place, target = (*key, "_target_"), node.get("_target_")
     if "_target_" not in node:
         report.add(
@@ -111,8 +118,11 @@ def _signature(node: dict[str, Any], key: Key, report: Report) -> Signature | No
     if not isinstance(target, str):
         report.add(place, "wrong type", expected="the dotted path of a class or function", received=target)
         return None
-    if judge(target, report.trust) is not None:
-        return None
+    return target if judge(target, report.trust) is None else None
+
+
+def _signature(target: str, key: Key, report: Report) -> Signature | None:
+    place = (*key, "_target_")
     try:
         return read(target)
     except TargetError as error:
@@ -176,6 +186,8 @@ def _check_type(value: Any, name: str, signature: Signature, key: Key, report: R
     if parameter is None or value is UNKNOWN or is_built:
         return
     place, kind = (*key, name), parameter.annotation
+    if key[:1] != ("optim",) and becomes_tensor(value, kind):
+        return
     if fits(value, kind):
         out_of_range(value, place, report)
         return
@@ -183,6 +195,6 @@ def _check_type(value: Any, name: str, signature: Signature, key: Key, report: R
     what = "not one of the choices" if choices else "wrong type"
     expected = None if choices else in_words(kind)
     if expected and key[:1] == ("optim",):  # whose tensors PyTorch makes itself
-        expected = expected.replace(" or a `_target_`", "")
+        expected = expected.replace(" or a list of numbers or a `_target_`", "")
     fix = type_hint(value, kind)
     report.add(place, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.letters import look_alike, plain_letters
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
@@ -181,13 +182,16 @@ class _Checker:
 
     def unknown(self, value: Any, name: str, valid: list[str], key: Key) -> None:
         """A key that the schema does not have."""
-        full = dotted((*key, name))
-        near = nearest(name, valid, count=1)
+        full, odd = dotted((*key, name)), look_alike(name)
+        near = nearest(plain_letters(name), valid, count=1)
         elsewhere = nearest(full, [other for other in valid_keys() if not full.startswith(f"{other}.")], count=1)
         better = dotted((*key, near[0])) if near else elsewhere[0] if elsewhere else None
-        fix = f"did you mean {better}?" if better else "values of your own go below `extra`" if not key else None
+        fixes = [f"did you mean {better}?"] if better else []
+        if not key and not near:
+            fixes += [f"a value of your own goes below `extra`: extra.{name}=VALUE"]
         choices = sorted(item for item in valid if not item.startswith("_"))
-        self.report.add((*key, name), "unknown key", received=name, choices=choices, fix=fix)
+        what = f"unknown key: {odd}, which it looks like" if odd else "unknown key"
+        self.report.add((*key, name), what, received=name, choices=choices, fix=" ".join(fixes) or None)
 
 
 def _class_in(kind: Any, value: Any) -> Any:

@@ -18,6 +18,7 @@ from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
+from lightkit.config.left_over import drop_left_over
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
@@ -103,6 +104,7 @@ def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str =
     choices = loader.choices(cfg)
     task = without_hydra(cfg)
     fill_choices(task, choices)
+    drop_left_over(task, sources)
     fill_mode(task)
     found = problems(task, sources, hooks=_hooks(cfg), starting=True)
     # Without the experiment that was meant, other keys are valid than with it.

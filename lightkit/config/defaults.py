@@ -151,4 +151,6 @@ def unknown_option(loader: Loader, group: str, option: str, *, origin: str, seve
     meant = ",".join(guesses) if close else ""
     better = f"[{meant}]" if meant else close[0] if close else ""
     fix = f"{group}={better}" if better else f"`lightkit config {group}` lists the choices"
+    if group == "device" and option.startswith("cuda:"):
+        fix = f"device=cuda device.name={option}"
     return UserError("no such option", key=group, received=option, choices=choices, origin=origin, fix=fix)

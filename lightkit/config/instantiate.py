@@ -17,7 +17,7 @@ from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.config.allow import judge, refused, targets_in, verify
-from lightkit.config.annotations import fits, item_type
+from lightkit.config.annotations import becomes_tensor, fits, item_type
 from lightkit.config.check import schema_fields
 from lightkit.config.hydra_compat import build, built_from, locate
 from lightkit.config.origins import dotted, parts_of
@@ -63,7 +63,7 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
         _need_sizes(config, key, provided)
     try:
         extra = _missing_ones(config, provided)
-        config = _with_floats(config)
+        config = _as_annotated(config)
         inner = {name: _with_provided(value, _plain_values(provided)) for name, value in config.items()}
         with checked_downloads():
             call = build({"_convert_": "all", **inner, "_partial_": True})
@@ -198,19 +198,28 @@ def _inspected(built: Any) -> list[str]:
     return [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
 
 
-def _with_floats(value: Any) -> Any:
-    """The same node with 0 as 0.0 in lists of floats: torch wants floats in `betas`, and YAML's `0` is an int."""
+def _as_annotated(value: Any) -> Any:
+    """The same node with lists as their arguments want them: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
     if isinstance(value, list):
-        return [_with_floats(item) for item in value]
+        return [_as_annotated(item) for item in value]
     if not isinstance(value, dict):
         return value
-    inner = {name: _with_floats(item) for name, item in value.items()}
+    inner = {name: _as_annotated(item) for name, item in value.items()}
     signature = _signature(value["_target_"]) if isinstance(value.get("_target_"), str) else None
     for parameter in signature.parameters if signature is not None else ():
         items, kind = inner.get(parameter.name), item_type(parameter.annotation)
-        if isinstance(items, list) and kind is not Any and fits(0.5, kind):
-            inner[parameter.name] = [float(item) if type(item) is int else item for item in items]
+        if becomes_tensor(items, parameter.annotation):
+            inner[parameter.name] = {"_target_": "torch.tensor", "data": _floats(items)}
+        elif isinstance(items, list) and kind is not Any and fits(0.5, kind):
+            inner[parameter.name] = _floats(items)
     return inner
+
+
+def _floats(items: Any) -> Any:
+    """The same lists with whole numbers as floats."""
+    if isinstance(items, list):
+        return [_floats(item) for item in items]
+    return float(items) if type(items) is int else items
 
 
 def _plain_values(provided: dict[str, Any]) -> dict[str, Any]:

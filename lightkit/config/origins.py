@@ -66,6 +66,14 @@ def line_of(path: Path, key: Key) -> int | None:
     return line
 
 
+def _at(node: yaml.Node | None, key: Key) -> yaml.Node | None:
+    """The node at a key below another one; None where there is none."""
+    for part in key:
+        step = _step(node, part)
+        node = None if step is None else step[0]
+    return node
+
+
 def _step(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
     if isinstance(node, yaml.MappingNode):
         hits = [(value, name.start_mark.line + 1) for name, value in node.value if str(name.value) == str(part)]
@@ -141,6 +149,25 @@ class Sources:
             if place and key[: len(place)] == place:
                 return f"command line: {text}"
         return None
+
+    def is_of_option(self, key: Key) -> bool:
+        """Whether the option file of a group sets the key, and nothing stronger: none of what the user runs with."""
+        if self.on_command_line(key) is not None:
+            return False
+        return next((bool(package) for package, _ in self._layers_of(key)), False)
+
+    def former_option(self, key: Key) -> str | None:
+        """The text that the strongest option file but the winner sets a key to; None where there is none."""
+        found = [(package, node) for package, node in self._layers_of(key) if isinstance(node, yaml.ScalarNode)]
+        weaker = found if self.on_command_line(key) is not None else found[1:]
+        return next((str(node.value) for package, node in weaker if package), None)
+
+    def _layers_of(self, key: Key) -> Iterator[tuple[Key, yaml.Node]]:
+        """Package and node of every file that sets the key itself, the strongest first."""
+        for path, package in reversed(self.layers):
+            node = _at(nodes(path), key[len(package) :]) if key[: len(package)] == package else None
+            if node is not None:
+                yield package, node
 
     def _below(self, key: Key) -> str | None:
         """The last override that sets a key below this one."""

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lightkit.common.errors import UserError
+from lightkit.common.letters import look_alike, plain_letters
 from lightkit.common.suggest import nearest
 from lightkit.config.defaults import unknown_option
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import Loader, Override
+from lightkit.config.schema import Config
 
 _QUOTES = " '\""
 _UNLIKE = "Cannot merge DictConfig with ListConfig"
+_TEXT = re.compile(r"\w[\w .+-]*")
 _KEY = re.compile(r"[+~]*[\w$-]+([./@:][\w$-]+)*")
 
 
@@ -61,6 +64,7 @@ def rewrite(loader: Loader, overrides: Sequence[str], *, sweep: bool = False) ->
     """
     result = Rewritten()
     for text in overrides:
+        text = _quoted(text)
         try:
             override = loader.parse(text)
         except ValueError as error:
@@ -90,7 +94,18 @@ def _is_group(loader: Loader, override: Override) -> bool:
     return loader.is_group(override.key_or_group) or override.key_or_group == GROUP
 
 
+def _quoted(text: str) -> str:
+    """The override with quotes around a plain text in letters beyond ASCII, which Hydra wants there."""
+    key, _, value = text.partition("=")
+    plain_text = not value.isascii() and _TEXT.fullmatch(value) and look_alike(value) is None
+    return f'{key}="{value}"' if plain_text else text
+
+
 def _unreadable(text: str, message: str) -> UserError:
+    odd = look_alike(text)
+    if odd is not None:
+        what = f"this override can't be read: {odd}, which it looks like"
+        return UserError(what, received=text, origin=command_line(text), fix=plain_letters(text))
     reason = message.splitlines()[0] if message else ""
     key, _, value = text.partition("=")
     is_list = value.startswith("[") and value.endswith("]") and "{" not in value
@@ -122,8 +137,22 @@ def _set_value(loader: Loader, override: Override, text: str, result: Rewritten)
         choices = loader.groups(key.rpartition("/")[0]) if "/" in key else loader.groups()
         result.errors.append(UserError("there is no such group", key=key, received=key, choices=choices, origin=origin))
         return
+    option, _, rest = key.partition(".")
+    group = _group_of(loader, option) if rest else None
+    if group is not None:
+        what, value = f"unknown key: {option} is an option of the group {group}", text.partition("=")[2]
+        fix = f"{group}={option} {group}.{rest}={value}"
+        result.errors.append(UserError(what, key=option, received=key, origin=origin, fix=fix))
+        return
     result.values.append((key, text))
     result.texts.append(text if override.is_delete() else f"++{plain(text)}")
+
+
+def _group_of(loader: Loader, option: str) -> str | None:
+    """The group that has an option of that name, where the name is no key by itself."""
+    if option in {field.name for field in fields(Config)}:
+        return None
+    return next((group for group in loader.groups() if loader.is_option(group, option)), None)
 
 
 def _choose(loader: Loader, override: Override, text: str, result: Rewritten) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo, fingerprint
@@ -73,6 +73,15 @@ def as_source(dataset: Any) -> Any:
         return dataset
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return TensorData(*dataset.tensors)
+    if isinstance(dataset, IterableDataset):
+        raise UserError(
+            "streams are not supported yet: a run reads its samples by number, in an order of its own for each epoch",
+            key="data.dataset",
+            expected="__len__ and __getitem__",
+            received=f"{type(dataset).__name__}, an IterableDataset",
+            fix="a data set over an index, such as the places of the samples in their files; or, where memory allows, "
+            "torch.utils.data.TensorDataset over all that the stream gives",
+        )
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(
             "not a data set",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,8 @@ def torch_facts() -> dict[str, Any]:
 
     Returns:
         Plain values: `version`, `cuda`, `hip`, `cudnn` and `nccl` (versions, None without), `built_for` (GPU
-        architectures), `threads`, `cpu_capability`, `mps`, `default_device` (what `auto` takes) and `devices`.
+        architectures), `threads`, `cpu_capability`, `mps`, `default_device` (what `auto` takes), `devices` and
+        `no_cuda` (why there is no GPU of NVIDIA among them, None where there is one).
     """
     try:
         import torch
@@ -31,7 +33,24 @@ def torch_facts() -> dict[str, Any]:
         "mps": mps,
         "default_device": "cuda:0" if found else "mps" if mps else "cpu",
         "devices": [_device(torch, index) for index in range(torch.cuda.device_count())] if found else [],
+        "no_cuda": None if found else why_no_cuda(),
     }
+
+
+def why_no_cuda() -> str:
+    """Say why PyTorch sees no GPU of NVIDIA: its build, the environment, or what the driver answers."""
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        return "this PyTorch was built without CUDA"
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None and not shown.strip():
+        return "CUDA_VISIBLE_DEVICES is set and empty, which hides all of them"
+    try:
+        torch.cuda.init()
+    except Exception as error:  # whatever the driver, the library or the build has to say
+        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"CUDA_VISIBLE_DEVICES={shown} names none" if shown is not None else "CUDA finds none"
 
 
 def _cudnn(cudnn: Any) -> str | None:

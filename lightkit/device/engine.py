@@ -99,7 +99,8 @@ class Engine:
         unused = (
             [f"device.gpus={gpus}: not used, as the run is on {device.type}"] if gpus and device.type != "cuda" else []
         )
-        for line in (*self.mapping, *unused, *check_support(precision, device), *self.switches.idle(device)):
+        idle = (*self.parallel.idle(), *self.switches.idle(device))
+        for line in (*self.mapping, *unused, *check_support(precision, device), *idle):
             self.notes.add(line)
         self.clip = make_clip(norm=clip_norm, value=clip_value)
         seed_everything(seed)

@@ -63,12 +63,23 @@ class Parallel:
         """What to add to the description of the device; empty in the plain case."""
         return ""
 
+    def idle(self) -> list[str]:
+        """Say where this way does nothing on the devices there are; empty where it does what it is there for."""
+        return []
+
 
 class DataParallel(Parallel):
     """Each batch split over the visible GPUs, in one process; the outputs are gathered on the main device.
 
     On a CPU the model is wrapped too but runs as it is.
     """
+
+    def idle(self) -> list[str]:
+        """Say that a batch is not split where there is one device."""
+        if len(self.devices) > 1:
+            return []
+        several = "ddp with device.nproc=2 shares batches between processes"
+        return [f"device.parallel=dp: {self.device} is the only device, so no batch is split; {several}"]
 
     @property
     def devices(self) -> tuple[torch.device, ...]:

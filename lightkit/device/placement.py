@@ -12,9 +12,11 @@ import torch
 from lightkit.common.errors import UserError
 from lightkit.common.nesting import rebuilt
 from lightkit.device.about import cuda_uuids
-from lightkit.device.visible import check_shown, mapping, show_only
+from lightkit.device.visible import check_shown, mapping, overlooked, show_only
 
 _KEY = "device.name"
+_NO_CUDA = "there is no CUDA GPU here"
+_WITH_CUDA = "a PyTorch whose CUDA fits the driver (`lightkit env` shows both); device=cpu runs on the CPU"
 
 
 class Placement:
@@ -81,7 +83,8 @@ def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.de
         gpus: Physical numbers or UUIDs of GPUs, or `auto:N`, to be the only ones that this process sees; None sees all.
 
     Returns:
-        The device, and lines that tell which GPU stands behind each number, where that is not plain.
+        The device, and lines that tell which GPU stands behind each number, where that is not plain, or why `auto`
+        takes none of the GPUs that the driver shows.
 
     Raises:
         UserError: There is no such device.
@@ -89,7 +92,12 @@ def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.de
     if name in ("cpu", "mps"):
         return choose(name), []
     chosen = [] if gpus is None else show_only(gpus)
+    if chosen and not torch.cuda.is_available():
+        raise UserError(overlooked() or _NO_CUDA, key="device.gpus", received=gpus, fix=_WITH_CUDA)
     device = choose("cuda" if chosen and name == "auto" else name)
+    if device.type == "cpu":
+        unseen = overlooked()
+        return device, [f"device.name=auto takes the CPU: {unseen}"] if unseen else []
     if device.type != "cuda" or "CUDA_VISIBLE_DEVICES" not in os.environ:
         return device, []
     numbers = range(torch.cuda.device_count())
@@ -123,10 +131,12 @@ def _cuda(name: str, number: int) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if number < count:
         return torch.device("cuda", number)
-    what = f"there is no GPU number {number} here" if count else "there is no CUDA GPU here"
-    if not torch.backends.cuda.is_built():
-        what = "this PyTorch was built without CUDA"
-    raise UserError(what, key=_KEY, received=name, choices=_present(), fix=_to_cpu())
+    if count:
+        what = f"there is no GPU number {number} here"
+        raise UserError(what, key=_KEY, received=name, choices=_present(), fix=_to_cpu())
+    unseen, built = overlooked(), torch.backends.cuda.is_built()
+    what = unseen or (_NO_CUDA if built else "this PyTorch was built without CUDA")
+    raise UserError(what, key=_KEY, received=name, choices=_present(), fix=_WITH_CUDA if unseen else _to_cpu())
 
 
 def _mps() -> torch.device:

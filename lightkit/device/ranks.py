@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,10 @@ T = TypeVar("T")
 Head = list[tuple[torch.dtype, tuple[int, ...]]]
 
 _ALIGNED = 16  # bytes: an element must not begin in the middle of another
-_LOST = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "socket", "tcpstore")
+_LOST = (
+    "gloo", "nccl", "connection closed by peer", "connection reset by peer", "pair closure", "socket", "tcpstore",
+    "timed out waiting",
+)  # fmt: skip
 """Words in the messages of PyTorch's backends when another process is gone or does not answer."""
 
 
@@ -235,10 +239,39 @@ def joined(
 
     device = _device(name, gpus)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    store, rank, size = _meeting_place(timedelta(seconds=timeout))
+    own = dist.PrefixStore(f"run{next(_RUNS)}", store)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
     ranks = Several(device)
     yield ranks
     ranks.close()
+
+
+_RUNS = itertools.count()
+"""Numbers the runs of this process: the same in all processes of a launcher, which do one after the other alike."""
+_MET: dict[int, tuple[Any, int, int]] = {}
+"""The store of each process by its number: one that is forked has to meet the others by itself."""
+
+
+def _meeting_place(timeout: timedelta) -> tuple[Any, int, int]:
+    """Meet the other processes of the launcher, once for all runs of a process.
+
+    With a store for each run a fast process could join that of a run before, which a slow one has not closed yet, and
+    would wait there for ever.
+
+    Args:
+        timeout: How long to wait for the others.
+
+    Returns:
+        The store that all of them see, the rank of this process, and their number.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    if os.getpid() not in _MET:
+        _MET[os.getpid()] = next(iter(rendezvous("env://", timeout=timeout)))
+    place = _MET[os.getpid()]
+    place[0].set_timeout(timeout)
+    return place
 
 
 def _check_launched(parallel: str, count: int, *, batch_size: int, nproc: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
+from lightkit.device.about import why_no_cuda
 from lightkit.device.watching.gpus import (
     GpuFacts,
     GpuSample,
@@ -80,6 +81,21 @@ def check_shown(chosen: Sequence[GpuFacts], count: int, uuids: Mapping[int, str]
             received=names,
             fix=f"a process of its own, or start this one with {ORDER}=PCI_BUS_ID {VISIBLE}={names}",
         )
+
+
+def overlooked(*, look: Callable[[], Source] = open_source) -> str | None:
+    """Name the GPUs that the driver shows while PyTorch sees none, with the reason; None where the driver shows none.
+
+    Args:
+        look: Opens what knows the GPUs of the machine.
+    """
+    source = look()
+    gpus = [gpu for gpu in source.gpus if gpu.mig is None]
+    source.close()
+    if not gpus:
+        return None
+    named = f"{len(gpus)} NVIDIA GPU{'s' if len(gpus) > 1 else ''} ({gpus[0].name}{', …' if len(gpus) > 1 else ''})"
+    return f"the driver shows {named}, but PyTorch sees none: {why_no_cuda()}"
 
 
 def mapping(numbers: Iterable[int], uuids: Mapping[int, str], *, look: Callable[[], Source] = open_source) -> list[str]:

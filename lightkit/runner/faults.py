@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from lightkit.common.memory import is_out_of_memory
 from lightkit.device.ranks import is_lost
 from lightkit.runner.memory.oom import OUT_OF_MEMORY, reason
 
+_LOG = logging.getLogger(__name__)
 LOST_RANK = 7
 """Exit status of a process that ended because another one of its run did."""
 CANNOT_WRITE = 1
@@ -129,10 +131,10 @@ def _dead_worker(error: BaseException) -> UserError:
 
 
 def _lost(error: BaseException) -> UserError:
-    reason = str(error).strip().splitlines()[0]
+    _LOG.info("what PyTorch says of the other processes: %s", str(error).strip())
     return UserError(
-        f"another process of this run has ended or does not answer: {reason}",
+        "another process of this run has ended or does not answer",
         key="device.parallel",
-        fix="see what it said; `lightkit resume RUN` goes on from the last checkpoint",
+        fix="see what it says below, or in its own output; `lightkit resume RUN` goes on from the last checkpoint",
         exit_code=LOST_RANK,
     )

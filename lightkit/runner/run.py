@@ -129,8 +129,23 @@ class Runner:
         Raises:
             UserError: There is no such split or checkpoint, or its weights do not fit the model.
         """
+        return self.evaluate_splits([split], checkpoint)[split]
+
+    def evaluate_splits(self, splits: Sequence[str], checkpoint: str = "best") -> dict[str, dict[str, float]]:
+        """Metrics of a trained run on several splits, for which it is built once.
+
+        Args:
+            splits: Any of `train`, `val` and `test`.
+            checkpoint: `best`, `last` or the path of a checkpoint file.
+
+        Returns:
+            The metrics of each split by name.
+
+        Raises:
+            UserError: There is no such split or checkpoint, or its weights do not fit the model.
+        """
         with self._trained(checkpoint) as parts:
-            return evaluate_split(parts, split)
+            return {split: evaluate_split(parts, split) for split in splits}
 
     def predict(self, split: str = "test", checkpoint: str = "best") -> list[dict[str, Any]]:
         """Outputs of a trained run for every sample of a split, in the order of the data.

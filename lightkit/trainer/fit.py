@@ -40,13 +40,14 @@ OPTIONS = {
 Metrics = Mapping[str, Mapping[str, str]]
 
 
-def check_targets(task: str, *, loss: str, metrics: Metrics) -> None:
+def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool = False) -> None:
     """Refuse losses and metrics for another kind of target, which would fail late or, worse, give numbers.
 
     Args:
         task: Kind of the targets the data set has.
         loss: Path of the loss.
         metrics: Path of every metric, by split and name.
+        two_classes: Whether the data set has two classes, and can give them as one yes or no, too.
 
     Raises:
         UserError: The loss or a metric does not suit the targets; one report about both.
@@ -59,6 +60,8 @@ def check_targets(task: str, *, loss: str, metrics: Metrics) -> None:
         if (needs := _needed(path, task)) != task
     ]
     fix = _fix(task, loss=task not in suits, metrics=bool(strangers))
+    if two_classes and ("binary" in suits or any(needs == "binary" for *_, needs in strangers)):
+        fix += "; or, with one output, data.dataset.binary=true loss=bce_with_logits metrics=binary"
     errors = []
     if task not in suits:
         what = f"this loss is for {' or '.join(suits)} targets; the data set has {task} targets"

@@ -40,6 +40,9 @@ class Guard:
             for them, so without `eager` losses are looked at as on a GPU.
     """
 
+    fix = "lower optim.lr, trainer.clip_norm=1.0, or trainer.nonfinite.action=skip or rollback"
+    """What to try once this way has come to its end."""
+
     def __init__(
         self, device: torch.device, *, eager: bool = False, agree: Callable[[bool], bool] | None = None
     ) -> None:
@@ -119,7 +122,7 @@ class Guard:
             f"the loss is no longer finite {where}{found}{after}",
             key="trainer.nonfinite",
             expected="a finite loss",
-            fix="lower optim.lr, trainer.clip_norm=1.0, or trainer.nonfinite.action=skip or rollback",
+            fix=self.fix,
             exit_code=NON_FINITE,
         )
 
@@ -134,6 +137,10 @@ class SkipGuard(Guard):
         limit: Steps that may be left out in a run.
         agree: See `Guard`.
     """
+
+    fix = (
+        "lower optim.lr, trainer.clip_norm=1.0, trainer.nonfinite.action=rollback, or a larger trainer.nonfinite.limit"
+    )
 
     def __init__(self, device: torch.device, *, limit: int, agree: Callable[[bool], bool] | None = None) -> None:
         super().__init__(device, eager=True, agree=agree)
@@ -184,6 +191,11 @@ class RollbackGuard(Guard):
         kept: Holds the states.
         agree: See `Guard`.
     """
+
+    fix = (
+        "look at the samples that are named; lower optim.lr, trainer.clip_norm=1.0, a smaller "
+        "trainer.nonfinite.factor, or a larger trainer.nonfinite.limit"
+    )
 
     def __init__(
         self,

@@ -57,6 +57,9 @@ def test_json(cli: Cli, project: Path) -> None:
 def test_devices_and_how_they_are_connected(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fake_nvml([Card(), Card(uuid="GPU-bbbb", total=ValueError("odd"))]))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    device = {"device": "cuda:0", "name": "NVIDIA H200", "uuid": "GPU-bbbb", "memory_gib": 139.8, "capability": "9.0"}
+    seen = {**about.torch_facts(), "default_device": "cuda:0", "devices": [device], "no_cuda": None}
+    monkeypatch.setattr(about, "torch_facts", lambda: seen)
     Program(tmp_path / "bin", monkeypatch).says(
         r'[ "$1" = topo ] && printf "\033[4m\tGPU0\tGPU1\033[0m\nGPU0\t X \tNV18\n"'
     )
@@ -65,6 +68,39 @@ def test_devices_and_how_they_are_connected(cli: Cli, tmp_path: Path, monkeypatc
     assert "gpus        GPU 0: NVIDIA H200, 140.0 GiB, GPU-aaaa = not visible\n" in out
     assert "            GPU 1: NVIDIA H200, GPU-bbbb = cuda:0\n" in out
     assert out.endswith("\ntopology (nvidia-smi topo -m)\n  \tGPU0\tGPU1\n  GPU0\t X \tNV18\n")
+
+
+def test_gpus_that_pytorch_does_not_see_have_no_name_of_pytorch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    install(monkeypatch, fake_nvml([Card()]))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    out = cli("env").out
+    assert "device      auto takes cpu\n" in out
+    assert "gpus        GPU 0: NVIDIA H200, 140.0 GiB, GPU-aaaa = not visible\n" in out
+    assert "            PyTorch sees none of them: this PyTorch was built without CUDA\n" in out
+    assert json.loads(cli("env", "--json").out)["gpus"]["found"][0]["torch"] is None
+
+
+def test_a_run_on_the_cpu_says_that_the_driver_shows_gpus(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    install(monkeypatch, fake_nvml([Card()]))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    short = ["train", "data=wine", "trainer.steps=1", "logger.tensorboard.enabled=false", "metrics.figures=[]"]
+    told = cli(*short, "device=auto")
+    said = "the driver shows 1 NVIDIA GPU (NVIDIA H200), but PyTorch sees none: this PyTorch was built without CUDA"
+    assert told.code == 0
+    assert f"device.name=auto takes the CPU: {said}" in told.out + told.err
+    assert said not in (silent := cli(*short, "device=cpu")).out + silent.err
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.setenv(name, "0")  # so that what the choice sets is put back
+        monkeypatch.delenv(name)
+    refused = cli(*short, "device.gpus=auto")
+    assert refused.code == 2
+    assert f"error: device.gpus: {said}" in refused.err
 
 
 @pytest.mark.parametrize("script", ["exit 1", "printf ''", "exec sleep 600"])

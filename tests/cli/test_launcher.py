@@ -73,6 +73,21 @@ stuck()"""
     assert "in stuck" in told
 
 
+def test_one_that_was_stopped_says_where_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launcher, "HUNG_SECONDS", 0.3)
+    code = """
+import faulthandler; faulthandler.enable()
+def stopped(): os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 0: time.sleep(1); sys.exit(7)
+stopped(); time.sleep(600)"""
+    assert launched(code) == 128 + signal.SIGABRT
+    told = capfd.readouterr().err
+    assert "did not answer; this is where it was" in told
+    assert "in stopped" in told
+
+
 def test_a_signal_reaches_each_once(tmp_path: Path) -> None:
     code = f"""
 counted = []

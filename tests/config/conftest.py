@@ -68,6 +68,10 @@ from __future__ import annotations
 
 from typing import Literal, Optional
 
+import lightkit.optim
+import lightkit.trainer
+from torch import nn
+
 
 class Data:
     def __init__(self, rows: int, path: Optional[str] = None):
@@ -81,8 +85,9 @@ class Noise:
         self.scale = scale
 
 
-class Net:
+class Net(nn.Module):
     def __init__(self, num_classes: int, hidden: list[int], act: Literal["relu", "gelu"] = "relu", body=None):
+        super().__init__()
         self.num_classes, self.hidden, self.act, self.body = num_classes, hidden, act, body
 
 
@@ -92,12 +97,12 @@ class Wrapped(Net):
         self.depth = depth
 
 
-class Schedule:
+class Schedule(lightkit.optim.Schedule):
     def __init__(self, optimizer, total_steps: int, warmup: float = 0.0):
         self.optimizer, self.total_steps, self.warmup = optimizer, total_steps, warmup
 
 
-class Task:
+class Task(lightkit.trainer.Task):
     def __init__(self, weight: float = 1.0):
         self.weight = weight
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,3 +108,15 @@ def test_a_first_sample_that_raises_is_named() -> None:
 def test_bad_data_sets(dataset: Any, text: str) -> None:
     with pytest.raises(UserError, match=text):
         as_source(dataset)
+
+
+def test_a_stream_is_refused_in_its_own_words(cli: Callable[..., Any], project: Path) -> None:
+    (project / "streams.py").write_text(
+        "from torch.utils.data import IterableDataset\n\n\n"
+        "class Stream(IterableDataset):\n    def __iter__(self):\n        yield from range(3)\n\n"
+        "    def __len__(self):\n        return 3\n"
+    )
+    done = cli("train", "data=custom", "data.dataset._target_=streams.Stream")
+    assert done.code == 2
+    assert "data.dataset: streams are not supported yet" in done.err
+    assert "Stream, an IterableDataset" in done.err

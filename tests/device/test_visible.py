@@ -8,8 +8,9 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.device import placement
+from lightkit.device.about import why_no_cuda
 from lightkit.device.placement import located
-from lightkit.device.visible import check_shown, mapping, show_only
+from lightkit.device.visible import check_shown, mapping, overlooked, show_only
 from lightkit.device.watching.gpus import GpuFacts, GpuSample, Source
 from lightkit.device.watching.smi import Smi
 
@@ -238,12 +239,15 @@ def machine_of_torch(monkeypatch, count: int, uuids: dict[int, str]) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(placement, "cuda_uuids", lambda devices: uuids)
-    for name in ("show_only", "mapping"):
+    for name in ("show_only", "mapping", "overlooked"):
         monkeypatch.setattr(placement, name, _looking(getattr(placement, name)))
 
 
 def _looking(function):
     return lambda *args: function(*args, look=Machine)
+
+
+UNSEEN = "the driver shows 4 NVIDIA GPUs (A100, …), but PyTorch sees none: this PyTorch was built without CUDA"
 
 
 def test_a_name_among_chosen_gpus(monkeypatch):
@@ -257,14 +261,41 @@ def test_a_name_among_chosen_gpus(monkeypatch):
 def test_the_cpu_needs_no_gpus(monkeypatch):
     machine_of_torch(monkeypatch, 0, {})
     assert located("cpu", [7]) == (torch.device("cpu"), [])
-    assert located("auto", None) == (torch.device("cpu"), [])
     assert shown() is None
 
 
-def test_chosen_gpus_are_never_replaced_by_the_cpu(monkeypatch):
+def test_the_cpu_is_not_taken_without_a_word_where_the_driver_shows_gpus(monkeypatch):
     machine_of_torch(monkeypatch, 0, {})
-    with pytest.raises(UserError, match=r"there is no CUDA GPU here"):
-        located("auto", [0])
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    assert located("auto", None) == (torch.device("cpu"), [f"device.name=auto takes the CPU: {UNSEEN}"])
+    monkeypatch.setattr(placement, "overlooked", lambda: overlooked(look=Source))
+    assert located("auto", None) == (torch.device("cpu"), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "key"), [("auto", "auto:2", "gpus"), ("cuda", [0], "gpus"), ("cuda", None, "name")]
+)
+def test_gpus_that_pytorch_does_not_see_are_refused_under_the_key_that_asks_for_them(monkeypatch, name, gpus, key):
+    machine_of_torch(monkeypatch, 0, {})
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(UserError) as refused:
+        located(name, gpus)
+    assert (refused.value.what, refused.value.key) == (UNSEEN, f"device.{key}")
+    assert refused.value.received == (gpus or name)
+
+
+@pytest.mark.parametrize(
+    ("variable", "reason"),
+    [
+        ("", "CUDA_VISIBLE_DEVICES is set and empty, which hides all of them"),
+        ("7", "CUDA_VISIBLE_DEVICES=7 names none"),
+    ],
+)
+def test_why_pytorch_sees_no_gpu(monkeypatch, variable, reason):
+    machine_of_torch(monkeypatch, 0, {})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    assert why_no_cuda() == reason
 
 
 def test_other_peoples_choice_is_told_too(monkeypatch):

@@ -97,6 +97,7 @@ def test_skipping_has_a_limit_that_holds_across_a_resume(ran: Run, project: Path
     process = ran(*TRAIN, SPOIL.replace("}", ", last: 40}"), *options)
     where = "at step 12 (epoch 2, samples from 40 on); tensor 0 of the batch is not finite; 1 steps were skipped before"
     assert_stopped(process, project / "run", where)
+    assert "skip or" not in process.err
     assert_stopped(ran("resume", "run"), project / "run", where)
     (project / "fine").touch()
     assert ran("resume", "run").code == 0
@@ -134,6 +135,8 @@ def test_going_back_again_and_again_ends(ran: Run, project: Path) -> None:
     process = ran(*TRAIN, SPOIL, *options, "checkpoint.every_steps=1")
     where = "at step 5 (epoch 1, samples from 40 on); tensor 0 of the batch is not finite; went back 2 times before"
     assert_stopped(process, project / "run", where)
+    assert "action=rollback" not in process.err, "no advice to do what was done"
+    assert "a larger trainer.nonfinite.limit" in process.err
     assert process.out.count("the loss is not finite, back to step 0") == 2
     assert newest(project / "run")["state"]["step"] == 4
 

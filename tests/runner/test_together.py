@@ -189,6 +189,24 @@ def test_a_process_that_hangs_is_noticed(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
 
 
+def test_a_process_that_is_ahead_waits_for_the_next_run_and_not_in_the_last_one(tmp_path: Path) -> None:
+    def twice() -> None:
+        import torch.distributed as dist
+
+        leave = dist.destroy_process_group
+
+        def leave_late() -> None:
+            time.sleep(1 if os.environ["RANK"] == "0" else 0)
+            leave()
+
+        dist.destroy_process_group = leave_late
+        for seed in (0, 1):
+            Runner(configured(f"seed={seed}", "trainer.epochs=1"), tmp_path / f"run{seed}").run()
+
+    assert together(twice, 2, tmp_path / "log") == [0, 0]
+    assert series(tmp_path / "run0") != series(tmp_path / "run1")
+
+
 def test_they_are_not_verified() -> None:
     job = Job(folder="", trace="", overrides=("device=ddp", "data=wine"))
     with pytest.raises(UserError, match=r"device\.nproc: runs of one process only can be verified(.|\n)*nproc=1"):

@@ -222,10 +222,25 @@ def total_memory() -> int | None:
 
 
 def available_memory() -> int | None:
-    """Bytes of memory that can still be had, in this container and on this machine."""
+    """Bytes of memory that can still be had: on this machine, in this container, and by this process (`ulimit -v`)."""
     machine, container = machine_memory()[1], container_memory()
     known = [left for left in (machine, container[1] - container[0] if container else None) if left is not None]
+    known += limited_memory()
     return max(0, min(known)) if known else None
+
+
+def limited_memory() -> list[int]:
+    """Bytes that the limits of this process leave, one number each: of its address space, and of its data."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return []
+    import psutil
+
+    used = psutil.Process().memory_info()
+    sizes = {resource.RLIMIT_AS: used.vms, resource.RLIMIT_DATA: getattr(used, "data", 0)}
+    limits = {kind: resource.getrlimit(kind)[0] for kind in sizes}
+    return [limit - sizes[kind] for kind, limit in limits.items() if limit != resource.RLIM_INFINITY]
 
 
 def in_gib(count: float) -> str:

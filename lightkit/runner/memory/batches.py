@@ -49,7 +49,7 @@ def settled(
     Args:
         cfg: The configuration.
         ranks: The processes of the run; the first one searches for all.
-        tell: Called with a line before the search, which may take a while.
+        tell: Called with a line before the search, which may take a while, and with one for each size that was tried.
 
     Raises:
         UserError: Nothing fits (exit code 4), or a training step fails.
@@ -59,7 +59,7 @@ def settled(
 
     def search() -> Batch:
         tell(f"batch   looking for the largest that fits ({KEY}={cfg.device.batch_size})")
-        return find_batch(cfg, ranks=ranks.size)
+        return find_batch(cfg, ranks=ranks.size, tell=tell)
 
     found = ranks.shared(search)
     return changed(cfg, found.settings()), found.lines
@@ -88,13 +88,16 @@ def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
     return cast("DictConfig", other)
 
 
-def find_batch(cfg: DictConfig, *, ranks: int = 1, limit: int | None = None) -> Batch:
+def find_batch(
+    cfg: DictConfig, *, ranks: int = 1, limit: int | None = None, tell: Callable[[str], None] = lambda line: None
+) -> Batch:
     """Search for what `device.batch_size` asks for.
 
     Args:
         cfg: The configuration.
         ranks: Processes of the run, which share every batch.
         limit: Bytes that may be used; None takes what is free.
+        tell: Called with a line for each size that was tried.
 
     Raises:
         UserError: Not even the smallest batch fits (exit code 4), or a training step fails.
@@ -110,14 +113,14 @@ def find_batch(cfg: DictConfig, *, ranks: int = 1, limit: int | None = None) -> 
                 if facts["limit"] is None:
                     raise UserError("this system does not tell how much memory is free", key=KEY, fix=f"{KEY}=null")
                 search, first = Search(asked.sizes(facts), facts["limit"], bold=facts["bold"]), facts
-            reason = _go_on(search, child, asked) or reason
+            reason = _go_on(search, child, asked, tell) or reason
     best = search.best
     if best is None:
         raise _nothing(search, reason)
     return asked.batch(search, best, first)
 
 
-def _go_on(search: Search, child: Child, asked: Asked) -> str:
+def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], None]) -> str:
     """Measure in a process until the answer is known, or memory runs out; returns what it said then."""
     while (size := search.next()) is not None:
         found = child.ask(size=size, window=asked.window(size))
@@ -126,6 +129,8 @@ def _go_on(search: Search, child: Child, asked: Asked) -> str:
                 raise _failed(found)
             found = {"size": size, "peak": None}  # a single sample is an error in batch norm
         search.add(Probe(size, found["peak"], found.get("fixed", 0)))
+        needs = "does not fit" if found["peak"] is None else f"needs {in_gib(found['peak'])} of {in_gib(search.limit)}"
+        tell(f"        {size} sample{'' if size == 1 else 's'}: {needs}")
         if found["peak"] is None:
             return str(found.get("error", ""))
     return ""

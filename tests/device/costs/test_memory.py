@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -141,6 +142,18 @@ def test_the_container_or_the_machine_whichever_has_less(
     assert memory.total_memory() == total
     assert memory.available_memory() == left
     assert (Memory().free() is None) == (left is None)
+
+
+@pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_a_limit_of_the_process_counts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    room, used = 3 * 2**20, psutil.Process().memory_info()
+    taken = used.vms if kind == "RLIMIT_AS" else used.data
+    limits = {getattr(resource, kind): (taken + room, taken + room)}
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda asked: limits.get(asked, unlimited))
+    assert (left := memory.available_memory()) is not None
+    assert left < 64 * 2**20, "what is free on the machine is far more"
 
 
 def test_a_run_that_has_ended_gives_its_cache_back(cuda: Cuda) -> None:

@@ -112,6 +112,15 @@ def test_max_says_that_the_learning_rate_means_something_else(model: Callable[..
     assert found.lines[1].endswith("3.5 times the 16 of data.batch_size: the learning rate is not adapted to that")
 
 
+def test_every_size_that_was_tried_is_told_at_once(model: Callable[..., Model]) -> None:
+    model(limit=160 * MIB, bold=True)
+    told: list[str] = []
+    settled(config("device.batch_size=max"), Ranks(), told.append)
+    assert told[0] == "batch   looking for the largest that fits (device.batch_size=max)"
+    assert told[1] == "        2 samples: needs 102 MiB of 160 MiB"
+    assert "        64 samples: needs 164 MiB of 160 MiB" in told
+
+
 def test_max_is_no_larger_than_the_training_split(model: Callable[..., Model]) -> None:
     model()
     assert find_batch(config("device.batch_size=max")).size == 120
