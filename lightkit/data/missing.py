@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightkit.common.errors import UserError
-from lightkit.common.patterns import matching
+from lightkit.common.patterns import Pattern
 from lightkit.data.csv_reader import Table
 from lightkit.data.impute import STRATEGIES
 
@@ -49,9 +49,17 @@ class Missing:
         self.ways = dict.fromkeys([*self.features, *self.targets], "error")
         for pattern, way in by_pattern.items():
             exact = pattern in self.ways  # whatever signs are in the name of a column
-            for name in [pattern] if exact else matching(pattern, self.ways, key=_KEY)[pattern]:
+            for name in [pattern] if exact else self._matched(pattern):
                 self._choose(name, way, exact=exact)
         self._check_fill_value()
+
+    def _matched(self, pattern: str) -> list[str]:
+        """The columns whose whole name a pattern fits."""
+        fitting = Pattern(pattern, key=_KEY)
+        found = [name for name in self.ways if fitting.fits(name)]
+        if not found:
+            raise UserError("the pattern matches nothing", key=_KEY, received=pattern, choices=list(self.ways))
+        return found
 
     def _choose(self, name: str, way: str, *, exact: bool) -> None:
         if name in self.targets and way in STRATEGIES:

@@ -61,4 +61,6 @@ def test_what_fits_or_cannot_be_told_passes(key: tuple[str, ...], target: str) -
 def test_every_kind_exists() -> None:
     for place, kinds in KINDS.items():
         assert kinds, place
-        assert mismatch("torch.optim.SGD", tuple("val" if part == "*" else part for part in place)) or place == ("optim",)
+        assert mismatch("torch.optim.SGD", tuple("val" if part == "*" else part for part in place)) or place == (
+            "optim",
+        )

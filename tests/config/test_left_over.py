@@ -35,7 +35,9 @@ def test_a_schedule_in_a_file_gets_no_argument_of_the_shipped_one(
 def test_what_the_user_sets_stays_and_is_judged(project: Path) -> None:
     path = project / "experiments" / "mine.yaml"
     path.write_text(EXPERIMENT.format(target="CosineAnnealingLR") + "    T_max: 3\n    gamma: 2\n")
-    with pytest.raises(UserErrors, match=r"scheduler\.scheduler\.gamma: .* takes no such argument\n +at: +.*mine.yaml:7"):
+    with pytest.raises(
+        UserErrors, match=r"scheduler\.scheduler\.gamma: .* takes no such argument\n +at: +.*mine.yaml:7"
+    ):
         compose(["experiment=mine"])
     with pytest.raises(UserErrors, match=r"optim\.betas: torch\.optim\.SGD takes no such argument"):
         compose(["optim._target_=torch.optim.SGD", "optim.betas=[0.9,0.99]"])
