@@ -16,7 +16,7 @@ from lightkit.config.chosen import fill_choices
 from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config, typed_list
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
@@ -62,12 +62,17 @@ def compose(
     Raises:
         UserErrors: Everything that is wrong, in one report.
     """
-    loader = make_loader(config_dir=config_dir, project=project)
+    loader = make_loader(overrides, config_dir=config_dir, project=project)
     return compose_with(loader, overrides, config_name=config_name)
 
 
-def make_loader(*, config_dir: str | None = None, project: Path | None = None) -> Loader:
+def make_loader(overrides: Sequence[str] = (), *, config_dir: str | None = None, project: Path | None = None) -> Loader:
     """The loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
+
+    Args:
+        overrides: What was typed, in which `trust` may name plugins of the project for Hydra.
+        config_dir: One more folder of options, searched first.
+        project: The user's project; found from the environment and the working directory when left out.
 
     Raises:
         UserError: `config_dir` or the project's folder does not exist.
@@ -77,7 +82,7 @@ def make_loader(*, config_dir: str | None = None, project: Path | None = None) -
     extra = find_config_dir(config_dir)
     folders = [extra, root / "conf" if root else None, shipped_conf()]
     experiments = [root / "experiments" if root else None, shipped_experiments()]
-    return Loader(_existing(folders), _existing(experiments))
+    return Loader(_existing(folders), _existing(experiments), typed_list(overrides, "trust"))
 
 
 def _existing(folders: Sequence[Path | None]) -> list[Path]:
