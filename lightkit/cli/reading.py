@@ -38,6 +38,19 @@ def read_run(folder: Path, overrides: Sequence[str] = (), **options: Any) -> Com
         raise UserErrors([_pointing(error, home) for error in found.errors]) from found
 
 
+def unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
+    """The configuration of a run as it was, without any of these overrides but those that let it be read.
+
+    Raises:
+        UserErrors: Everything that is wrong with the configuration.
+    """
+    from lightkit.config.grants import granting_keys
+    from lightkit.config.origins import dotted
+
+    keys = {dotted(key) for key in granting_keys()}
+    return read_run(folder, [text for text in overrides if text.lstrip("+").partition("=")[0] in keys])
+
+
 def _home(folder: Path) -> Path | None:
     """The project that a run was trained in, or whose outputs it lies in, where that is not the one we are in."""
     from lightkit.config.project import project_of, project_root

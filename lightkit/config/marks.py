@@ -111,9 +111,9 @@ def _inode(folder: Path | None) -> int:
 
 def _key_of_user(*, make: bool = False) -> bytes | None:
     """The key in the user's state folder; None where there is none, or none can be made."""
-    named = os.environ.get("XDG_STATE_HOME", "")
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
-        state = Path(named) if os.path.isabs(named) else Path.home() / ".local" / "state"
+        state = named if named.is_absolute() else Path.home() / ".local" / "state"
     except RuntimeError:  # this user has no home
         return None
     found = _read_key(state / "lightkit" / "key", make=make)
@@ -133,8 +133,11 @@ def _read_key(path: Path, *, make: bool) -> tuple[bytes, os.stat_result] | None:
     if make:
         with suppress(OSError):  # it is there, or the folder cannot be written
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            try:
+                os.write(handle, secrets.token_bytes(_KEY_BYTES))
+            finally:
+                os.close(handle)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     with suppress(OSError):
         while True:
