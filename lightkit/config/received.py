@@ -30,7 +30,8 @@ def unnamed(cfg: DictConfig, run: Path, wide: Trust, *, fix: str = BY_OVERRIDE) 
         fix: What to do, with a place for what to name.
     """
     root, tree = project_root(), plain_tree(cfg, Silent())
-    named = tuple(entry for entry in tree["trust"] or () if isinstance(entry, str))
+    entries = tree.get("trust")
+    named = tuple(entry for entry in entries if isinstance(entry, str)) if isinstance(entries, list) else ()
     outside = (*wide.outside, *([root] if root else []))
     narrow = Trust(named, (shipped_experiments(),), outside)
     targets = [target for _, target in targets_in(tree)]

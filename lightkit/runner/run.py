@@ -205,7 +205,7 @@ class Runner:
             fix = "start a new run: lightkit train --from RUN"
             raise UserError("there is no checkpoint to go on from", key=str(self.folder), fix=fix)
         text = found["config"]
-        known = self._ranks.shared(lambda: is_marked(self.folder, text))
+        known = self._ranks.shared(lambda: not text or is_marked(self.folder, text))
         text = text if known else without_grants(text)
         self.cfg, changes = settle(kept(self.cfg, text), text, self.cfg.resume.override)
         if not known:

@@ -38,6 +38,15 @@ def test_hydra_run_dir_is_respected(cli: Cli, runner: Any, project: Path) -> Non
     assert "already holds a run" in again.err
 
 
+@pytest.mark.parametrize("folder", [".", "..", "conf/.."])
+def test_a_run_is_not_written_over_the_project(cli: Cli, project: Path, folder: str) -> None:
+    (project / "conf").mkdir()
+    done = cli("train", f"hydra.run.dir={folder}")
+    assert done.code == 2
+    assert "cannot be that of the project" in done.err
+    assert not (project / "config.yaml").exists()
+
+
 def test_a_run_folder_that_refers_to_nothing(process: Cli) -> None:
     odd = process("train", "hydra.run.dir=mine/${no_such_key}")
     assert odd.code == 2

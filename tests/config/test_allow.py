@@ -361,6 +361,16 @@ def test_installed_hidden_and_written_files_are_no_project(toy: Path, folder: st
     assert not trust().holds(Module("code", toy / "code.py"))
 
 
+def test_a_folder_of_the_project_is_no_package_of_that_name(toy: Path) -> None:
+    inner = "timm/models/theirs.py"
+    from_elsewhere = Trust((), (), outside=(toy,))
+    assert not from_elsewhere.holds(Module("timm.models.theirs", toy / inner))
+    assert not from_elsewhere.passes(Module("timm.models", toy / "timm/models/__init__.py"))
+    assert trust().holds(Module("timm.models.theirs", toy / inner))  # as a module of the user's own
+    for folder in ("venv/lib/python3/site-packages", "../usr/lib"):
+        assert from_elsewhere.holds(Module("timm.models.theirs", (toy / folder / inner).resolve()))
+
+
 class Animal:
     """What a slot may want."""
 
