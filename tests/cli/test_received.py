@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from lightkit.checkpoint.store import CheckpointStore
@@ -216,7 +216,7 @@ def test_no_key_of_a_received_configuration_grants_trust(home: Path, cli: Cli, k
 
 
 def test_a_received_run_unpickles_nothing(home: Path, cli: Cli) -> None:
-    Path("boom.pt").write_bytes(pickle.dumps(Boom()))
+    torch.save(Boom(), "boom.pt")
     tree = yaml.safe_load(cli("config", *TINY, "--resolve").out)
     tree["finetune"]["weights"] |= {"path": "boom.pt", "trust": True}
     (home / "received").mkdir()
@@ -241,7 +241,7 @@ def test_what_grants_trust_is_not_reached_by_a_detour(home: Path, cli: Cli) -> N
 
 
 def test_the_configuration_in_a_checkpoint_grants_nothing(received: Path, home: Path, cli: Cli) -> None:
-    (home / "boom.pt").write_bytes(pickle.dumps(Boom()))
+    torch.save(Boom(), home / "boom.pt")
     weights = {"path": "boom.pt", "trust": True}
 
     def grant(tree: Any) -> None:
