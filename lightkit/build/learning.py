@@ -77,6 +77,7 @@ def build_task(cfg: DictConfig, info: DataInfo, engine: Engine, *, trains: bool 
     if options is None or not options["distill"]["teacher"] or not trains:
         return task
     distill = options["distill"]
-    teacher = trained_network(located(distill["teacher"]), info, engine, key="finetune.distill.teacher")
+    where = {"trust": to_plain(cfg.trust), "key": "finetune.distill.teacher"}
+    teacher = trained_network(located(distill["teacher"]), info, engine, **where)
     chosen = {"temperature": distill["temperature"], "weight": distill["weight"], "kind": info.task}
     return Distillation(task, engine.place(teacher), **chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lightkit.checkpoint.fitting import Report
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common.errors import UserError
-from lightkit.config import instantiate, load_run, to_plain
+from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema import FinetuneConfig
 from lightkit.data import DataInfo
@@ -100,7 +100,7 @@ def build_base(cfg: DictConfig, info: DataInfo, engine: Engine, *, pretrained: b
     weights = options["weights"] if options else {}
     if not pretrained or not weights.get("path"):
         return Network(model)
-    found = _read(weights, info, engine)
+    found = _read(weights, info, engine, to_plain(cfg.trust))
     if embeds_tokens(model, info, found.state):
         check_vocabulary(located(weights["path"]), info, key=f"{_ASKED}path")
     wanted = options["head"] if options else {}
@@ -112,26 +112,43 @@ def build_base(cfg: DictConfig, info: DataInfo, engine: Engine, *, pretrained: b
     return Network(model, report)
 
 
-def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine) -> Weights:
+def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:
     """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
     path, mapping = located(weights["path"]), weights["mapping"] or None
-    if not (path / "config.yaml").is_file() or not injects(finetune_options(load_run(path).cfg)):
+    if not (path / "config.yaml").is_file() or not _injected(path):
         return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
-    state = merged_state(trained_network(path, info, engine))
+    state = merged_state(trained_network(path, info, engine, trust=trust))
     if mapping:
         state = {new: state[old] for old, new in renamed(list(state), mapping, key=f"{_ASKED}mapping").items()}
     return Weights(state, path, "run of lightkit", "merged")
 
 
-def trained_network(run: Path, info: DataInfo, engine: Engine, *, key: str = "finetune.weights.path") -> nn.Module:
+def _injected(run: Path) -> bool:
+    """Whether a run put anything into its network, as its file says: plain weights need nothing of the run built."""
+    try:
+        return injects(_merged(asdict(FinetuneConfig()), saved_group(run, "finetune")))
+    except (AttributeError, TypeError):
+        return True  # not written by lightkit: reading the whole file tells what is wrong
+
+
+def trained_network(
+    run: Path, info: DataInfo, engine: Engine, *, trust: Sequence[str] = (), key: str = "finetune.weights.path"
+) -> nn.Module:
     """The network of a run with its best weights, for inputs like these and with as many outputs as it has learnt.
+
+    Args:
+        run: Folder of the run.
+        info: Facts about the data.
+        engine: Gives the building its random numbers.
+        trust: What may be built for it beside the usual, where this project did not write it.
+        key: The key that names it, for the messages.
 
     Raises:
         UserError: It is not the folder of a run, has no weights, or is for inputs of another kind.
     """
     if not (run / "config.yaml").is_file():
         raise UserError("not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them")
-    cfg, weights = load_run(run).cfg, read_weights(run)
+    cfg, weights = load_run(run, trust=trust).cfg, read_weights(run)
     check_vocabulary(run, info, key=key)
     model = build_network(cfg, info, engine, pretrained=False).model
     learnt = _with_outputs_of(weights.state, model, info)

@@ -45,7 +45,8 @@ options:
   --greedy          average only what helps: from the best run on, each that does not make the average worse on the
                     validation split of the first
   --key KEY         where in the file the weights are, such as model or ema.weights (default: the usual places)
-  --trust           open a pickle of Python objects, which runs the code in it: only for files whose origin you know
+  --trust           open a pickle of Python objects, which runs the code in it, and build what a run or adapter from
+                    elsewhere names of your project: only for files whose origin you know
   --overwrite       replace OUT where it exists
   --tensors         name every tensor
   --all             compare the whole state of two lightkit checkpoints, not only the weights

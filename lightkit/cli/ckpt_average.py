@@ -27,9 +27,9 @@ def average(args: list[str]) -> int:
     sources = [_source(text, options) for text in options.files]
     members, runs = [member for member, _ in sources], [run for _, run in sources]
     if options.greedy:
-        members = _greedy(members, runs)
+        members = _greedy(members, runs, trust=options.trust)
     soup = mean(members, _numbers(options.weights))
-    write(kind, soup.state, out, _model_of(runs[0], soup.state) if kind == "model" else None)
+    write(kind, soup.state, out, _model_of(runs[0], soup.state, trust=options.trust) if kind == "model" else None)
     _tell(soup, out)
     run = next((run for run in runs if run), None)
     if run and kind != "model":
@@ -84,10 +84,10 @@ def _source(text: str, options: Any) -> tuple[Member, Path | None]:
     if run is None:
         what = "it holds the matrices of LoRA, and the mean of matrices is not the mean of what they do"
         raise UserError(what, key=text, fix="`lightkit ckpt merge` its run, and average the merged weights")
-    return Member(text, plain_model(cfg_of(run), weights).state_dict()), run
+    return Member(text, plain_model(cfg_of(run, trust=options.trust), weights).state_dict()), run
 
 
-def _model_of(run: Path | None, state: Any) -> Any:
+def _model_of(run: Path | None, state: Any, *, trust: bool) -> Any:
     """The plain model of a run with another state."""
     from lightkit.checkpoint.fitting import fit
     from lightkit.checkpoint.weights import read_weights
@@ -95,12 +95,12 @@ def _model_of(run: Path | None, state: Any) -> Any:
 
     if run is None:
         raise UserError("a whole model needs a run as the first of the models", key="--to", received="model")
-    model = plain_model(cfg_of(run), read_weights(run))
+    model = plain_model(cfg_of(run, trust=trust), read_weights(run))
     fit(model, state, source="the average")
     return model
 
 
-def _greedy(members: Sequence[Member], runs: Sequence[Path | None]) -> list[Member]:
+def _greedy(members: Sequence[Member], runs: Sequence[Path | None], *, trust: bool) -> list[Member]:
     """Choose among the members by the validation split of the first run, and say what came of each."""
     strangers = [member.label for member, run in zip(members, runs) if run is None]
     if strangers:
@@ -109,13 +109,13 @@ def _greedy(members: Sequence[Member], runs: Sequence[Path | None]) -> list[Memb
     from lightkit.runner.models import measuring
 
     first: Any = runs[0]
-    cfg = cfg_of(first, "auto")
+    cfg = cfg_of(first, "auto", trust=trust)
     with measuring(cfg, first) as measure:
         chosen, tastings = greedy(members, measure, mode=cfg.metrics.mode)
     heads = ["model", cfg.metrics.monitor, "average with it", ""]
     say(table(heads, [_row(tasting) for tasting in tastings], right=[1, 2]) + "\n")
     for member, run in zip(members, runs):
-        if not _same_data(cfg, cfg_of(run)):  # type: ignore[arg-type]
+        if not _same_data(cfg, cfg_of(run, trust=trust)):  # type: ignore[arg-type]
             say(f"note: {member.label} had other data or another split: it may have learnt from rows of this one\n")
     return chosen
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Everything of `lightkit.checkpoint` and `lightkit.config` is imported inside the functions: it takes its time.
 
+_FIX = "--trust if you know who made it"
 _SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
 
 
@@ -57,11 +58,17 @@ def run_of(weights: Weights) -> Path | None:
     return run if weights.kind == "lightkit checkpoint" and (run / CONFIG_FILE).is_file() else None
 
 
-def cfg_of(run: Path, device: str = "cpu") -> Any:
-    """The configuration of a run, on another device."""
+def cfg_of(run: Path, device: str = "cpu", *, trust: bool = False) -> Any:
+    """The configuration of a run, on another device.
+
+    Args:
+        run: Folder of the run.
+        device: Name of the device.
+        trust: The user answers for the run, which may be from elsewhere.
+    """
     from lightkit.cli.reading import read_run
 
-    return read_run(run, [f"device.name={device}"]).cfg
+    return read_run(run, [f"device.name={device}"], known=trust, fix=_FIX).cfg
 
 
 def cfg_of_adapter(path: Path, found: Delta, base: str | None = None, *, trust: bool = False) -> Any:
@@ -71,7 +78,8 @@ def cfg_of_adapter(path: Path, found: Delta, base: str | None = None, *, trust: 
         path: The adapter file.
         found: What is in it.
         base: Its base weights; None looks where they were.
-        trust: The base may be a pickle that runs code; what the adapter file says of that counts for nothing.
+        trust: The user answers for the files: the base may be a pickle that runs code, and parts of the project may be
+            built for an adapter file from elsewhere. What the file says of that counts for nothing.
 
     Raises:
         UserError: There is no usable configuration in it, or the base is not where it was.
@@ -79,7 +87,9 @@ def cfg_of_adapter(path: Path, found: Delta, base: str | None = None, *, trust: 
     import yaml
 
     from lightkit.config import load_run
+    from lightkit.config.marks import is_marked
 
+    known = trust or is_marked(path.resolve().parent, found.config)
     try:
         tree = yaml.safe_load(found.config)
         weights = tree.setdefault("finetune", {}).setdefault("weights", {})
@@ -89,7 +99,7 @@ def cfg_of_adapter(path: Path, found: Delta, base: str | None = None, *, trust: 
     tree["device"] = {**(tree.get("device") or {}), "name": "cpu"}
     with TemporaryDirectory(prefix="lightkit-") as folder:
         (Path(folder) / CONFIG_FILE).write_text(yaml.safe_dump(tree), encoding="utf-8")
-        return load_run(Path(folder)).cfg
+        return load_run(Path(folder), known=known, fix=f"--trust if you know who made {path}").cfg
 
 
 def _base(before: str | None, chosen: str | None) -> str | None:

@@ -40,7 +40,7 @@ def convert(args: list[str]) -> int:
     elif kind == "model":
         from lightkit.runner.models import tuned_model
 
-        export.write_model(tuned_model(cfg_of(_run(weights)), weights), out)
+        export.write_model(tuned_model(cfg_of(_run(weights), trust=options.trust), weights), out)
     else:
         write(kind, weights.state, out)
     what = "whole checkpoint" if kind == "state" else f"{len(weights.state)} tensors"
@@ -72,7 +72,7 @@ def merge(args: list[str]) -> int:
     else:
         if options.base:
             raise UserError("only an adapter file needs its base", key="--base", received=options.base)
-        model, source = plain_model(cfg_of(_run(weights)), weights), weights.source
+        model, source = plain_model(cfg_of(_run(weights), trust=options.trust), weights), weights.source
     state = model.state_dict()
     write(kind, state, out, model)
     say(f"{len(state)} tensors of {source}, merged, written to {out}")

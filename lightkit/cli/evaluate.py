@@ -120,11 +120,11 @@ def _parser(command: str) -> Parser:
 
 def _runner(options: Any) -> tuple[Runner, Path]:
     _check_checkpoint(options.checkpoint)
-    from lightkit.cli.reading import read_run
+    from lightkit.cli.reading import read_run, unchanged
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
-    if options.overrides and composed.cfg.data.split != read_run(folder).cfg.data.split:
+    if options.overrides and composed.cfg.data.split != unchanged(folder, options.overrides).cfg.data.split:
         complain("warning: data.split is not that of the run: what it has learnt from may be among these samples")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():

@@ -90,7 +90,13 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
 def _absolute(text: str, key: str) -> Path:
     if not text.strip():  # which would be the working directory: a shell variable that is not set
         raise UserError("a folder is missing", key=key, received=text, fix=f"{key}=FOLDER, or leave it out")
-    return Path(text).absolute()
+    from lightkit.config.project import project_root
+
+    folder, root = Path(text).absolute(), project_root()
+    if root is not None and root.is_relative_to(folder.resolve()):
+        what = "the folder of a run cannot be that of the project, nor be around it"
+        raise UserError(what, key=key, received=text, fix=f"{key}=FOLDER inside the project, or elsewhere")
+    return folder
 
 
 def _resolved(whole: Any, kind: str, text: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lightkit.common.signals import held
+from lightkit.common.starting import lightkit_command
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -59,7 +60,7 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
         from lightkit.config import to_yaml
 
         job = {"cfg": to_yaml(cfg), "folder": str(folder), "overrides": list(overrides), "resume": resume}
-        command = [sys.executable, "-m", "lightkit", "train", "--rank"]
+        command = lightkit_command("train", "--rank")
         return Launcher(command, cfg.device.nproc, json.dumps(job)).run(log=folder / _LOG)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.folders import ENVIRONMENT_FILE
 from lightkit.common.errors import UserError, UserErrors
@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from lightkit.config import Composed
 
 
-def read_run(folder: Path, overrides: Sequence[str] = ()) -> Composed:
+def read_run(folder: Path, overrides: Sequence[str] = (), **options: Any) -> Composed:
     """`load_run`, which says where to go when the modules of the run's own project are not at hand.
 
     They are not looked up there by themselves: that folder is named by a file that anybody may have written.
+
+    Args:
+        folder: Folder of the run.
+        overrides: Values to change.
+        **options: Others of `load_run`.
 
     Raises:
         UserErrors: Everything that is wrong with the configuration.
@@ -25,12 +30,25 @@ def read_run(folder: Path, overrides: Sequence[str] = ()) -> Composed:
     from lightkit.config import load_run
 
     try:
-        return load_run(folder, overrides)
+        return load_run(folder, overrides, **options)
     except UserErrors as found:
         home = _home(folder)
         if home is None:
             raise
         raise UserErrors([_pointing(error, home) for error in found.errors]) from found
+
+
+def unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
+    """The configuration of a run as it was, without any of these overrides but those that let it be read.
+
+    Raises:
+        UserErrors: Everything that is wrong with the configuration.
+    """
+    from lightkit.config.grants import granting_keys
+    from lightkit.config.origins import dotted
+
+    keys = {dotted(key) for key in granting_keys()}
+    return read_run(folder, [text for text in overrides if text.lstrip("+").partition("=")[0] in keys])
 
 
 def _home(folder: Path) -> Path | None:

@@ -17,6 +17,7 @@ from lightkit.cli.runs import describe
 from lightkit.cli.terminal import complain, fitting, number, say, table, width
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.signals import numbers
+from lightkit.common.starting import lightkit_command
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -162,7 +163,7 @@ def _run_all(planned: Sweep) -> dict[Path, int]:
     for folder, overrides in planned.jobs.items():
         say(f"[{len(codes) + 1}/{len(planned.jobs)}] {folder.name}")
         sys.stdout.flush()
-        command = [sys.executable, "-m", "lightkit", "train", *overrides, *planned.options, "--folder", str(folder)]
+        command = lightkit_command("train", *overrides, *planned.options, "--folder", str(folder))
         codes[folder] = _wait(subprocess.Popen(command))
         if codes[folder] in STOPPED:
             break

@@ -115,7 +115,7 @@ def resume(args: list[str]) -> int:
     parser.add_argument("run")
     parser.add_argument("overrides", nargs="*")
     options = parser.read(args)
-    from lightkit.cli.reading import read_run
+    from lightkit.cli.reading import read_run, unchanged
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
@@ -123,7 +123,9 @@ def resume(args: list[str]) -> int:
     if leave != composed.cfg.resume.override:
         quoted = ",".join(f"'{pattern}'" for pattern in leave)
         composed = read_run(folder, [*options.overrides, f"resume.override=[{quoted}]"])
-    if status(folder) == "finished" and (not options.overrides or composed.cfg == read_run(folder).cfg):
+    if status(folder) == "finished" and (
+        not options.overrides or composed.cfg == unchanged(folder, options.overrides).cfg
+    ):
         return _finished(folder)
     return start(composed.cfg, folder, overrides=options.overrides, resume=True)
 

@@ -6,7 +6,7 @@ import ast
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import lightkit.config.modules as modules
@@ -158,9 +158,6 @@ def _facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, A
 def _fix(refusal: Refusal, target: str, places: tuple[str, ...], trust: Trust) -> str | None:
     if not refusal.entry:
         return refusal.fix
-    if trust.offered and judge(target, replace(trust, entries=trust.entries + trust.offered)) is None:
-        entries = ", ".join(dict.fromkeys(trust.entries + trust.offered))
-        return f"trust=[{entries}] if you know who made this run; what its own config.yaml trusts counts for nothing"
     listed = ", ".join([*trust.entries, refusal.entry])
     last = target.rpartition(".")[2]
     close = next((place for place in places if _exists(f"{place}.{last}")), None)

@@ -34,7 +34,7 @@ def check(cfg: DictConfig, sources: Sources | None = None, trust: Trust | None =
     Args:
         cfg: The configuration without Hydra's node.
         sources: Where its values come from, for the messages.
-        trust: Which `trust` does not count, and what is not the project; for configurations from elsewhere.
+        trust: What it may build beside what its own `trust` names; None takes the project.
 
     Raises:
         UserErrors: Everything that is wrong, in one report.
@@ -57,14 +57,15 @@ def problems(
     Args:
         cfg: The configuration without Hydra's node.
         sources: Where its values come from.
-        trust: Which `trust` does not count, and what is not the project.
+        trust: What it may build beside what its own `trust` names; None takes the project.
         hooks: `hydra.callbacks`.
         starting: It is for a run that has not begun, which needs the files that it names.
     """
     report = Report(sources or Sources())
     tree = plain_tree(cfg, report)
     entries = entries_in(tree.get("trust"), report) if isinstance(tree, dict) else ()
-    report.trust = replace(trust or Trust(), entries=entries, roots=project_folders())
+    trust = trust or Trust(roots=project_folders())
+    report.trust = replace(trust, entries=(*trust.entries, *entries))
     for part in (tree, {"hydra": {"callbacks": hooks}}):
         check_targets(part, report)
         check_reach(part, report)
@@ -235,7 +236,7 @@ def _fill(node: Any, kind: Any) -> None:
     fields = schema_fields(typing.cast(type, kind))
     for field in dataclasses.fields(kind):
         if field.name not in node and not _required(field):
-            node[field.name] = _default(field)
+            node[field.name] = schema_default(field)
         inner = node._get_node(field.name)
         if inner is not None and not inner._is_interpolation():
             _fill_inner(inner, fields[field.name])
@@ -248,6 +249,7 @@ def _fill_inner(node: Any, kind: Any) -> None:
     _fill(node, kind)
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def schema_default(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field of the schema, as plain values."""
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

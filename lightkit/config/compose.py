@@ -17,7 +17,7 @@ from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config, typed_list
 from lightkit.config.left_over import drop_left_over
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
@@ -65,12 +65,17 @@ def compose(
     Raises:
         UserErrors: Everything that is wrong, in one report.
     """
-    loader = make_loader(config_dir=config_dir, project=project)
+    loader = make_loader(overrides, config_dir=config_dir, project=project)
     return compose_with(loader, overrides, config_name=config_name)
 
 
-def make_loader(*, config_dir: str | None = None, project: Path | None = None) -> Loader:
+def make_loader(overrides: Sequence[str] = (), *, config_dir: str | None = None, project: Path | None = None) -> Loader:
     """The loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
+
+    Args:
+        overrides: What was typed, in which `trust` may name plugins of the project for Hydra.
+        config_dir: One more folder of options, searched first.
+        project: The user's project; found from the environment and the working directory when left out.
 
     Raises:
         UserError: `config_dir` or the project's folder does not exist.
@@ -81,7 +86,8 @@ def make_loader(*, config_dir: str | None = None, project: Path | None = None) -
     own = root / "conf" if root else None
     experiments = [root / "experiments" if root else None, shipped_experiments()]
     adding = own if own is not None and adds(own, [shipped_conf()]) else None
-    return Loader(_existing([extra, own, shipped_conf()]), _existing(experiments), adding)
+    named = typed_list(overrides, "trust")
+    return Loader(_existing([extra, own, shipped_conf()]), _existing(experiments), adding, named)
 
 
 def _existing(folders: Sequence[Path | None]) -> list[Path]:

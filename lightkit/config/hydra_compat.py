@@ -16,7 +16,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
@@ -25,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import lightkit.config.project_defaults as project_defaults
 from lightkit.config.experiments import SCHEME, ExperimentSource
+from lightkit.config.plugins import load_plugins
 from lightkit.config.project_defaults import ProjectSource
 
 APP = "lightkit"
@@ -32,11 +32,26 @@ COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, R
 """What composing may raise; a YAML syntax error is added by the caller."""
 
 
-def prepare() -> None:
-    """Fix the behaviour level and make Hydra know our configuration sources; may be called again."""
+def prepare(named: Sequence[str] = ()) -> None:
+    """Fix the behaviour level and make Hydra know its plugins and our configuration sources; may be called again.
+
+    Args:
+        named: Entries of `trust` that the user typed, which may name plugins of the project.
+    """
     hydra.version.setbase("1.3")
-    Plugins.instance().register(ExperimentSource)
-    Plugins.instance().register(ProjectSource)
+    plugins = load_plugins(named)
+    plugins.register(ExperimentSource)
+    plugins.register(ProjectSource)
+
+
+def typed_list(overrides: Sequence[str], key: str) -> list[str]:
+    """The texts in a list that was typed for a key; none where nothing was, or what can't be read."""
+    texts = [text for text in overrides if text.lstrip("+").partition("=")[0] == key]
+    try:
+        values = [OverridesParser.create().parse_override(text).value() for text in texts[-1:]]
+    except HydraException:  # whatever is wrong is told when all of them are read
+        return []
+    return [str(item) for value in values if isinstance(value, list) for item in value]
 
 
 class _Recording(CachingConfigRepository):
@@ -59,14 +74,21 @@ class Loader(ConfigLoaderImpl):
         folders: Folders of options; the first that has a file wins.
         experiments: Folders of experiments, in the same order.
         adding: The one of the folders whose `config.yaml` adds to the next one, where there is one.
+        named: Entries of `trust` that the user typed.
     """
 
     defaults: list[ResultDefault]
     repo: _Recording | None
     base: DictConfig | None
 
-    def __init__(self, folders: Iterable[Path], experiments: Iterable[Path], adding: Path | None = None) -> None:
-        prepare()
+    def __init__(
+        self,
+        folders: Iterable[Path],
+        experiments: Iterable[Path],
+        adding: Path | None = None,
+        named: Sequence[str] = (),
+    ) -> None:
+        prepare(named)
         path = ConfigSearchPathImpl()
         path.append("hydra", "pkg://hydra.conf")
         for position, folder in enumerate(folders):

@@ -20,6 +20,7 @@ from lightkit.config.check import complete
 from lightkit.config.compose import Composed, compose_with, make_loader
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader
 from lightkit.config.overrides import Rewritten, rewrite
+from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
 
 _SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -41,7 +42,7 @@ def compose_jobs(
     Raises:
         UserErrors: Everything that is wrong with any of them, in one report.
     """
-    loader = make_loader(config_dir=config_dir, project=project)
+    loader = make_loader(overrides, config_dir=config_dir, project=project)
     return _jobs(loader, overrides, config_name)[0]
 
 
@@ -106,10 +107,22 @@ def run_hydra(
     Raises:
         UserErrors: Any job is wrong; none was started.
     """
-    loader = make_loader(config_dir=config_dir)
-    _, checked = _jobs(loader, overrides, config_name)
+    loader = make_loader(overrides, config_dir=config_dir)
+    composed, checked = _jobs(loader, overrides, config_name)
+    _need_named(composed[0])
     settings = [text for text in _settings(sweep_dir) if text.partition("=")[0] not in _keys(overrides)]
     return hydra_compat.run_multirun(loader, config_name, [*settings, *checked.texts], lambda cfg: task(complete(cfg)))
+
+
+def _need_named(job: Composed) -> None:
+    """Refuse a sweeper or launcher of the project that was chosen and not named: Hydra would not find it."""
+    node = job.hydra_cfg.hydra if job.hydra_cfg is not None else {}
+    for kind in ("sweeper", "launcher"):
+        target = str((node.get(kind) or {}).get("_target_"))
+        if is_unnamed(target):
+            what, module = "a plugin of the project runs only when you name it", target.rpartition(".")[0]
+            named = ", ".join([*job.cfg.trust, module])
+            raise UserError(what, key=f"hydra/{kind}", received=target, fix=f"trust=[{named}] on the command line")
 
 
 def _settings(sweep_dir: Path | None) -> list[str]:
@@ -135,7 +148,8 @@ def hydra_command(args: Sequence[str]) -> None:
     """
     parser = hydra_compat.native_parser()
     options, _ = parser.parse_known_args(list(args))
-    loader, name = make_loader(config_dir=options.config_dir), options.config_name or "config"
+    loader = make_loader(options.overrides, config_dir=options.config_dir)
+    name = options.config_name or "config"
     try:
         with _logging_restored():
             _show(loader, name, parser, options)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,8 @@ from types import ModuleType
 import lightkit.config.signatures as signatures
 from lightkit.common.errors import UserError
 
+RUN_FILE = "config.yaml"
+"""What tells that a folder is that of a run, and holds the run's configuration."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ROOTS: dict[Path, None] = {}  # what `make_importable` put on `sys.path`, which is as global as this
 
@@ -34,14 +38,20 @@ def _shipped(name: str) -> Path:
 def project_root() -> Path | None:
     """The user's project: `LIGHTKIT_PROJECT`, or the nearest folder upwards that has `conf/` or `experiments/`.
 
+    The folder of a run is none, nor is a folder below one: anybody may have written what is in it.
+
     Raises:
-        UserError: `LIGHTKIT_PROJECT` names no folder.
+        UserError: `LIGHTKIT_PROJECT` names no folder, or that of a run.
     """
     named = os.environ.get("LIGHTKIT_PROJECT")
     if named:
-        if not Path(named).is_dir():
+        place = Path(named).resolve()
+        if not place.is_dir():
             raise UserError("the environment variable LIGHTKIT_PROJECT names no folder", received=named)
-        return Path(named).resolve()
+        if any(map(is_run, (place, *place.parents))):
+            what = "the environment variable LIGHTKIT_PROJECT names a folder of a run, which is no project"
+            raise UserError(what, received=named)
+        return place
     return project_of(Path.cwd())
 
 
@@ -56,12 +66,35 @@ def located(path: str) -> Path:
 
 
 def project_of(place: Path) -> Path | None:
-    """The nearest folder from `place` upwards that has `conf/` or `experiments/`."""
-    here = place.resolve()
+    """The nearest folder from `place` upwards that has `conf/` or `experiments/`, and is neither a run nor in one."""
+    here, found = place.resolve(), None
     for folder in (here, *here.parents):
-        if (folder / "conf").is_dir() or (folder / "experiments").is_dir():
-            return folder
-    return None
+        if is_run(folder):
+            found = None
+        elif found is None and ((folder / "conf").is_dir() or (folder / "experiments").is_dir()):
+            found = folder
+    return found
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run: its `config.yaml` is a whole configuration, not one to compose others from."""
+    path = folder / RUN_FILE
+    try:
+        facts = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(facts.st_mode) and _holds_run(path, facts.st_mtime_ns, facts.st_size)
+
+
+@cache
+def _holds_run(path: Path, _mtime: int, _size: int) -> bool:
+    from omegaconf import OmegaConf  # only where there is such a file
+
+    try:
+        cfg = OmegaConf.load(path)
+    except Exception:  # whatever is wrong with it, nobody can read a run from it
+        return False
+    return OmegaConf.is_dict(cfg) and {"data", "model"} <= cfg.keys() and "defaults" not in cfg
 
 
 def make_importable(project: Path | None) -> None:

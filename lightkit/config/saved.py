@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Sequence
@@ -16,27 +17,30 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
 from lightkit.config.compose import Composed, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
+from lightkit.config.grants import changed_around, withdraw
 from lightkit.config.hydra_compat import Loader, apply_override
+from lightkit.config.marks import is_marked, mark
 from lightkit.config.older import MARK, as_meant
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import command_line, rewrite, undeletable
-from lightkit.config.project import make_importable, project_root
-from lightkit.config.trust import Trust
+from lightkit.config.project import RUN_FILE, make_importable, project_root
+from lightkit.config.received import BY_OVERRIDE, known_trust, unnamed
 
-FILE = "config.yaml"
+FILE = RUN_FILE
 _REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
 _SECRET = re.compile(r"\$\{\s*(oc\.)?env\s*:")
 _HEAD = "# The whole configuration of this run. Values from the environment are still read from there.\n"
 
 
 def save(cfg: DictConfig, folder: Path) -> Path:
-    """Write `folder/config.yaml`, from which the run can be repeated.
+    """Write `folder/config.yaml`, from which the run can be repeated, with a mark that this project wrote it.
 
     Everything is resolved but what comes from environment variables (`${oc.env:TOKEN}`): such text may be a secret.
     """
-    path, text = folder / FILE, _HEAD + to_yaml(cfg)
+    path, text = folder / FILE, to_yaml(cfg)
+    mark(folder, text)  # before: a run that is killed in between is still known, by the older mark
     temporary = path.with_name(f".{FILE}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_text(_HEAD + text, encoding="utf-8")
     temporary.replace(path)
     return path
 
@@ -98,65 +102,101 @@ def _holder(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig
     return None if node is None or isinstance(node, (DictConfig, ListConfig)) else (container, node._value())
 
 
-def load_run(run: Path, overrides: Sequence[str] = ()) -> Composed:
+def load_run(
+    run: Path,
+    overrides: Sequence[str] = (),
+    *,
+    trust: Sequence[str] = (),
+    known: bool = False,
+    fix: str = BY_OVERRIDE,
+) -> Composed:
     """The configuration a run was started with, changed by value overrides and checked again.
 
-    A run folder may come from anybody, so what its file trusts counts for nothing: a `_target_` beyond the usual ones
-    must be trusted by `conf/config.yaml` of the user's project or by an override, `trust=[package]`.
+    A run that this project wrote is taken as it stands. Any other may come from anybody: what its file grants counts
+    for nothing, and a `_target_` beyond those of lightkit and its packages must be named by the user, by an override
+    `trust=[package]` or the argument `trust`; this goes for modules of the project, and for what `conf/` trusts, too.
 
     Args:
         run: Folder of the run.
         overrides: `trainer.epochs=50`, `~metrics.val.f1`. The options of groups can't be changed any more.
+        trust: What the user has named otherwise, in a configuration that leads to this run.
+        known: The user answers for the run, as if this project had written it.
+        fix: How the user names what is to be trusted, for the message.
 
     Raises:
         UserErrors: Everything that is wrong, in one report.
         UserError: There is no readable configuration in the folder.
     """
-    path = Path(run) / FILE
+    path, folder = Path(run) / FILE, Path(run).resolve()
     make_importable(project_root())
-    cfg, loader, errors = _read_kept(path), make_loader(), list[UserError]()
-    trust = Trust(offered=_strings(cfg), outside=(path.parent.resolve(),))
-    cfg["trust"] = project_trust(path.parent.resolve())
+    text, loader, errors = _text(path), make_loader(), list[UserError]()
+    known, tree = known or is_marked(folder, text), _kept(path, text)
+    offered, in_project = _strings(tree), project_trust()
+    withdraw(tree, changed_around(overrides) if known else None)
+    tree["trust"] = [*dict.fromkeys([*(_strings(tree) + in_project if known else ()), *trust])]
+    cfg = OmegaConf.create(tree)
     values = [text for text in overrides if _apply(cfg, loader, text, errors)]
     sources = Sources([(path, "")], [(text.lstrip("+").partition("=")[0], text) for text in values])
     if sources.on_command_line(("metrics", "monitor")) and not sources.on_command_line(("metrics", "mode")):
         forget_mode(cfg)
     fill_mode(cfg)
-    errors += problems(cfg, sources, trust)
+    wide = known_trust(folder, () if known else (*offered, *in_project))
+    errors += problems(cfg, sources, wide)
+    foreign = None if known else unnamed(cfg, folder, wide, fix=fix)
+    errors += [foreign] if foreign else []
     if errors:
         raise UserErrors(errors)
     return Composed(complete(cfg), list(overrides), {}, sources)
 
 
-def project_trust(run: Path) -> list[str]:
-    """What `conf/config.yaml` of the user's project trusts, which the folder of a run can't be."""
+def saved_group(run: Path, group: str) -> Any:
+    """What the file of a run says about a group, as plain values that nobody has checked.
+
+    Raises:
+        UserError: There is no readable configuration in the folder.
+    """
+    path = Path(run) / FILE
+    return _parsed(path, _text(path)).get(group)
+
+
+def project_trust() -> tuple[str, ...]:
+    """What `conf/config.yaml` of the user's project trusts."""
     root = project_root()
-    path = root / "conf" / "config.yaml" if root is not None and not root.is_relative_to(run) else None
-    return list(_strings(_read(path))) if path is not None and path.is_file() else []
+    path = root / "conf" / "config.yaml" if root is not None else None
+    return _strings(_parsed(path, _text(path))) if path is not None and path.is_file() else ()
 
 
-def _strings(cfg: DictConfig) -> tuple[str, ...]:
+def _strings(tree: Any) -> tuple[str, ...]:
     """`trust` as it is written, without resolving anything."""
-    entries = OmegaConf.to_container(cfg).get("trust")  # type: ignore[union-attr]
+    entries = tree.get("trust")
     return tuple(item for item in entries if isinstance(item, str)) if isinstance(entries, list) else ()
 
 
-def _read_kept(path: Path) -> DictConfig:
-    """The file of a run. One without the head that `save` writes was made by hand, and means what it says."""
-    cfg, text = _read(path), path.read_text(encoding="utf-8")
-    return OmegaConf.create(from_yaml(text)) if text.startswith(_HEAD) else cfg
-
-
-def _read(path: Path) -> DictConfig:
+def _text(path: Path) -> str:
     if not path.is_file():
         raise UserError("not the folder of a run: it has no config.yaml", key=shown(path.parent), fix="lightkit runs")
     try:
-        cfg = OmegaConf.load(path)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"can't be read: {error}", key=shown(path)) from error
+
+
+def _kept(path: Path, text: str) -> dict[str, Any]:
+    """The content of a run's file. One without the head that `save` writes was made by hand, and means what it says."""
+    tree = _parsed(path, text)
+    return as_meant(text, tree) if text.startswith(_HEAD) else tree
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    """The configuration in a file as plain values, with interpolations as they are written."""
+    try:
+        cfg = OmegaConf.load(io.StringIO(text))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise UserError(f"can't be read: {error}", key=shown(path)) from error
     if not isinstance(cfg, DictConfig):
         raise UserError("holds no configuration", key=shown(path))
-    return cfg
+    tree: Any = OmegaConf.to_container(cfg)
+    return tree
 
 
 def _apply(cfg: DictConfig, loader: Loader, text: str, errors: list[UserError]) -> bool:

@@ -73,7 +73,7 @@ def _resolved(parent: DictConfig | ListConfig, name: Any, report: _Collects, key
         )
         return UNKNOWN
     if isinstance(value, (DictConfig, ListConfig)):
-        return plain_tree(value, _Silent(), key)
+        return plain_tree(value, Silent(), key)
     return value
 
 
@@ -95,7 +95,7 @@ def _all_keys(node: Any, prefix: str) -> list[str]:
     return found
 
 
-class _Silent:
+class Silent:
     """Drops reports: what an interpolation leads to is reported where it stands itself."""
 
     def add(self, key: Key, what: str, **facts: Any) -> None:

@@ -79,6 +79,7 @@ PACKAGES = ("lightkit", "torch.nn", "torch.optim", "torch.utils.data", "torchmet
 """The same for any other place."""
 
 _NO_SOURCES = ("outputs", "multirun")
+_LIGHTKIT = Path(__file__).resolve().parents[1]
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -89,13 +90,12 @@ class Trust:
     Args:
         entries: What `trust` adds: packages, modules, or single classes and functions.
         roots: Folders of the user's project and of the shipped experiments.
-        offered: Entries in the file of a run, which count for nothing: anybody may have written it.
-        outside: Folders inside a project that are not part of it, such as that of the run that is read.
+        outside: Folders in which nothing may be built, though they are in a project or are one: that of the run that is
+            read, and the project itself where it did not write the run.
     """
 
     entries: tuple[str, ...] = ()
     roots: tuple[Path, ...] = ()
-    offered: tuple[str, ...] = ()
     outside: tuple[Path, ...] = ()
 
     def names(self, target: str) -> bool:
@@ -118,7 +118,7 @@ class Trust:
         full = f"{module.name}.{name}" if name else module.name
         if self.covers(full) or full in FUNCTIONS:
             return True
-        if is_listed(module.name):
+        if is_listed(module.name) and not self._stands_in(module):
             beside = _below(module.name, SETTINGS[:1]) and not module.name.endswith(f".{SETTINGS[1]}")
             return _below(module.name, PLACES) and not beside and not any(full.startswith(one) for one in NOT_THESE)
         return self._in_project(module)
@@ -126,8 +126,13 @@ class Trust:
     def _in_project(self, module: Module) -> bool:
         if module.name.partition(".")[0] in sys.stdlib_module_names:
             return False
-        found = [module.file] if module.file is not None else [*module.folders]
-        return any(self._is_own(path) for path in found)
+        return any(self._is_own(path) for path in _files(module))
+
+    def _stands_in(self, module: Module) -> bool:
+        """Whether a module of a project bears the name of a listed package, which is not installed or comes later."""
+        places = (*self.roots, *self.outside)
+        found = [path for path in _files(module) if not path.is_relative_to(_LIGHTKIT)]
+        return any(_is_source(path, place) for path in found for place in places)
 
     def _is_own(self, path: Path) -> bool:
         full = path.resolve()
@@ -140,6 +145,10 @@ class Trust:
 def is_listed(name: str) -> bool:
     """Whether a module belongs to one of the packages of `PLACES`."""
     return name.partition(".")[0] in {place.partition(".")[0] for place in PLACES}
+
+
+def _files(module: Module) -> tuple[Path, ...]:
+    return (module.file,) if module.file is not None else module.folders
 
 
 def _below(name: str, places: Iterable[str]) -> bool:

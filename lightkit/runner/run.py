@@ -17,6 +17,8 @@ from lightkit.build import Components, build, build_console, build_logger, build
 from lightkit.build.origin import facts_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
+from lightkit.config.marks import is_marked
+from lightkit.config.received import check_received, without_grants
 from lightkit.device.costs.memory import release
 from lightkit.device.ranks import Ranks
 from lightkit.loggers import Logger, Loggers
@@ -220,7 +222,12 @@ class Runner:
         if found is None:
             fix = "start a new run: lightkit train --from RUN"
             raise UserError("there is no checkpoint to go on from", key=str(self.folder), fix=fix)
-        self.cfg, changes = settle(kept(self.cfg, found["config"]), found["config"], self.cfg.resume.override)
+        text = found["config"]
+        known = self._ranks.shared(lambda: not text or is_marked(self.folder, text))
+        text = text if known else without_grants(text)
+        self.cfg, changes = settle(kept(self.cfg, text), text, self.cfg.resume.override)
+        if not known:
+            check_received(self.cfg, self.folder)
         return found, changes
 
     def _record(self, parts: Components) -> list[str]:

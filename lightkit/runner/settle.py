@@ -10,13 +10,15 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern, named
 from lightkit.config import from_yaml, public
+from lightkit.config.grants import granting_keys
+from lightkit.config.origins import dotted
 
 FREE = (
     "name",
     "profile",
     "extra*",
     "resume*",
-    "trust*",
+    *(f"{dotted(key)}*" for key in granting_keys()),
     "device.*",
     "logger.*",
     "checkpoint.*",

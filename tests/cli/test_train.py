@@ -73,6 +73,15 @@ def test_a_run_from_another_goes_where_the_project_says(cli: Cli, runner: Any, p
     assert [folder.name for _, folder, _ in runner.asked] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("folder", [".", "..", "conf/.."])
+def test_a_run_is_not_written_over_the_project(cli: Cli, project: Path, folder: str) -> None:
+    (project / "conf").mkdir()
+    done = cli("train", f"hydra.run.dir={folder}")
+    assert done.code == 2
+    assert "cannot be that of the project" in done.err
+    assert not (project / "config.yaml").exists()
+
+
 def test_a_run_folder_that_refers_to_nothing(process: Cli) -> None:
     odd = process("train", "hydra.run.dir=mine/${no_such_key}")
     assert odd.code == 2

@@ -333,38 +333,42 @@ def run(toy: Path) -> Path:
     folder.mkdir(parents=True)
     texts = ["trust=[math]", "trainer.callbacks.a={_target_: math.sqrt, _args_: [4]}"]
     save(compose(texts).cfg, folder)
+    (folder / ".mark").unlink()
     return folder
 
 
-def test_a_run_cannot_trust_itself(run: Path) -> None:
+def test_a_run_from_elsewhere_cannot_trust_itself(run: Path) -> None:
     with pytest.raises(UserErrors) as caught:
         load_run(run)
     (error,) = caught.value.errors
-    assert error.key == "trainer.callbacks.a._target_"
-    assert error.origin is not None
-    assert "config.yaml:" in error.origin
-    fix = "trust=[math] if you know who made this run; what its own config.yaml trusts counts for nothing"
-    assert error.fix == fix
+    assert error.key == "outputs/theirs"
+    assert error.fix == "trust=[toy.Net, toy.Schedule, math.sqrt, toy.Data, toy.Noise] if you know who made it"
 
 
-def test_a_run_is_trusted_on_the_command_line_or_by_the_project(run: Path, write: Write) -> None:
-    assert load_run(run, ["trust=[math]"]).cfg.trust == ["math"]
-    assert load_run(run, ["~trainer.callbacks.a"]).cfg.trust == []
+def test_a_run_from_elsewhere_is_trusted_on_the_command_line_only(run: Path, write: Write) -> None:
+    assert load_run(run, ["trust=[math,toy]"]).cfg.trust == ["math", "toy"]
+    assert load_run(run, ["trust=[toy]", "~trainer.callbacks.a"]).cfg.trust == ["toy"]
     text = (run.parents[1] / "conf/config.yaml").read_text()
-    write("conf/config.yaml", f"{text}\ntrust: [math]\n")
-    cfg = load_run(run).cfg
+    write("conf/config.yaml", f"{text}\ntrust: [math, toy]\n")
+    with pytest.raises(UserErrors, match=r"trust=\[json, toy, math.sqrt\]"):
+        load_run(run, ["trust=[json,toy]"])
+
+
+def test_a_run_of_this_project_keeps_what_was_trusted(toy: Path) -> None:
+    folder = toy / "outputs/ours"
+    folder.mkdir(parents=True)
+    save(compose(["trust=[math]", "trainer.callbacks.a={_target_: math.sqrt, _args_: [4]}"]).cfg, folder)
+    cfg = load_run(folder).cfg
     assert cfg.trust == ["math"]
     assert instantiate(cfg.trainer.callbacks.a, key="trainer.callbacks.a") == 2.0
-    with pytest.raises(UserErrors, match=r"trust=\[json, math\]"):
-        load_run(run, ["trust=[json]"])
 
 
 @pytest.mark.parametrize("written", ["${extra.x}", "${nope}", "math", "3", "[3]", "{a: 1}", "null"])
 def test_any_trust_in_the_file_of_a_run_is_dropped(run: Path, written: str) -> None:
     path = run / "config.yaml"
     path.write_text(path.read_text().replace("trust:\n- math\n", f"trust: {written}\n"))
-    with pytest.raises(UserErrors, match="1 problem found"):
-        load_run(run)
+    with pytest.raises(UserErrors, match=r"math\.sqrt is not among what may be built(.|\n)*1 problem found"):
+        load_run(run, ["trust=[toy]"])
 
 
 def test_code_inside_the_folder_of_a_run_is_not_the_project(
@@ -380,8 +384,8 @@ def test_code_inside_the_folder_of_a_run_is_not_the_project(
     (run / "conf").mkdir()
     (run / "conf/config.yaml").write_text("trust: [math, evil]\n")
     monkeypatch.chdir(run)
-    with pytest.raises(UserErrors, match="math.sqrt is not among what may be built"):
-        load_run(run)
+    with pytest.raises(UserErrors, match=r"received: 'math\.sqrt'"):
+        load_run(run, ["trust=[toy]"])
 
 
 @pytest.mark.parametrize("folder", ["venv/lib/python3/site-packages/lib", ".hidden/lib", "outputs/lib", "multirun/lib"])
@@ -389,6 +393,16 @@ def test_installed_hidden_and_written_files_are_no_project(toy: Path, folder: st
     assert not trust().holds(Module("lib.nets", toy / folder / "nets.py"))
     assert trust().holds(Module("lib.nets", toy / "lib/nets.py"))
     assert not trust().holds(Module("code", toy / "code.py"))
+
+
+def test_a_folder_of_the_project_is_no_package_of_that_name(toy: Path) -> None:
+    inner = "timm/models/theirs.py"
+    from_elsewhere = Trust((), (), outside=(toy,))
+    assert not from_elsewhere.holds(Module("timm.models.theirs", toy / inner))
+    assert not from_elsewhere.passes(Module("timm.models", toy / "timm/models/__init__.py"))
+    assert trust().holds(Module("timm.models.theirs", toy / inner))  # as a module of the user's own
+    for folder in ("venv/lib/python3/site-packages", "../usr/lib"):
+        assert from_elsewhere.holds(Module("timm.models.theirs", (toy / folder / inner).resolve()))
 
 
 class Animal:

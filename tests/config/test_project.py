@@ -57,3 +57,20 @@ def test_an_extra_folder_must_exist(tmp_path: Path) -> None:
     assert places.find_config_dir(str(tmp_path)) == tmp_path
     with pytest.raises(UserError, match="--config-dir: no such folder"):
         places.find_config_dir(tmp_path / "nope")
+
+
+def test_the_folder_of_a_run_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, run = tmp_path / "project", tmp_path / "project" / "received" / "run"
+    for folder in (project, run, run / "below"):
+        (folder / "conf").mkdir(parents=True)
+    for place in (run, run / "below"):
+        assert places.project_of(place) == place
+    for text in ("a: [", "data: {}\n", "defaults: []\ndata: {}\nmodel: {}\n"):
+        (run / "config.yaml").write_text(text)
+        assert places.project_of(run) == run
+    (run / "config.yaml").write_text("data: {}\nmodel: {}\n")
+    for place in (run, run / "below"):
+        assert places.project_of(place) == project
+        monkeypatch.setenv("LIGHTKIT_PROJECT", str(place))
+        with pytest.raises(UserError, match="names a folder of a run"):
+            places.project_root()

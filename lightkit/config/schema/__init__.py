@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from lightkit.config.schema.base import SIZES, RuleConfig, Target
+from lightkit.config.schema.base import GRANTS, SIZES, RuleConfig, Target
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import (
     DataConfig,
@@ -41,6 +41,7 @@ from lightkit.config.schema.running import (
 )
 
 __all__ = [
+    "GRANTS",
     "SIZES",
     "CheckpointConfig",
     "Config",
@@ -110,9 +111,9 @@ class Config:
     profile: bool = False
     """Record some steps with PyTorch's profiler and tell where the time of the run goes; the results are the same. The
     files are in `profile/` of the run's folder, details in `logger.profile`."""
-    trust: list[str] = field(default_factory=list)
+    trust: list[str] = field(default_factory=list, metadata=GRANTS)
     """Packages, modules, classes or functions that a `_target_` may name beside those of lightkit, torch, torchmetrics,
-    torchvision, timm, peft and your own project. What the file of a run says here counts for nothing when it is
-    resumed."""
+    torchvision, timm, peft and your own project; on the command line also plugins of Hydra in your project. What the
+    file of a run from elsewhere says here counts for nothing."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Room for values of your own, to be used by interpolation (`${extra.width}`); not checked."""

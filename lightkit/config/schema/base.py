@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Optional, Union
 
+GRANTS: Mapping[str, bool] = MappingProxyType({"grants": True})
+"""Metadata of every field that grants trust: that lets code run which lightkit would refuse otherwise. In the file of a
+run that somebody else wrote such a field counts for nothing."""
 SIZES = (
     "input_shape",
     "num_classes",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from lightkit.config.schema.base import RuleConfig, Target
+from lightkit.config.schema.base import GRANTS, RuleConfig, Target
 
 
 @dataclass
@@ -34,8 +34,9 @@ class WeightsConfig:
     """The output layer in the file: `keep` takes it where it fits, and starts a new one where it does not or where the
     file is that of a run with other classes; `reset` starts a new one in any case; `refuse` does not train with one
     that does not fit."""
-    trust: bool = False
-    """Open a pickle of Python objects, which runs the code in it: only for files whose origin is known."""
+    trust: bool = field(default=False, metadata=GRANTS)
+    """Open a pickle of Python objects, which runs the code in it: only for files whose origin is known. What the file
+    of a run from elsewhere says here counts for nothing."""
 
 
 @dataclass

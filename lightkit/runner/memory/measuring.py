@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import lightkit
 from lightkit.common.errors import UserError
+from lightkit.common.starting import lightkit_command
 
 KEY = "device.batch_size"
 _ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -27,11 +29,11 @@ class Child:
 
     Args:
         job: What it has to know, in one line.
-        command: What to start.
+        command: Arguments of Python; none starts the process that measures.
     """
 
-    def __init__(self, job: str, command: tuple[str, ...] = ("-m", "lightkit", "train", "--measure")) -> None:
-        self._job, self._command = job, command
+    def __init__(self, job: str, command: Sequence[str] = ()) -> None:
+        self._job, self._command = job, command or lightkit_command("train", "--measure")[1:]
 
     def __enter__(self) -> Child:
         path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))

@@ -120,8 +120,7 @@ def work(job: Job, *, end: Callable[[], None] | None = None) -> dict[str, Any]:
     """
     folder, end_at = Path(job.folder), Moment(*job.end_at) if job.end_at else None
     if job.resume:
-        trust = compose(job.overrides, config_dir=job.config_dir, config_name=job.config_name).cfg.trust
-        cfg = load_run(folder, [f"trust=[{','.join(trust)}]"] if trust else []).cfg
+        cfg = load_run(folder).cfg
     else:
         settings = job.settings or settings_of(job)
         folder.parent.joinpath("settings.json").write_text(json.dumps(settings), encoding="utf-8")

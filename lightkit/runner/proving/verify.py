@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import lightkit
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.common.starting import lightkit_command
 from lightkit.runner.proving.traced import Job
 from lightkit.runner.proving.verdict import Compared, Difference, compare, first_difference, loose, read_trace
 from lightkit.trainer.trace import PHASES, Moment
@@ -146,7 +146,7 @@ def told(moment: Moment) -> str:
 
 def _finished(job: Job, file: Path, *, want: int = 0) -> None:
     """Have a process do a job and see that it ends as it should."""
-    command = [sys.executable, "-m", "lightkit", "verify-resume", "--worker", str(job.write(file))]
+    command = lightkit_command("verify-resume", "--worker", str(job.write(file)))
     log = file.with_suffix(".log")
     with log.open("wb") as output:
         code = _wait(command, output)

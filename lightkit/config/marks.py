@@ -1,0 +1,151 @@
+"""The mark of a run that this project wrote: a signature of its configuration that nobody else can make.
+
+The key is `lightkit/key` in the user's state folder (`$XDG_STATE_HOME`, `~/.local/state`), so it comes along in no
+archive, nor can a mark be made without it. Where that folder cannot be written, such as in a read-only home, the key is
+`outputs/.key` of the project together with the number and the time that the file system gave this very file: a file
+that was unpacked there has others. A mark also names the project, for whose modules alone it speaks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from lightkit.config.project import project_of, project_root
+
+FILE = ".mark"
+_KEY_BYTES = 32
+_MOST_MARKS, _MOST_BYTES = 100, 1 << 16
+_PATIENCE_SECONDS = 1.0
+
+
+def mark(run: Path, text: str) -> None:
+    """Sign a configuration that is about to be written into the folder of a run; those before it stay signed.
+
+    Nothing is signed where no key can be kept.
+
+    Args:
+        run: The folder.
+        text: The configuration as YAML.
+    """
+    root = project_root()
+    key = _key_of_user(make=True) or _key_of_project(root, make=True)
+    if key is None:
+        return
+    project, inode = str(root or ""), _inode(root)
+    new = Mark(project, inode, _signature(key, project, inode, text))
+    found = [*(item for item in _marks(run) if item != new), new]
+    temporary = run / f"{FILE}.{os.getpid()}"
+    with suppress(OSError):  # a full disk stops the run where it matters
+        lines = (json.dumps(item._asdict()) for item in found[-_MOST_MARKS:])
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        temporary.replace(run / FILE)
+
+
+def is_marked(run: Path, text: str) -> bool:
+    """Whether this project wrote a configuration into the folder of a run, as far as that can be proved.
+
+    It holds for the project we are in, and for the one in which the run lies: also where their folders were renamed.
+
+    Args:
+        run: The folder; it may have been moved since.
+        text: The configuration as YAML.
+    """
+    root = project_root()
+    homes = [home for home in (root, project_of(run)) if home is not None]
+    names, inodes = {str(home) for home in homes} or {""}, {_inode(home) for home in homes}
+    keys = [key for key in (_key_of_user(), *map(_key_of_project, homes)) if key is not None]
+    ours = (item for item in _marks(run) if item.project in names or item.inode in inodes)
+    pairs = [(item.mac, _signature(key, item.project, item.inode, text)) for item in ours for key in keys]
+    return any(hmac.compare_digest(theirs.encode(errors="replace"), right.encode()) for theirs, right in pairs)
+
+
+class Mark(NamedTuple):
+    """One line of the file."""
+
+    project: str
+    """Folder of the project; empty where there was none."""
+    inode: int
+    """Its number in the file system, which a folder keeps when it is renamed."""
+    mac: str
+    """The signature."""
+
+
+def _marks(run: Path) -> list[Mark]:
+    """The marks in a folder, whoever wrote them."""
+    path, found = run / FILE, []
+    with suppress(OSError, UnicodeDecodeError):
+        if not path.is_file():
+            return []
+        with path.open(encoding="utf-8") as file:
+            lines = file.read(_MOST_BYTES).splitlines()
+        for line in lines[:_MOST_MARKS]:
+            with suppress(ValueError, TypeError, RecursionError):
+                item = Mark(**json.loads(line))
+                if [type(value) for value in item] == [str, int, str]:
+                    found.append(item)
+    return found
+
+
+def _signature(key: bytes, project: str, inode: int, text: str) -> str:
+    lines = text.rstrip("\n").split("\n")
+    while lines and lines[0].startswith("#"):  # comments above it are in the file only
+        del lines[0]
+    signed = json.dumps([project, inode, "\n".join(lines)])
+    return hmac.new(key, signed.encode(), hashlib.sha256).hexdigest()
+
+
+def _inode(folder: Path | None) -> int:
+    try:
+        return folder.stat().st_ino if folder is not None else 0
+    except OSError:
+        return 0
+
+
+def _key_of_user(*, make: bool = False) -> bytes | None:
+    """The key in the user's state folder; None where there is none, or none can be made."""
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        state = named if named.is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError:  # this user has no home
+        return None
+    found = _read_key(state / "lightkit" / "key", make=make)
+    return found[0] if found else None
+
+
+def _key_of_project(root: Path | None, *, make: bool = False) -> bytes | None:
+    """The key of a project, bound to the file that holds it."""
+    found = _read_key(root / "outputs" / ".key", make=make) if root is not None else None
+    if found is None:
+        return None
+    content, facts = found
+    return hashlib.sha256(content + f"{facts.st_ino} {facts.st_ctime_ns}".encode()).digest()
+
+
+def _read_key(path: Path, *, make: bool) -> tuple[bytes, os.stat_result] | None:
+    if make:
+        with suppress(OSError):  # it is there, or the folder cannot be written
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            try:
+                os.write(handle, secrets.token_bytes(_KEY_BYTES))
+            finally:
+                os.close(handle)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    with suppress(OSError):
+        while True:
+            with path.open("rb") as file:
+                content, facts = file.read(_KEY_BYTES + 1), os.fstat(file.fileno())
+            if len(content) == _KEY_BYTES:
+                return content, facts
+            if time.monotonic() > deadline:  # not another process that is just writing it: a disk that was full
+                return None
+            time.sleep(0.01)
+    return None

@@ -1,0 +1,158 @@
+"""Which code Hydra may import while it composes: plugins of installed distributions, and what the user names.
+
+Hydra imports every module of the package `hydra_plugins` that it finds on the import path, and the packages that
+`pkg://` in its search path names. The user's project is on that path, and a configuration must be readable before
+anybody trusts it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.metadata import distributions
+from importlib.util import module_from_spec
+from inspect import getmembers, isabstract, isclass
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+from hydra.plugins.plugin import Plugin
+
+from lightkit.common.errors import UserError
+from lightkit.config.modules import load
+from lightkit.config.project import project_folders
+
+PACKAGE = "hydra_plugins"
+
+
+def load_plugins(named: Sequence[str] = ()) -> Plugins:
+    """Hydra's plugins: those of installed distributions, and those of the project that the user names.
+
+    Args:
+        named: Entries of `trust` on the command line: `hydra_plugins`, or modules below it.
+
+    Raises:
+        UserError: A plugin that was named cannot be imported.
+    """
+    found = _scanned()
+    SourcesRegistry.instance().types[PackageSource.scheme()] = PackageSource
+    for name in _project_plugins():
+        if any(name == entry or name.startswith(f"{entry}.") for entry in named):
+            _register(found, name)
+    return found
+
+
+def _scanned() -> Plugins:
+    """What Hydra finds when it looks for plugins, once in a process."""
+    if Plugins in Singleton._instances:
+        return Plugins.instance()
+    with _installed_only():
+        return Plugins.instance()
+
+
+def is_unnamed(target: str) -> bool:
+    """Whether a plugin is one of the project that Hydra does not know, as the user has not named it."""
+    name = target.rpartition(".")[0]
+    return name in _project_plugins() and target not in Plugins.instance().class_name_to_class
+
+
+def _register(plugins: Plugins, name: str) -> None:
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise UserError(f"{name} can't be imported: {type(error).__name__}: {error}", key="trust") from error
+    for _, item in getmembers(module, isclass):
+        if issubclass(item, Plugin) and not isabstract(item):
+            plugins.register(item)
+
+
+def _project_plugins() -> list[str]:
+    """Names of the modules in `hydra_plugins/` of the project, as their files tell."""
+    return [name for root in project_folders() for name in _modules(root / PACKAGE, f"{PACKAGE}.")]
+
+
+def _modules(folder: Path, prefix: str) -> Iterator[str]:
+    for info in pkgutil.iter_modules([str(folder)], prefix):
+        yield info.name
+        if info.ispkg:
+            yield from _modules(folder / info.name.rpartition(".")[2], f"{info.name}.")
+
+
+@contextmanager
+def _installed_only() -> Iterator[None]:
+    """Inside, `hydra_plugins` is the package of installed distributions only, or not there."""
+    before = sys.modules.pop(PACKAGE, None)
+    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if _is_installed(entry)])
+    if spec is None:
+        sys.modules[PACKAGE] = None  # type: ignore[assignment]  # so that importing it fails
+    else:
+        # A list: the path of a namespace package would follow `sys.path`.
+        spec.submodule_search_locations = [*(spec.submodule_search_locations or ())]
+        sys.modules[PACKAGE] = module = module_from_spec(spec)
+        if spec.loader is not None and spec.origin is not None:
+            spec.loader.exec_module(module)
+    try:
+        yield
+    finally:
+        del sys.modules[PACKAGE]
+        if before is not None:
+            sys.modules[PACKAGE] = before
+
+
+def _is_installed(entry: str) -> bool:
+    """Whether distributions are installed in a place of `sys.path`, or it is the source of one that is."""
+    path = Path(entry).resolve()
+    if path in _site_folders() or not path.exists():  # finders of distributions in development are no folders
+        return True
+    if any(path.is_relative_to(place) for place in (Path.cwd(), *project_folders())):
+        return False
+    # What is put on the path by hand counts with its record of what was installed there (`pip install --target`).
+    files = (file for item in distributions(path=[entry]) for file in item.files or ())
+    return (path / PACKAGE).is_dir() and any(file.parts[:1] == (PACKAGE,) for file in files)
+
+
+@cache
+def _site_folders() -> frozenset[Path]:
+    """Where pip installs, and the folders that `.pth` files there add."""
+    names = {*site.getsitepackages(), site.getusersitepackages()}
+    names |= {sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib", "platstdlib")}
+    folders = {Path(name).resolve() for name in names}
+    for file in [file for folder in folders for file in folder.glob("*.pth")]:
+        with suppress(OSError, UnicodeDecodeError):
+            lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+            added = {file.parent / line for line in lines if line and not line.startswith(("#", "import ", "import\t"))}
+            folders |= {folder.resolve() for folder in added}
+    return frozenset(folders)
+
+
+class PackageSource(ImportlibResourcesConfigSource):
+    """Configurations in a package (`pkg://package.conf`); one of the project is read as files, without importing it."""
+
+    def __new__(cls, provider: str = "", path: str = "") -> Any:
+        """The source, or one that reads files; without arguments for a copy of this one."""
+        folder = _project_package(path.partition("://")[2])
+        return super().__new__(cls) if folder is None else FileConfigSource(provider, str(folder))
+
+
+def _project_package(path: str) -> Path | None:
+    """The folder of a package that is not installed, whether it exists or not; None for an installed one."""
+    top, *below = path.replace("/", ".").rstrip(".").split(".")
+    module = load(top)
+    if module is None:
+        return None
+    folders = module.folders or ((module.file.with_suffix(""),) if module.file is not None else ())
+    if all(_is_installed(str(folder.parent)) for folder in folders):
+        return None
+    inner = [folder.joinpath(*below) for folder in folders]
+    return next((folder for folder in inner if folder.is_dir()), inner[0])
