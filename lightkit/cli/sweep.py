@@ -86,7 +86,7 @@ def _jobs_from(run: Path, overrides: list[str]) -> list[Composed]:
     errors: dict[tuple[object, ...], UserError] = {}
     for combination in combinations:
         try:
-            jobs.append(read_run(run, combination))
+            jobs.append(read_run(run, combination, new=True))
         except UserErrors as found:
             errors |= {(error.key, error.what, error.origin): error for error in found.errors}
     if errors:

@@ -188,7 +188,7 @@ def _compose(options: argparse.Namespace) -> Composed:
     from lightkit.cli.reading import read_run
 
     own = [override for override in options.overrides if not override.startswith("hydra.")]
-    return read_run(find_run(options.source, project()), own)
+    return read_run(find_run(options.source, project()), own, new=True)
 
 
 def _print(composed: Composed, options: argparse.Namespace) -> int:

@@ -140,6 +140,31 @@ def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
     return cfg, Sources(loader.layers(), rewritten.values)
 
 
+def load_choices(loader: Loader, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
+    """Compose options of groups over the defaults, unchecked, for another configuration to take them over.
+
+    Args:
+        loader: Knows the groups and options.
+        choices: `logger=quiet`, `data=wine`.
+
+    Returns:
+        The composition, and the groups that the choices decide: an option of data chooses loss and metrics, too.
+
+    Raises:
+        UserErrors: There is no such option, or it can't be composed.
+    """
+    rewritten = rewrite(loader, choices)
+    errors = [*rewritten.errors]
+    cfg = None if errors else _load(loader, "config", rewritten, errors)
+    if cfg is None or errors:
+        raise UserErrors(errors)
+    groups = [text.lstrip("+").partition("=")[0] for text in choices]
+    groups += ["loss", "metrics"] if "data" in groups else []
+    task = without_hydra(cfg)
+    fill_choices(task, loader.choices(cfg))
+    return task, list(dict.fromkeys(groups))
+
+
 def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
     """A run without a name is called after its experiment, or after what it trains on what."""
     if cfg.get("name") is None and ({"data", "model"} <= choices.keys() or GROUP in choices):

@@ -86,6 +86,15 @@ def rewrite(loader: Loader, overrides: Sequence[str], *, sweep: bool = False) ->
     return result
 
 
+def is_choice(loader: Loader, text: str) -> bool:
+    """Whether an override picks the option of a group that a configuration has a key for."""
+    try:
+        override = loader.parse(text)
+    except ValueError:
+        return False
+    return _is_choice(loader, override) and override.key_or_group != GROUP and not override.is_delete()
+
+
 def _is_choice(loader: Loader, override: Override) -> bool:
     return _is_group(loader, override) and not isinstance(override.value(), dict)
 

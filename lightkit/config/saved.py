@@ -15,14 +15,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
-from lightkit.config.compose import Composed, make_loader
+from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.grants import changed_around, withdraw
 from lightkit.config.hydra_compat import Loader, apply_override
 from lightkit.config.marks import is_marked, mark
 from lightkit.config.older import MARK, as_meant
 from lightkit.config.origins import Sources, dotted, parts_of, shown
-from lightkit.config.overrides import command_line, rewrite, undeletable
+from lightkit.config.overrides import command_line, is_choice, rewrite, undeletable
 from lightkit.config.project import RUN_FILE, make_importable, project_root
 from lightkit.config.received import BY_OVERRIDE, known_trust, unnamed
 
@@ -109,6 +109,7 @@ def load_run(
     trust: Sequence[str] = (),
     known: bool = False,
     fix: str = BY_OVERRIDE,
+    new: bool = False,
 ) -> Composed:
     """The configuration a run was started with, changed by value overrides and checked again.
 
@@ -118,10 +119,11 @@ def load_run(
 
     Args:
         run: Folder of the run.
-        overrides: `trainer.epochs=50`, `~metrics.val.f1`. The options of groups can't be changed any more.
+        overrides: `trainer.epochs=50`, `~metrics.val.f1`, and with `new` options of groups such as `logger=quiet`.
         trust: What the user has named otherwise, in a configuration that leads to this run.
         known: The user answers for the run, as if this project had written it.
         fix: How the user names what is to be trusted, for the message.
+        new: The configuration is for a run that is yet to begin, of which the options of groups can be chosen anew.
 
     Raises:
         UserErrors: Everything that is wrong, in one report.
@@ -135,6 +137,9 @@ def load_run(
     withdraw(tree, changed_around(overrides) if known else None)
     tree["trust"] = [*dict.fromkeys([*(_strings(tree) + in_project if known else ()), *trust])]
     cfg = OmegaConf.create(tree)
+    chosen = [text for text in overrides if new and is_choice(loader, text)]
+    errors += _choose(cfg, loader, chosen)
+    overrides = [text for text in overrides if text not in chosen]
     values = [text for text in overrides if _apply(cfg, loader, text, errors)]
     sources = Sources([(path, "")], [(text.lstrip("+").partition("=")[0], text) for text in values])
     if sources.on_command_line(("metrics", "monitor")) and not sources.on_command_line(("metrics", "mode")):
@@ -146,7 +151,20 @@ def load_run(
     errors += [foreign] if foreign else []
     if errors:
         raise UserErrors(errors)
-    return Composed(complete(cfg), list(overrides), {}, sources)
+    return Composed(complete(cfg), [*chosen, *overrides], {}, sources)
+
+
+def _choose(cfg: DictConfig, loader: Loader, choices: Sequence[str]) -> Sequence[UserError]:
+    """Put the options of groups in the place of what the run had; those of data bring loss and metrics along."""
+    if not choices:
+        return ()
+    try:
+        composed, groups = load_choices(loader, choices)
+    except UserErrors as found:
+        return found.errors
+    for group in groups:
+        cfg[group] = OmegaConf.to_container(composed[group], resolve=False)
+    return ()
 
 
 def saved_group(run: Path, group: str) -> Any:

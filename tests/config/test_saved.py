@@ -84,3 +84,18 @@ def test_an_edited_file_is_checked_with_its_lines(folder: Path) -> None:
     line = path.read_text().splitlines().index("  epochs: ten") + 1
     with pytest.raises(UserErrors, match=f"(?s)trainer.epochs: wrong type.*config.yaml:{line}"):
         load_run(folder)
+
+
+def test_a_new_run_from_an_old_one_chooses_options_anew(cli: Callable[..., Any], project: Path) -> None:
+    short = ("trainer.steps=1", "logger.tensorboard.enabled=false", "metrics.figures=[]")
+    assert cli("train", "data=wine", *short, "hydra.run.dir=outputs/a").code == 0
+    done = cli("train", "--from", "outputs/a", "logger=quiet", "data=diabetes", "hydra.run.dir=outputs/b")
+    assert done.code == 0, done.err
+    cfg = load_run(project / "outputs/b").cfg
+    assert (cfg.logger.console.style, cfg.trainer.steps) == ("quiet", 1)
+    targets = [cfg[part]["_target_"] for part in ("loss",)] + [cfg.data.dataset["_target_"]]
+    assert targets == ["torch.nn.MSELoss", "lightkit.data.tables.diabetes"], "data bring their loss along"
+    assert cfg.metrics.monitor.startswith("val/")
+    refused = cli("train", "--from", "outputs/a", "logger=quite")
+    assert (refused.code, "logger: no such option" in refused.err) == (2, True)
+    assert "fixed once it has started" in cli("resume", "outputs/a", "logger=quiet").err
