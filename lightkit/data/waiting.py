@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Sequence
+from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import RawArray
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -213,8 +214,15 @@ class _Watched(_MultiProcessingDataLoaderIter):
             if came:
                 return data
             if self._pin_memory and not self._pin_memory_thread.is_alive():
-                raise RuntimeError("the thread that puts batches into page-locked memory has ended")
+                raise ConnectionError("the thread that puts batches into page-locked memory has ended")
             self._watch.look(monotonic() - began, self._workers)
+
+
+def some_end(workers: Sequence[Any]) -> bool:
+    """Whether worker processes have ended, or do so within seconds."""
+    for ending in wait([worker.sentinel for worker in workers], _PATIENCE_SECONDS) if workers else ():
+        next(worker for worker in workers if worker.sentinel == ending).join()
+    return any(worker.exitcode is not None for worker in workers)
 
 
 def _signal(status: int) -> str | None:

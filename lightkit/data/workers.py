@@ -22,7 +22,7 @@ from lightkit.common.memory import is_out_of_memory
 from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
 from lightkit.data.sample import read_sample
-from lightkit.data.waiting import IDLE, JOINING, Board, Job, Watch, WatchedLoader
+from lightkit.data.waiting import IDLE, JOINING, Board, Job, Watch, WatchedLoader, some_end
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import LoaderOptions
@@ -88,12 +88,14 @@ class SampleReader:
             for batch in self._begun():
                 self._watch.came()
                 yield batch
-        except RuntimeError as error:
-            if not is_dead_worker(error):
-                raise
-            raise self._given_up(self._watch.ended(getattr(self._running, "_workers", ()))) from error
         except TimeoutError as error:
             raise self._given_up(self._watch.late(self._running._workers)) from error
+        except (RuntimeError, OSError, EOFError) as error:
+            workers = getattr(self._running, "_workers", ())
+            # What a worker process had sent is lost with it: the connection breaks before the process is known to end.
+            if not (is_dead_worker(error) or (not isinstance(error, RuntimeError) and some_end(workers))):
+                raise
+            raise self._given_up(self._watch.ended(workers)) from error
         finally:
             if not self._options.persistent_workers:
                 self.close()

@@ -90,10 +90,16 @@ def _plain(text: str) -> Any:
     return json.loads(text)["metrics"] if text.startswith("{") else text
 
 
-def test_another_scaling_is_fitted_when_it_is_asked_for(cli: Cli, project: Path) -> None:
+def test_another_scaling_is_fitted_when_it_is_asked_for(
+    cli: Cli, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert cli(*READ).code == 0
-    assert "fitted on all 2,400" in cli("eval", "run", "data.normalize=minmax").err
-    assert "fitted on all 2,400" not in cli("eval", "run").err
+    for scaling in ("standard", "minmax"):
+        caplog.clear()
+        assert cli("eval", "run", f"data.normalize={scaling}").code == 0
+        assert ("data.normalize=minmax is fitted on all 2,400 training rows" in caplog.messages) == (
+            scaling == "minmax"
+        )
 
 
 def test_a_run_from_another_fits_the_same(cli: Cli, project: Path) -> None:

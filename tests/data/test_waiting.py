@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -91,3 +92,29 @@ def test_how_a_worker_ended(watch: Watch, status: int, end: str, fix: str) -> No
 def test_an_evaluation_has_no_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watching(replace(OPTIONS, shuffle=False, split="val"), monkeypatch, begin=0.0)
     assert "at:       val, batch 3 of 4" in str(watch.ended([]))
+
+
+class Ending:
+    """Stands for a process that is about to end."""
+
+    def __init__(self, status: int | None) -> None:
+        self.reading, self._writing = multiprocessing.Pipe(duplex=False)
+        self.sentinel, self.exitcode, self._status = self.reading.fileno(), None, status
+        if status is not None:
+            self._writing.close()
+
+    def join(self) -> None:
+        self.exitcode = self._status  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("statuses", "expected"), [([None, -9], True), ([None, None], False), ([], False)])
+def test_a_process_that_is_about_to_end_is_waited_for(
+    statuses: list[int | None], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_PATIENCE_SECONDS", 0.01)
+    workers = [Ending(status) for status in statuses]
+    assert waiting.some_end(workers) == expected
+    assert [worker.exitcode for worker in workers] == statuses
+    for worker in workers:
+        worker.reading.close()
+        worker._writing.close()
