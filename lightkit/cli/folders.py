@@ -68,11 +68,22 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
     Raises:
         UserError: It is empty, or refers to what only Hydra knows, and only while it runs something.
     """
+    key, found = f"hydra.{kind}.dir", _set_by_user(composed, kind, typed)
+    return None if found is None else _absolute(_resolved(found[0], kind, found[1]), key)
+
+
+def is_dated(composed: Composed, kind: str, typed: Sequence[str] = ()) -> bool:
+    """Whether the folder that the user has set is another one at another time; see `hydra_folder`."""
+    found = _set_by_user(composed, kind, typed)
+    return found is not None and "${now:" in found[1]
+
+
+def _set_by_user(composed: Composed, kind: str, typed: Sequence[str]) -> tuple[Any, str] | None:
+    """The whole configuration and the folder in it as it is written; None where nobody has set it."""
     from omegaconf import OmegaConf
 
     from lightkit.config.compose import compose_hydra
 
-    key = f"hydra.{kind}.dir"
     whole: Any
     if composed.hydra_cfg is None:
         whole, sources = compose_hydra([text for text in typed if text.startswith("hydra.")])
@@ -83,8 +94,7 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
         return None
     whole = OmegaConf.create(OmegaConf.to_container(whole))
     whole.name = composed.cfg.name  # which is made up where the user gave none
-    text = str(whole.hydra[kind]._get_node("dir")._value())
-    return _absolute(_resolved(whole, kind, text), key)
+    return whole, str(whole.hydra[kind]._get_node("dir")._value())
 
 
 def _absolute(text: str, key: str) -> Path:

@@ -18,6 +18,7 @@ from lightkit.cli.folders import (
     has_checkpoints,
     has_configuration,
     hydra_folder,
+    is_dated,
     new_run_folder,
     project,
     slug,
@@ -243,9 +244,10 @@ def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) ->
     from lightkit.config import to_yaml
 
     named = _named_folder(composed, options)
-    if named is not None:
-        return named if has_checkpoints(named) else None
-    return unfinished_run(root, to_yaml(composed.cfg))
+    if named is not None and has_checkpoints(named):
+        return named
+    moves = named is None or (options.folder is None and is_dated(composed, "run", options.overrides))
+    return unfinished_run(root, to_yaml(composed.cfg)) if moves else None
 
 
 def _run_folder(root: Path, composed: Composed, options: argparse.Namespace) -> Path:

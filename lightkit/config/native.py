@@ -108,9 +108,12 @@ def run_hydra(
         UserErrors: Any job is wrong; none was started.
     """
     loader = make_loader(overrides, config_dir=config_dir)
-    composed, checked = _jobs(loader, overrides, config_name)
-    _need_named(composed[0])
-    settings = [text for text in _settings(sweep_dir) if text.partition("=")[0] not in _keys(overrides)]
+    jobs, checked = _jobs(loader, overrides, config_name)
+    _need_named(jobs[0])
+    own = _keys(overrides)
+    if sweep_dir is None and any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs):
+        own.add("hydra.sweep.dir")  # in a file of the user's
+    settings = [text for text in _settings(sweep_dir) if text.partition("=")[0] not in own]
     return hydra_compat.run_multirun(loader, config_name, [*settings, *checked.texts], lambda cfg: task(complete(cfg)))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.folders import unfinished_run
+from tests.conftest import Outcome
 
 CONFIG = "seed: 1\nname: demo\n"
 
@@ -64,3 +65,11 @@ def test_the_same_command_goes_on_in_a_folder_of_its_choice(cli: Callable[..., o
     finished = cli(*command, "trainer.epochs=4")
     assert finished.code == 0  # type: ignore[attr-defined]
     assert "has finished already" in finished.out  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_is_named_by_the_time_is_found_again(cli: Callable[..., Outcome], project: Path) -> None:
+    command = ("data=wine", "hydra.run.dir=outputs/${now:%Y}/${now:%f}")
+    earlier = a_run(project, "12-00-00-demo", status=None, config=cli("config", *command).out)
+    done = cli("train", *command, "resume=auto")
+    assert done.code == 5, done.err  # it goes on there, and that checkpoint is empty
+    assert str(earlier.name) in done.err

@@ -95,6 +95,12 @@ def test_no_job_starts_when_one_is_wrong(toy: Path) -> None:
     assert not (toy / "outputs").exists()
 
 
+def test_the_folder_of_a_sweep_can_be_set_in_a_file(toy: Path, write: Write) -> None:
+    write("experiments/there.yaml", "hydra: {sweep: {dir: 'multirun/${now:%Y}/mine'}}\n")
+    run_hydra(["experiment=there", "seed=1,2"], lambda cfg: None)
+    assert len(list(toy.glob("multirun/*/mine"))) == 1
+
+
 def test_the_folder_of_a_sweep_can_be_chosen(toy: Path, tmp_path: Path) -> None:
     run_hydra(["seed=1,2"], lambda cfg: None, sweep_dir=tmp_path / "here")
     assert (tmp_path / "here").is_dir()

@@ -91,7 +91,7 @@ CASES: dict[str, tuple[list[str], list[int]]] = {
             "scheduler=plateau",
             "scheduler.patience=0",
             "metrics.monitor=val/loss",
-            "metrics.mode=max",
+            "scheduler.threshold=100",
             "trainer.epochs=3",
         ],
         [4],

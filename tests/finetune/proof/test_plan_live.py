@@ -27,7 +27,7 @@ SCHEDULES = {
     "step": ("scheduler.every_epochs=1",),
     "one_cycle": (),
     "torch": ("scheduler.scheduler.gamma=0.5",),
-    "plateau": ("scheduler.patience=0", "metrics.monitor=val/loss", "metrics.mode=max"),
+    "plateau": ("scheduler.patience=0", "metrics.monitor=val/loss", "scheduler.threshold=100"),
 }
 
 
