@@ -15,7 +15,8 @@ from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
 from lightkit.data.loaders import Loader, LoaderOptions
 from lightkit.data.normalize import Normalizer
-from lightkit.data.prepare import Mixup, Prepare, Transform
+from lightkit.data.per_sample import as_transforms
+from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tensors import TensorData, check_classes
@@ -88,7 +89,7 @@ def build_data(
     normalize: str | Normalizer | None = "none",
     normalize_rows: int | None = None,
     filling: Mapping[str, Any] | None = None,
-    augment: Sequence[Transform] = (),
+    augment: Sequence[Any] = (),
     mixup: Mapping[str, Any] | None = None,
     drop_last: bool = False,
     num_workers: int = 0,
@@ -112,7 +113,7 @@ def build_data(
         normalize: `none`, `standard`, `minmax` or `image`, or a scaling that was fitted elsewhere; None is `none`.
         normalize_rows: Fit the scaling on at most so many training rows, evenly spaced; None takes all.
         filling: What was found to be filled in for missing values before (`Filling.state_dict`); None fits it.
-        augment: Transforms of training inputs.
+        augment: Transforms of training inputs: of batches (`Transform`), or of one sample as in torchvision.
         mixup: `alpha` (None: no mixup) and `probability`.
         drop_last: Leave out a last smaller training batch.
         num_workers: Processes that read samples.
@@ -162,7 +163,7 @@ def build_data(
         normalizer = normalize and normalize.suited(source.info.input_shape)
     source, rest = _scaled(source, normalizer)
     mixer = make_mixup(mixup, seed=seed, info=source.info)
-    train = Loader(source, rows["train"], options, prepare=Prepare(seed, rest, tuple(augment)), mixup=mixer)
+    train = Loader(source, rows["train"], options, prepare=Prepare(seed, rest, as_transforms(augment)), mixup=mixer)
     evaluate: dict[str, Any] = {
         name: Loader(source, rows[name], replace(plain, split=name), prepare=Prepare(seed, rest))
         for name in ("val", "test")

@@ -1,8 +1,14 @@
-"""One sample of a data set of the user's."""
+"""One sample of a data set of the user's, and the random numbers that code of the user's draws for it."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
+import torch
 
 from lightkit.common.blame import blame, in_short
 from lightkit.common.errors import UserError
@@ -29,3 +35,22 @@ def read_sample(base: Any, row: int) -> Any:
             origin=blame(error),
             fix="LIGHTKIT_DEBUG=1 shows the whole traceback",
         ) from error
+
+
+def seed_generators(key: int) -> None:
+    """Seed the generators of Python, NumPy and PyTorch, from which code of the user's draws, for one sample."""
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(key)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Put those generators back afterwards as they were."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

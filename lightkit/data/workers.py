@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler, default_collate
@@ -21,7 +18,7 @@ from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
 from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
-from lightkit.data.sample import read_sample
+from lightkit.data.sample import kept_generators, read_sample, seed_generators
 from lightkit.data.waiting import IDLE, JOINING, Board, Job, Watch, WatchedLoader, some_end
 
 if TYPE_CHECKING:
@@ -77,7 +74,7 @@ class SampleReader:
 
     def _from_here(self, jobs: list[Job]) -> Iterator[Any]:
         for job in jobs:
-            with _kept_generators():
+            with kept_generators():
                 batch = self._fetch.read(job)
             yield _pin(batch) if self._options.pin_memory else batch
 
@@ -228,10 +225,7 @@ class _Fetch:
     def _sample(self, job: Job, position: int, row: int) -> Any:
         self.board.note(row, job.first)
         if self.draws:
-            key = mix(self.seed, "sample", job.epoch, position)
-            random.seed(key)
-            np.random.seed(key & 0xFFFFFFFF)
-            torch.default_generator.manual_seed(key)
+            seed_generators(mix(self.seed, "sample", job.epoch, position))
         return read_sample(self.base, row)
 
 
@@ -262,14 +256,3 @@ def _no_check(batch: Any, rows: list[int]) -> None:
 
 def _unchanged(batch: Any) -> Any:
     return batch
-
-
-@contextmanager
-def _kept_generators() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])

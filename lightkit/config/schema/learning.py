@@ -61,7 +61,8 @@ class DataConfig:
     """Fit the scaling on at most this many training rows, evenly spaced; null takes all. Data that is not in memory is
     read once for it before a run begins, by the loader processes."""
     augment: list[Target] = field(default_factory=list)
-    """Random transforms of training samples, in order; seeded per sample."""
+    """Random transforms of training samples, in order; seeded per sample. Those of `lightkit.data.transforms` take a
+    whole batch; any callable of one argument, as those of torchvision, gets the input of one sample as a tensor."""
     mixup: MixupConfig = field(default_factory=MixupConfig)
     """Mixup of training batches."""
     drop_last: bool = False
