@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from lightkit.checkpoint.store import CheckpointStore
 from tests.checkpoint.parts import net
@@ -229,8 +229,30 @@ def test_wrong_arguments(cli: Cli, run: Path, project: Path, args: list[str], me
 
 
 def test_a_damaged_file_ends_with_5(cli: Cli, run: Path, project: Path) -> None:
-    torch.save(net().state_dict(), project / "x.pt")
-    os.truncate(project / "x.pt", 500)
-    for args in (["inspect", "x.pt"], ["convert", "x.pt", "y.pt"], ["diff", "x.pt", "last"]):
-        assert cli("ckpt", *args).code == 5
+    whole = net().state_dict()
+    torch.save(whole, project / "x.pt")
+    torch.save(whole, project / "old.pt", _use_new_zipfile_serialization=False)
+    save_file(whole, project / "x.safetensors")
+    for name in ("x.pt", "old.pt", "x.safetensors"):
+        content = (project / name).read_bytes()
+        for size in (0, 9, 60, len(content) // 2, len(content) - 4):
+            (project / name).write_bytes(content[:size])
+            for args in (
+                ["inspect", name],
+                ["convert", name, "y.pt"],
+                ["diff", name, "last"],
+                ["average", "last", name, "y.pt"],
+            ):
+                done = cli("ckpt", *args)
+                assert done.code == 5, (name, size, args, done.err)
+                assert "Traceback" not in done.err
+                assert "trust" not in done.err, "a file that is cut off holds no code"
     assert not (project / "y.pt").exists()
+
+
+def test_a_damaged_pickle_ends_with_5_whatever_its_bytes_call(cli: Cli, project: Path) -> None:
+    torch.save({"a": torch.ones(2)}, project / "x.pt", _use_new_zipfile_serialization=False)
+    content = bytearray((project / "x.pt").read_bytes())
+    content[content.index(b"_rebuild_tensor_v2") + 17] = ord("3")
+    (project / "x.pt").write_bytes(content)
+    assert cli("ckpt", "inspect", "x.pt").code == 5
