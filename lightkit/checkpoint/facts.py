@@ -65,7 +65,7 @@ def outside(path: Path) -> list[tuple[str, str]]:
     if entry is None:
         return lines
     listed = {"size": size_text(entry.bytes), "step": entry.step, "epoch": entry.epoch, "value": entry.value}
-    return lines + [("manifest", ", ".join(f"{name} {fact}" for name, fact in listed.items() if fact is not None))]
+    return [*lines, ("manifest", ", ".join(f"{name} {fact}" for name, fact in listed.items() if fact is not None))]
 
 
 def checkpoints(folder: Path, *, listed: bool = True) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from lightkit.loggers.base import Logger
 from lightkit.loggers.environment import environment
 from lightkit.loggers.runlog import run_log
 
-__all__ = ["JsonlLogger", "environment", "plain", "read_jsonl", "replace_file", "run_log", "write_json"]
+__all__ = ["JsonlLogger", "bad_lines", "environment", "plain", "read_jsonl", "replace_file", "run_log", "write_json"]
 
 
 class JsonlLogger(Logger):
@@ -69,6 +69,17 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     """
     file = Path(path)
     return list(_rows(file.read_bytes().decode(errors="replace"))) if file.exists() else []
+
+
+def bad_lines(path: Path | str) -> int:
+    """How many whole lines of a `metrics.jsonl` are no rows; one torn by a crash, which has no end, is not counted.
+
+    Args:
+        path: The file; a missing one has no lines.
+    """
+    file = Path(path)
+    lines = file.read_bytes().decode(errors="replace").split("\n")[:-1] if file.exists() else []
+    return len(list(filter(str.strip, lines))) - sum(1 for _ in _rows("\n".join(lines)))
 
 
 def _rows(text: str) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common.disk import sync_file
+from lightkit.common.ledger import FACTS
 from lightkit.common.pixels import pixels
 from lightkit.loggers.base import Logger
 from lightkit.loggers.hparams import columns, records
@@ -21,7 +22,6 @@ VITALS = "vitals"
 """First part of every other tag (`vitals/lr/all`): TensorBoard sorts tags, and what is not a result belongs last."""
 VIEW = "view"
 """First part of the tags of pictures, which would push curves of the same split off the screen."""
-_FACTS = ("step", "epoch", "time")
 _EVENTS = "events.out.tfevents.*"
 
 
@@ -58,7 +58,7 @@ class TensorBoardLogger(Logger):
             return
         self._purge_step, self._epoch_at = step, None
         for row in (row for row in kept if row["step"] == step):
-            values = {name: math.nan if value is None else value for name, value in row.items() if name not in _FACTS}
+            values = {name: math.nan if value is None else value for name, value in row.items() if name not in FACTS}
             self.scalars(values, step=step, epoch=row["epoch"])
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:

@@ -104,7 +104,7 @@ class Runner:
             else:
                 parts, notes = taken_over(saved, parts, state, changes)
             self._scene.cfg, self._scene.parts = self.cfg, parts
-            notes += [*self._record(parts), *self._place.lost_rows(state.step, state.rows)]
+            notes += self._record(parts)
             stack.enter_context(self._outcome(state, began))
             signals = stack.enter_context(self._signals().caught())
             logger = stack.enter_context(self._logger(state))

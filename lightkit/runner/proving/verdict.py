@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.ledger import MACHINE
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
 
 PARTS = ("model", "optimizer", "scheduler", "precision", "ema", "callbacks", "metrics", "state")
-_CLOCK, _MACHINE = ("time", "seconds", "system"), ("speed/", "system/")
-"""Keys and beginnings of names of what no two runs have in common."""
+_CLOCK = ("time", "seconds", "system")
+"""Keys of what no two runs have in common, besides the names that begin as `MACHINE` says."""
 
 
 class Compared(NamedTuple):
@@ -79,7 +80,7 @@ def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     """Nested dicts and lists as pairs of a dotted key and what is there, without values that come from the clock."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            if not str(name).startswith(_MACHINE) and name not in _CLOCK:
+            if not str(name).startswith(MACHINE) and name not in _CLOCK:
                 yield from flat(item, f"{key}.{name}")
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
