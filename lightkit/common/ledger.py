@@ -43,7 +43,7 @@ class Ledger:
         return self._marks.hex()
 
     def __iter__(self) -> Iterator[Mark]:
-        return iter(_MARK.iter_unpack(self._marks))  # type: ignore[arg-type]
+        return iter(_MARK.iter_unpack(self._marks))
 
     def add(self, values: Mapping[str, Any], *, step: int, epoch: int) -> None:
         """Note a row.

@@ -24,6 +24,7 @@ from lightkit.config import save
 from lightkit.config.project import project_root
 from lightkit.loggers.environment import environment
 from lightkit.loggers.files import bad_lines, read_jsonl, replace_file, write_json
+from lightkit.loggers.rewind import SCRATCH
 from lightkit.loggers.runlog import run_log
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ METRICS = "metrics.jsonl"
 RESULT = "result.json"
 LOG = "run.log"
 ENVIRONMENT = "environment.json"
-_REPLACED = (RESULT, METRICS, ENVIRONMENT, "config.yaml", "overrides.yaml", "finetune.json")
+_REPLACED = (RESULT, METRICS, ENVIRONMENT, "config.yaml", "overrides.yaml", "finetune.json", SCRATCH)
 
 
 class RunFolder:

@@ -11,7 +11,7 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.ledger import MACHINE
-from lightkit.loggers.events import read_scalars
+from lightkit.loggers.events import read_scalars, repeated
 from lightkit.loggers.files import read_jsonl
 
 PARTS = ("model", "optimizer", "scheduler", "precision", "ema", "callbacks", "metrics", "state")
@@ -104,8 +104,8 @@ def _rows(folder: Path) -> dict[str, Any]:
 
 
 def _points(folder: Path) -> dict[str, Any]:
-    """Every point of every curve; of speeds only that they are there, once."""
-    found = {}
+    """Every point of every curve, of speeds only that they are there; and what the files hold more than once."""
+    found: dict[str, Any] = {f"records of {name} at step {step}": n for (name, step), n in repeated(folder).items()}
     for name, points in read_scalars(folder).items():
         if name.startswith("vitals/system/"):  # samples come with the clock, not with the steps
             continue
