@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,13 @@ class Components:
 
 
 def build(
-    cfg: DictConfig, folder: Path, *, pretrained: bool = True, trains: bool = True, ranks: Ranks | None = None
+    cfg: DictConfig,
+    folder: Path,
+    *,
+    pretrained: bool = True,
+    trains: bool = True,
+    ranks: Ranks | None = None,
+    rows: Mapping[str, int] | None = None,
 ) -> Components:
     """Build the parts of a run; nothing is written and nothing trains yet.
 
@@ -79,6 +86,7 @@ def build(
         pretrained: Load the pretrained weights of a fine-tuning; False where a checkpoint will be loaded anyway.
         trains: Whether the parts will train; otherwise a teacher is not needed.
         ranks: The processes that train together; None where this one is alone.
+        rows: Rows to keep of each split, for a run that only proves something; None keeps all.
 
     Raises:
         UserError: A part cannot be built, or two of them do not fit together.
@@ -87,6 +95,7 @@ def build(
         check_base(cfg)
     engine = build_engine(cfg, ranks)
     data = build_splits(cfg, engine, None if pretrained else folder)
+    data = data.shortened(rows, seed=cfg.seed) if rows else data
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)

@@ -62,7 +62,7 @@ class Runner:
     def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
         self._place, self._system, self._ranks = RunFolder(self.folder), dict[str, Any](), Ranks()
-        self._scene = Scene(cfg, State())
+        self._scene, self._rows = Scene(cfg, State()), dict[str, int]()
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -189,7 +189,7 @@ class Runner:
         return make_saver(self.cfg, parts, state, logger)
 
     def _build(self, *, pretrained: bool) -> Components:
-        parts = build(self.cfg, self.folder, pretrained=pretrained, ranks=self._ranks)
+        parts = build(self.cfg, self.folder, pretrained=pretrained, ranks=self._ranks, rows=self._rows)
         return parts if self._ranks.main else replace(parts, store=None)
 
     def _signals(self) -> Signals:

@@ -168,7 +168,7 @@ def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[s
     """
     known = {_key(row): row for row in reference}
     for row in trace:
-        if row["phase"] in ("save", "end"):
+        if row["phase"] in ("save", "end", "held", "epoch"):
             continue
         went_on = row["phase"] == "start" and row["step"] > 0
         expected = known.get(("step", row["step"], 0) if went_on else _key(row))
@@ -182,8 +182,3 @@ def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[s
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["phase"], row["step"], row["number"]
-
-
-def loose(trace: Sequence[dict[str, Any]]) -> list[str]:
-    """Attributes that changed while training although no state dict holds them."""
-    return next((row["loose"] for row in trace if row["phase"] == "end"), [])
