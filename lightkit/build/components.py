@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +79,7 @@ def build(
     trains: bool = True,
     ranks: Ranks | None = None,
     report: Callable[[str], None] = lambda line: None,
+    rows: Mapping[str, int] | None = None,
 ) -> Components:
     """Build the parts of a run; nothing is written and nothing trains yet.
 
@@ -89,6 +90,7 @@ def build(
         trains: Whether the parts will train; otherwise a teacher is not needed.
         ranks: The processes that train together; None where this one is alone.
         report: Called with a line now and then where the data take long.
+        rows: Rows to keep of each split, for a run that only proves something; None keeps all.
 
     Raises:
         UserError: A part cannot be built, or two of them do not fit together.
@@ -97,6 +99,7 @@ def build(
         check_base(cfg)
     engine = build_engine(cfg, ranks)
     data = build_splits(cfg, engine, None if pretrained else folder, report=report)
+    data = data.shortened(rows, seed=cfg.seed) if rows else data
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)

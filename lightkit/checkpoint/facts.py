@@ -14,7 +14,7 @@ from lightkit.checkpoint.compare import flat
 from lightkit.checkpoint.content import upgrade
 from lightkit.checkpoint.delta import read_delta
 from lightkit.checkpoint.formats import ARCHIVE, kind_of, open_file
-from lightkit.checkpoint.reading import LABEL, DamagedError, check_bytes, entry_of
+from lightkit.checkpoint.reading import LABEL, DamagedError, check_bytes, entry_of, rebuild
 from lightkit.checkpoint.weights import AdapterFileError, read_weights
 
 
@@ -58,14 +58,28 @@ def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Fact
     return Facts(lines, _rows(weights.state), config)
 
 
-def checkpoints(folder: Path) -> list[dict[str, Any]]:
-    """The checkpoints of a folder by its manifest, oldest first, each with whether its file is whole (`state`).
+def outside(path: Path) -> list[tuple[str, str]]:
+    """Label and text of what can be said of a file without reading it, also of a damaged one."""
+    lines = [("file", str(path)), ("size", size_text(path.stat().st_size))]
+    entry = entry_of(path)
+    if entry is None:
+        return lines
+    listed = {"size": size_text(entry.bytes), "step": entry.step, "epoch": entry.epoch, "value": entry.value}
+    return [*lines, ("manifest", ", ".join(f"{name} {fact}" for name, fact in listed.items() if fact is not None))]
+
+
+def checkpoints(folder: Path, *, listed: bool = True) -> list[dict[str, Any]]:
+    """The checkpoints of a folder, oldest first, each with whether its file is whole (`state`).
+
+    Args:
+        folder: The folder.
+        listed: Go by the manifest; otherwise by the files that are whole, for a folder whose manifest is damaged.
 
     Raises:
         OSError: The manifest cannot be read.
         ManifestError: It is damaged.
     """
-    entries = sorted(manifest.read(folder), key=lambda entry: entry.step)
+    entries = sorted(manifest.read(folder) if listed else rebuild(folder), key=lambda entry: entry.step)
     mode = manifest.read_mode(folder)
     best = manifest.ranked(entries, mode)[:1] if mode else []
     rows = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+_SCALARS = frozenset({type(None), bool, int, float, str})
 _KEYS = frozenset({str, int})
 
 Take = Callable[[torch.Tensor, str], torch.Tensor]
@@ -38,7 +38,7 @@ def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> 
         TypeError: Something of another type is in it; the message names its key path.
     """
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in _SCALARS or (kind is bytes and value):  # torch.load refuses a file with empty ones
         return value
     if isinstance(value, torch.Tensor):
         return take(_bare(value, where), where)
@@ -55,6 +55,8 @@ def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> 
             item if type(item) in _SCALARS else to_plain(item, where=f"{where}[{index}]", take=take)
             for index, item in enumerate(value)
         )
+    if kind is bytes:
+        raise TypeError(f"{where} is empty bytes, which torch.load refuses; save None or text in `state_dict()`")
     raise TypeError(
         f"{where} is a {kind.__module__}.{kind.__qualname__}; a checkpoint holds tensors, numbers, text, lists, tuples "
         "and dicts only: convert it in `state_dict()`"

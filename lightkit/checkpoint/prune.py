@@ -49,8 +49,7 @@ def prune(
     leaving = [entry for entry in before if entry not in staying]
     if not staying and leaving:
         raise UserError("no checkpoint would be left", key=str(folder), fix="keep at least one")
-    if leaving:
-        _check_whole(folder, staying)
+    _check_whole(folder, staying)
     if leaving and not dry_run:
         manifest.write(folder, staying, mode=mode, leaving=leaving)  # first: it must never name a file that is gone
         for entry in leaving:

@@ -56,7 +56,7 @@ options:
   --mode MODE       min or max: which values are better (default: what the manifest says)
   --dry-run         only say what would be deleted
 
-A file that cannot be read ends it with 5.
+A file that cannot be read ends it with 5, a single checkpoint of a run too; inspect prints before what it can.
 
 examples:
   lightkit ckpt inspect last
@@ -90,9 +90,14 @@ def inspect(args: list[str]) -> int:
     folder = checkpoints(path)
     if folder is not None:
         return _inspect_run(folder)
-    from lightkit.checkpoint.facts import describe
+    from lightkit.checkpoint.facts import describe, outside
 
-    facts = describe(path, trust=options.trust, key=options.key)
+    try:
+        facts = describe(path, trust=options.trust, key=options.key)
+    except UserError as error:
+        if error.exit_code == 5 and path.is_file():
+            say(table([], outside(path)) + "\n")
+        raise
     say(table([], [*facts.lines, *_excerpt(facts.config)]))
     shown = facts.tensors if options.tensors or len(facts.tensors) <= 12 else facts.tensors[:10]
     say("\n" + table(["tensor", "shape", "type"], shown))
@@ -160,14 +165,21 @@ def _inspect_run(folder: Path) -> int:
     from lightkit.checkpoint.facts import checkpoints
     from lightkit.checkpoint.manifest import ManifestError
 
+    problem, listed = "", True
     try:
         rows = checkpoints(folder)
     except (OSError, ManifestError) as error:
-        raise UserError(str(error), key=str(folder), exit_code=5) from error
+        problem, listed = f"{error}; the table is made from the files that are whole", False
+        rows = checkpoints(folder, listed=False)
     say(f"{folder}\n")
     say(table(list(rows[0]) if rows else ["file"], [[number(cell) for cell in row.values()] for row in rows]))
-    if not any(row["state"] == "whole" for row in rows):
-        raise UserError("no checkpoint can be read", key=str(folder), exit_code=5)
+    damaged = [row["file"] for row in rows if row["state"] != "whole"]
+    if damaged:
+        problem = f"{', '.join(damaged)} cannot be read" if len(damaged) < len(rows) else "no checkpoint can be read"
+    elif not rows and listed:
+        problem = "there is no checkpoint"
+    if problem:
+        raise UserError(problem, key=str(folder), exit_code=5)
     return 0
 
 

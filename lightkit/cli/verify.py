@@ -13,24 +13,34 @@ from lightkit.cli.terminal import complain, say, table
 from lightkit.common.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightkit.runner.proving.unsaved import Unsaved
     from lightkit.runner.proving.verify import Verdict
 
+_SHOWN = 10
 PHASES = ("micro", "step", "save", "validation", "test")
 HELP = {
     "verify-resume": """\
 usage: lightkit verify-resume [OVERRIDES] [OPTIONS]
 
 Prove that a run of this configuration can be killed and resumed: run it, run it again and kill it (SIGKILL), resume
-it, and compare everything the two leave behind, bit by bit: the last checkpoint, metrics.jsonl, TensorBoard's curves
-and result.json. Where something differs, the first such thing is named, and where it comes from.
-The run is shortened and saves more often; nothing that is random is changed. OVERRIDES are those of `lightkit train`.
+it, and compare everything the two leave behind, bit by bit: the last checkpoint, metrics.jsonl, TensorBoard's files
+and result.json. Where something differs, the first such thing is named, and where it comes from. Where nothing does,
+state of callbacks, task, loss, model, metrics, data set, transforms and schedule that changes without being saved is
+named all the same: it may make a difference later.
+
+The run is shortened: epochs and evaluations have fewer rows, the same ones in all runs, so that it crosses several ends
+of epochs and validations on large data too, and it saves more often. What it learns from each batch and what is random
+stay as they are. OVERRIDES are those of `lightkit train`; a shorter length of your own (trainer.epochs, trainer.steps,
+data.split.limit) holds.
 
 options:
   --at STEP|random      optimizer step to kill it at (default: random)
   --phase PHASE         what it is doing then: micro (before a batch), step (after an optimizer step), save, validation,
                         test (default: random)
-  --epochs N            epochs to run at most (default: 2)
-  --steps N             optimizer steps to run at most (default: 40)
+  --epochs N            epochs to run at most (default: 3)
+  --steps N             optimizer steps to run at most (default: 75)
   --keep                keep the folders of the runs, and say where they are
   --config-dir FOLDER   one more folder of options, searched first
   --config-name NAME    another file than config.yaml to start from
@@ -89,13 +99,32 @@ def _report(verdict: Verdict) -> None:
 
     moment = verdict.moment
     say(f"{verdict.steps} steps, killed {told(moment)}, resumed at step {verdict.resumed_at}")
+    heads = ["crossed", "steps", "epoch ends", "validations", "saves"]
+    names = ["the whole run", "after the resume"]
+    say(table(heads, [(name, *map(str, part)) for name, part in zip(names, verdict.crossed)], right=[1, 2, 3, 4]))
+    if verdict.rows:
+        say("shortened: " + ", ".join(f"{name} to {count:,} rows" for name, count in verdict.rows.items()))
     say(f"the same again: --at {moment.step} --phase {moment.phase}\n")
     rows = [(item.name, str(item.size), "different" if item.different else "same") for item in verdict.compared]
     say(table(["compared", "values", ""], rows, right=[1]))
-    if verdict.reason is None:
-        say("\nthe same bits with and without the kill")
-    else:
+    if verdict.reason is not None:
         say(f"\nDIFFERENT: {verdict.reason}")
+        return
+    say("\nthe same bits with and without the kill")
+    _warn(verdict.unsaved)
+
+
+def _warn(found: Sequence[Unsaved]) -> None:
+    """Name what changes without being saved."""
+    if not found:
+        return
+    say("\nWARNING: this changes while training and is not saved. It made no difference in this run, but where the")
+    say("result ever depends on it, a resumed run will be another one:")
+    for fix in dict.fromkeys(item.fix for item in found):
+        lines = [str(item) for item in found if item.fix == fix]
+        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        say("\n".join(f"  {line}" for line in [*lines[:_SHOWN], *more]))
+        say(f"  fix: {fix}")
 
 
 def _work(file: Path) -> int:
@@ -120,8 +149,8 @@ def _parser() -> Parser:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--at", default="random")
     parser.add_argument("--phase", choices=PHASES)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=75)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("-cd", "--config-dir")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
 from lightkit.data.fitting import Report, fill_in, fit_scaling
 from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
@@ -73,6 +74,21 @@ class Data:
         prepare = replace(self.train.prepare, augment=())
         options = replace(self.train.options, shuffle=False, drop_last=False, persistent_workers=False)
         return Loader(self.source, self.rows["train"], options, prepare=prepare)
+
+    def shortened(self, most: Mapping[str, int], *, seed: int) -> Data:
+        """The same with fewer rows in some splits; what was fitted to all of them, such as a scaling, stays.
+
+        Args:
+            most: Rows to keep by the name of the split, drawn at random.
+            seed: Seed of the draw.
+        """
+        rows, loaders = dict(self.rows), self.loaders()
+        for name, count in most.items():
+            all_rows = rows[name]
+            drawn = torch.randperm(len(all_rows), generator=torch.Generator().manual_seed(mix(seed, "shortened", name)))
+            rows[name] = all_rows[drawn[:count].sort().values]
+            loaders[name] = loaders[name].with_rows(rows[name])
+        return replace(self, rows=rows, train=loaders["train"], val=loaders.get("val"), test=loaders.get("test"))
 
     def close(self) -> None:
         """End all loader processes."""

@@ -3,7 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
+
+
+def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
+    """Which tags stand more than once at a step in the records of all files of a run, and how often.
+
+    Args:
+        folder: The directory of the run.
+    """
+    from lightkit.loggers.rewind import read_events
+
+    found = Counter(
+        (value.tag, int(event.step))
+        for file in Path(folder).glob("events.out.tfevents.*")
+        for _, _, event in read_events(file)
+        if event is not None
+        for value in event.summary.value
+    )
+    return {place: count for place, count in found.items() if count > 1}
 
 
 def read_scalars(folder: Path | str) -> dict[str, list[tuple[int, float]]]:

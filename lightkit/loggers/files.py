@@ -8,7 +8,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +17,17 @@ from lightkit.loggers.base import Logger
 from lightkit.loggers.environment import environment
 from lightkit.loggers.runlog import run_log
 
-__all__ = ["JsonlLogger", "environment", "plain", "read_jsonl", "replace_file", "run_log", "write_json"]
+__all__ = [
+    "JsonlLogger",
+    "bad_lines",
+    "environment",
+    "plain",
+    "read_jsonl",
+    "replace_bytes",
+    "replace_file",
+    "run_log",
+    "write_json",
+]
 
 
 class JsonlLogger(Logger):
@@ -71,6 +81,17 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     return list(_rows(file.read_bytes().decode(errors="replace"))) if file.exists() else []
 
 
+def bad_lines(path: Path | str) -> int:
+    """How many whole lines of a `metrics.jsonl` are no rows; one torn by a crash, which has no end, is not counted.
+
+    Args:
+        path: The file; a missing one has no lines.
+    """
+    file = Path(path)
+    lines = file.read_bytes().decode(errors="replace").split("\n")[:-1] if file.exists() else []
+    return len(list(filter(str.strip, lines))) - sum(1 for _ in _rows("\n".join(lines)))
+
+
 def _rows(text: str) -> Iterator[dict[str, Any]]:
     """What the whole lines say."""
     for line in text.split("\n"):
@@ -91,10 +112,21 @@ def replace_file(path: Path | str, text: str) -> None:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    replace_bytes(target, lambda file: file.write(text.encode()), scratch=target.name)
+
+
+def replace_bytes(target: Path, fill: Callable[[IO[bytes]], object], *, scratch: str) -> None:
+    """Write a file so that a crash leaves either the old or the new one, never half of it.
+
+    Args:
+        target: The file.
+        fill: Writes its whole contents; may read the old ones.
+        scratch: What the name of the unfinished file in the same folder begins with, after a dot.
+    """
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{scratch}.", dir=target.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            fill(file)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o666 & ~_umask())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightkit.common.disk import sync_file
+from lightkit.common.ledger import FACTS
 from lightkit.common.pixels import pixels
+from lightkit.loggers import rewind
 from lightkit.loggers.base import Logger
 from lightkit.loggers.hparams import columns, records
 
@@ -21,8 +25,9 @@ VITALS = "vitals"
 """First part of every other tag (`vitals/lr/all`): TensorBoard sorts tags, and what is not a result belongs last."""
 VIEW = "view"
 """First part of the tags of pictures, which would push curves of the same split off the screen."""
-_FACTS = ("step", "epoch", "time")
 _EVENTS = "events.out.tfevents.*"
+_AFTER = "-"
+"""What stands in the name of the first file of a resume where others have the host: it comes before all of these."""
 
 
 class TensorBoardLogger(Logger):
@@ -36,33 +41,49 @@ class TensorBoardLogger(Logger):
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._made: Any = None
-        self._purge_step: int | None = None
         self._epoch_at: int | None = None
+        self._carried: tuple[int, set[str]] = (-1, set())
 
     @property
     def _writer(self) -> Any:
         if self._made is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            _put_first(sorted(self.folder.glob(_EVENTS)))
-            self._made = SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS, purge_step=self._purge_step)
+            _put_first(self._files(), int(time.time()), socket.gethostname())
+            self._made = SummaryWriter(str(self.folder), flush_secs=FLUSH_SECONDS)
         return self._made
 
-    def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
-        """On a resume, hide what the interrupted run wrote after its checkpoint.
+    def _files(self) -> list[Path]:
+        """In the order in which TensorBoard reads them."""
+        return sorted(self.folder.glob(_EVENTS))
 
-        TensorBoard hides whole steps, so what was written at the very step of the checkpoint is written once more.
+    def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
+        """On a resume, take out what the interrupted run wrote after its checkpoint.
+
+        TensorBoard forgets whole steps, so what was written at the very step of the checkpoint goes into a new file.
         """
         self.close()
-        if not any(self.folder.glob(_EVENTS)):
+        if not self._files():
             return
-        self._purge_step, self._epoch_at = step, None
-        for row in (row for row in kept if row["step"] == step):
-            values = {name: math.nan if value is None else value for name, value in row.items() if name not in _FACTS}
-            self.scalars(values, step=step, epoch=row["epoch"])
+        now, self._epoch_at = int(time.time()), None
+        _put_first(self._files(), now, _AFTER)
+        rows = [row for row in kept if row["step"] == step]
+        events = [self._event(_values(row), step, row.get("epoch", 0), seconds=row.get("time", now)) for row in rows]
+        tags = {value.tag for event in events for value in event.summary.value}
+        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags)
+        carried = [event for cut in cuts for event in cut.carried]
+        self._carried = step, {value.tag for event in carried for value in event.summary.value}
+        name = f"{_EVENTS.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"
+        rewind.publish(self.folder / name, step, [*events, *carried])
+        for cut in cuts:
+            cut.apply()
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """One curve per name, all in one event; the epoch is a curve of its own, with one point a step."""
+        self._writer.file_writer.add_event(self._event(values, step, epoch), step)
+
+    def _event(self, values: Mapping[str, float], step: int, epoch: int, *, seconds: float = 0.0) -> Any:
+        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         named = {tag(name): value for name, value in values.items()}
@@ -70,7 +91,7 @@ class TensorBoardLogger(Logger):
             named[tag("epoch")] = epoch
             self._epoch_at = step
         points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
-        self._writer.file_writer.add_summary(Summary(value=points), step)
+        return Event(step=step, wall_time=seconds, summary=Summary(value=points))
 
     def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
         """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it.
@@ -84,18 +105,27 @@ class TensorBoardLogger(Logger):
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """A matplotlib figure as an image. `SummaryWriter.add_figure` would import pyplot and pick a window system."""
-        self._writer.add_image(f"{VIEW}/{tag(name)}", pixels(figure)[..., :3], step, dataformats="HWC")
+        name = f"{VIEW}/{tag(name)}"
+        if not self._is_there(name, step):
+            self._writer.add_image(name, pixels(figure)[..., :3], step, dataformats="HWC")
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
         """Markdown in the Text tab."""
-        self._writer.add_text(tag(name), markdown, step)
+        if not self._is_there(f"{tag(name)}/text_summary", step):
+            self._writer.add_text(tag(name), markdown, step)
 
     def images(self, name: str, images: Any, *, step: int) -> None:
         """A grid of pictures, each stretched to the full range of grey or colour."""
+        if self._is_there(f"{VIEW}/{tag(name)}", step):
+            return
         pictures = images.detach().float().cpu()
         pictures = pictures if pictures.shape[1] in (1, 3) else pictures[:, :1]
         low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
         self._writer.add_images(f"{VIEW}/{tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
+
+    def _is_there(self, name: str, step: int) -> bool:
+        """Whether it was logged at the step of the checkpoint before that was saved: it must not stand there twice."""
+        return step == self._carried[0] and name in self._carried[1]
 
     def graph(self, model: Any, example: Any) -> None:
         """The traced graph of the model."""
@@ -108,7 +138,7 @@ class TensorBoardLogger(Logger):
 
     def sync(self) -> None:
         """Force the newest event file to the disk; the others were before it was begun."""
-        for file in sorted(self.folder.glob(_EVENTS))[-1:]:
+        for file in self._files()[-1:]:
             sync_file(file)
 
     def close(self) -> None:
@@ -118,19 +148,29 @@ class TensorBoardLogger(Logger):
             self._made = None
 
 
-def _put_first(files: Sequence[Path]) -> None:
+def _put_first(files: Sequence[Path], now: int, mark: str) -> None:
     """Give the event files of earlier parts of a run earlier names than the next one will get.
 
     TensorBoard reads files in the order of their names, which hold the second they were made in. Within one second, or
     after the clock was set back, the next file would be read before them.
+
+    Args:
+        files: The files there are, in order.
+        now: The second that the next one is named after.
+        mark: What its name has after that.
     """
-    now = int(time.time())
-    if not files or int(files[-1].name.split(".")[3]) < now:
+    if not files or files[-1].name < f"{_EVENTS.removesuffix('*')}{now:010d}.{mark}":
         return
     for age, file in zip(range(len(files), 0, -1), files):
         parts = file.name.split(".")
         parts[3] = f"{now - age:010d}"
         file.rename(file.with_name(".".join(parts)))
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, float]:
+    """The values of a row of `metrics.jsonl`."""
+    told = {name: math.nan if value is None else value for name, value in row.items() if name not in FACTS}
+    return {name: value for name, value in told.items() if isinstance(value, (int, float))}
 
 
 def tag(name: str) -> str:

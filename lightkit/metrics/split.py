@@ -58,6 +58,12 @@ class SplitMetrics:
         self._make, self._device, self._collection = make, torch.device(device), None  # type: Any, torch.device, Any
         self.reset()
 
+    @property
+    def made(self) -> dict[str, Any]:
+        """The metrics by name; none before the first block is counted."""
+        groups = [] if self._collection is None else self._collection.groups
+        return {name: metric for group in groups for name, metric in zip(group.names, group.metrics)}
+
     def reset(self) -> None:
         """Forget everything counted and queued."""
         self._queue: list[Row] = []

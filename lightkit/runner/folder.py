@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
+import shutil
 import socket
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
 from omegaconf import DictConfig
 
 from lightkit.common.errors import UserError
+from lightkit.common.ledger import Ledger, audit
 from lightkit.config import save
 from lightkit.config.project import project_root
 from lightkit.loggers.environment import environment
-from lightkit.loggers.files import read_jsonl, replace_file, write_json
+from lightkit.loggers.files import bad_lines, read_jsonl, replace_file, write_json
+from lightkit.loggers.rewind import SCRATCH
 from lightkit.loggers.runlog import run_log
 
+_LOG = logging.getLogger(__name__)
 LOCK = ".lock"
 SAVED = ("checkpoints/manifest.json", "checkpoints/step-*.pt")
 """What tells that a run has saved something."""
@@ -41,11 +47,13 @@ _WRITTEN = (
         "overrides.yaml",
         "finetune.json",
         "events.out.tfevents.*",
+        SCRATCH,
+        "metrics.changed*",
     ),
     *("weights.*", "model.pt", "adapter.pt", ".config.yaml.*", *_SUBFOLDERS),
 )
 """Names in the folder that are written to."""
-_REPLACED = (RESULT, METRICS, ENVIRONMENT, "config.yaml", "overrides.yaml", "finetune.json")
+_REPLACED = (RESULT, METRICS, ENVIRONMENT, "config.yaml", "overrides.yaml", "finetune.json", SCRATCH)
 
 
 class RunFolder:
@@ -153,22 +161,37 @@ class RunFolder:
         """The rows of values logged so far."""
         return read_jsonl(self.path / METRICS)
 
-    def rows_before(self, step: int, count: int) -> list[dict[str, Any]]:
-        """The rows that a checkpoint counts as logged.
+    def rows_before(self, step: int, counted: int, ledger: Ledger) -> list[dict[str, Any]]:
+        """The rows that a checkpoint counts as logged; what is wrong with their file is a warning.
+
+        Nothing a run learns depends on them, so it goes on. Lines that are no such rows are left out from then on; a
+        copy of the file keeps them.
 
         Args:
-            step: Optimizer steps of the checkpoint. The count alone says how much of that step was logged; when rows
-                before it were lost, the step keeps later ones from taking their place.
-            count: Rows it counts.
+            step: Optimizer steps of the checkpoint.
+            counted: Rows it counts.
+            ledger: Their marks; an older checkpoint has none, and its rows are taken for what they are.
         """
-        return [row for row in self.metrics()[:count] if row["step"] <= step]
+        rows, bad = self.metrics(), bad_lines(self.path / METRICS)
+        if len(ledger) != counted:
+            ledger = Ledger.of(row for row in rows[:counted] if row["step"] <= step)
+        found = audit(rows, ledger, step=step)
+        left = max(0, counted - len(ledger))
+        problems = [*([f"{left} of {counted} rows are missing"] if left else []), *found.problems]
+        problems += [f"{bad} line{'s' if bad > 1 else ''} cannot be read"] if bad else []
+        if problems:
+            kept = f"; as it is, it is kept as {self._set_aside(METRICS)}" if found.foreign or bad else ""
+            what = f"{METRICS} has been changed since the checkpoint of step {step} was written"
+            _LOG.warning("%s: %s%s. The run goes on with the rows that are left", what, "; ".join(problems), kept)
+        return found.rows
 
-    def lost_rows(self, step: int, count: int) -> list[str]:
-        """A line about rows that a checkpoint counts but nobody can read any more; none where all are there."""
-        there = len(self.rows_before(step, count))
-        if there >= count:
-            return []
-        return [f"{METRICS} has {there} of the {count} rows that were logged before step {step}: the others are lost"]
+    def _set_aside(self, name: str) -> str:
+        """Copy a file to a free name beside it; returns that."""
+        stem, _, suffix = name.rpartition(".")
+        copies = (f"{stem}.changed{number}.{suffix}" for number in count(1))
+        copy = next(name for name in copies if not (self.path / name).exists())
+        shutil.copyfile(self.path / name, self.path / copy)
+        return copy
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Replace `result.json`."""

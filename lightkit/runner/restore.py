@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from lightkit.build import Components
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
+from lightkit.common.ledger import Ledger
 from lightkit.common.patterns import named
 from lightkit.loggers import Logger
 from lightkit.optim.wrapped import Torch as TorchSchedule
@@ -115,9 +116,9 @@ def start_logging(logger: Logger, place: RunFolder, state: State) -> None:
         place: The run's folder.
         state: The counters, of a checkpoint or of a state that the run has gone back to.
     """
-    rows = place.rows_before(state.step, state.rows)
+    rows = place.rows_before(state.step, state.rows, state.logged)
     logger.start(state.step, rows)
-    state.rows = len(rows)  # fewer where a power cut took some
+    state.rows, state.logged = len(rows), Ledger.of(rows)  # fewer where a power cut took some
 
 
 def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:

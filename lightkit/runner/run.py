@@ -64,7 +64,7 @@ class Runner:
     def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
         self._place, self._system, self._ranks = RunFolder(self.folder), dict[str, Any](), Ranks()
-        self._scene = Scene(cfg, State())
+        self._scene, self._rows = Scene(cfg, State()), dict[str, int]()
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -106,7 +106,7 @@ class Runner:
             else:
                 parts, notes = taken_over(saved, parts, state, changes)
             self._scene.cfg, self._scene.parts = self.cfg, parts
-            notes += [*self._record(parts), *self._place.lost_rows(state.step, state.rows)]
+            notes += self._record(parts)
             stack.enter_context(self._outcome(state, began))
             signals = stack.enter_context(self._signals().caught())
             logger = stack.enter_context(self._logger(state))
@@ -209,7 +209,8 @@ class Runner:
 
     def _build(self, *, pretrained: bool) -> Components:
         tell = build_console(self.cfg).message if self._ranks.main else _LOG.debug
-        parts = build(self.cfg, self.folder, pretrained=pretrained, ranks=self._ranks, report=tell)
+        options: dict[str, Any] = {"ranks": self._ranks, "rows": self._rows, "report": tell}
+        parts = build(self.cfg, self.folder, pretrained=pretrained, **options)
         return parts if self._ranks.main else replace(parts, store=None)
 
     def _signals(self) -> Signals:

@@ -45,6 +45,7 @@ class Reporter:
         """
         self.state.last.update(values)
         self.state.rows += 1
+        self.state.logged.add(values, step=self.state.step, epoch=self.state.epoch)
         self.logger.scalars({**values, **(beside or {})}, step=self.state.step, epoch=self.state.epoch)
 
     def step(self, loss: float, norm: float, rates: Mapping[str, float], vitals: Mapping[str, float]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from lightkit.common.ledger import Ledger
+
 
 @dataclass
 class State:
@@ -28,6 +30,8 @@ class State:
     """Step after which an epoch, or the run, was last brought to its end; -1 before the first."""
     rows: int = 0
     """Lines of values logged so far."""
+    logged: Ledger = field(default_factory=Ledger)
+    """What tells whether these lines are still in their file; of a checkpoint that has none it is empty."""
     skipped: int = 0
     """Optimizer steps left out because the loss was not finite."""
     scaler_skipped: int = 0
@@ -43,10 +47,12 @@ class State:
     def state_dict(self) -> dict[str, Any]:
         """Plain values of all counters; the dictionaries are copies."""
         # Not `asdict`: it goes through every value of them, and each save would wait for that.
-        return {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
+        plain = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
+        return {**plain, "logged": self.logged.hex()}
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
         """Take over saved counters; unknown names are ignored, so that older files load."""
         for entry in fields(self):
-            if entry.name in values:
+            if entry.name in values and entry.name != "logged":
                 setattr(self, entry.name, values[entry.name])
+        self.logged = Ledger(values.get("logged", ""))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from lightkit.trainer.loop import Trainer
 
 PHASES = ("micro", "step", "save", "validation", "test")
-_NUMBERS = (int, float, str, bool)
-_OWN = ("_parameters", "_buffers", "_modules", "training")
 
 
 class Moment(NamedTuple):
@@ -51,6 +47,9 @@ class Trace(Callback):
         checkpoints: Folder whose file operations are moments of a save.
         end_at: Moment at which the process ends.
         end: How it ends.
+
+    `held` gives what the objects of the run hold besides what is saved; it is asked for at the start, at each save and
+    at the end.
     """
 
     def __init__(
@@ -61,25 +60,28 @@ class Trace(Callback):
         self._counts: dict[tuple[str, int], int] = {}
         self._batch, self._saving, self._evaluates = Moment("", -1, 0), -1, "test"
         self._trainer: Trainer | None = None
-        self._began: dict[str, str] = {}
+        self.held: Callable[[], Mapping[str, Any]] = dict
         sys.addaudithook(self._watch)
 
     def on_fit_start(self, trainer: Trainer) -> None:
         """Write down the state the run begins or goes on with."""
         self._trainer, self._evaluates = trainer, "validation"
-        self._began = dict(loose_values(trainer))
-        self._write({"phase": "start", "step": trainer.state.step, "number": 0, **_state(trainer)})
+        step = trainer.state.step
+        self._write({"phase": "start", "step": step, "number": 0, **_state(trainer), "held": self.held()})
 
     def on_step(self, trainer: Trainer) -> None:
         """Write down the state after an optimizer step."""
         self.moment("step", trainer.state.step, **_state(trainer))
 
+    def on_epoch(self, trainer: Trainer, values: dict[str, float]) -> None:
+        """Write down that an epoch, or the run, has come to its end."""
+        if not trainer.state.samples_done:
+            self._write({"phase": "epoch", "step": trainer.state.step, "number": 0})
+
     def on_fit_end(self, trainer: Trainer) -> None:
-        """Write down what changed while training and is no tensor of a state dict."""
-        now = dict(loose_values(trainer))
-        changed = sorted(name for name, value in now.items() if self._began.get(name) != value)
+        """Write down what the run ends with."""
         self._evaluates = "test"
-        self._write({"phase": "end", "step": trainer.state.step, "number": 0, "loose": changed})
+        self._write({"phase": "end", "step": trainer.state.step, "number": 0, "held": self.held()})
 
     def moment(self, phase: str, step: int, **facts: Any) -> Moment:
         """Write a line, then end here if this is the moment for it."""
@@ -95,6 +97,7 @@ class Trace(Callback):
     def saving(self) -> Iterator[None]:
         """While a checkpoint is handed over; it may still be written afterwards."""
         self._saving = self._step()
+        self._write({"phase": "held", "step": self._saving, "number": 0, "held": self.held()})
         self.moment("save", self._saving, what="begin")
         yield
         self.moment("save", self._saving, what="handed over")
@@ -182,26 +185,3 @@ def _state(trainer: Trainer) -> dict[str, Any]:
         "optimizer": digest(optimizer["state"]),
         "rates": [float(group["lr"]) for group in trainer.optimizer.param_groups],
     }
-
-
-def loose_values(trainer: Trainer) -> Iterator[tuple[str, str]]:
-    """Attributes that no state dict holds, with their hashes: numbers, tensors and generators of the user's objects."""
-    owners: dict[str, Any] = {f"model.{name}".rstrip("."): part for name, part in trainer.model.named_modules()}
-    source = getattr(trainer.train, "source", None)
-    task = trainer.task.inner if isinstance(trainer.task, TracedTask) else trainer.task
-    owners |= {"loss": trainer.criterion, "trainer.task": task, "data.dataset": getattr(source, "base", source)}
-    for owner, thing in owners.items():
-        for name, value in getattr(thing, "__dict__", {}).items():
-            found = None if name in _OWN else _loose(value)
-            if found is not None:
-                yield f"{owner}.{name}", digest(found)
-
-
-def _loose(value: Any) -> Any:
-    if isinstance(value, _NUMBERS) or (isinstance(value, Tensor) and value.numel() < 1 << 16):
-        return value
-    if isinstance(value, np.random.Generator):
-        return str(value.bit_generator.state)
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    return str(value.getstate()) if isinstance(value, random.Random) else None

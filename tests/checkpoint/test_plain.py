@@ -28,6 +28,7 @@ class Loud(str):
         (lambda: None, "function"),
         (collections.Counter("aab"), "Counter"),
         (torch.Size([1]), "torch.Size"),
+        (b"", "is empty bytes, which torch.load refuses"),
     ],
 )
 def test_other_types_are_refused_by_their_path(value, message):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from lightkit.checkpoint.store import CheckpointStore
 from tests.checkpoint.parts import net
@@ -40,10 +40,11 @@ def run(cli: Cli, project: Path) -> Path:
     return folder
 
 
-def test_inspect_lists_the_checkpoints_of_a_run(cli: Cli, run: Path) -> None:
+def test_inspect_lists_the_checkpoints_of_a_run_and_ends_with_5_where_one_is_damaged(cli: Cli, run: Path) -> None:
     os.truncate(run / "checkpoints" / "step-00000010.pt", 99)
     done = cli("ckpt", "inspect", "last")
-    assert done.code == 0, done.err
+    assert done.code == 5
+    assert "step-00000010.pt cannot be read" in done.err
     rows = [line.split() for line in done.out.splitlines()[2:]]
     assert rows[0] == ["file", "step", "epoch", "value", "size", "state", "mark"]
     assert rows[1][:4] == ["step-00000010.pt", "10", "1", "0.5000"]
@@ -60,6 +61,45 @@ def test_inspect_of_a_folder_without_a_whole_file_ends_with_5(cli: Cli, run: Pat
     assert "no checkpoint can be read" in done.err
     (run / "checkpoints" / "manifest.json").write_text("{")
     assert cli("ckpt", "inspect", "last").code == 5
+
+
+def test_inspect_lists_what_is_whole_where_the_manifest_is_damaged(cli: Cli, run: Path) -> None:
+    assert cli("ckpt", "inspect", "last").code == 0
+    (run / "checkpoints" / "manifest.json").write_text("{")
+    os.truncate(run / "checkpoints" / "step-00000010.pt", 99)
+    done = cli("ckpt", "inspect", "last")
+    assert done.code == 5
+    assert [line.split()[0] for line in done.out.splitlines()[3:]] == ["step-00000020.pt", "step-00000030.pt"]
+    assert "manifest.json is damaged" in done.err
+
+
+def test_inspect_of_a_damaged_checkpoint_says_what_the_manifest_knows_of_it(cli: Cli, run: Path) -> None:
+    path = run / "checkpoints" / "step-00000020.pt"
+    os.truncate(path, 99)
+    done = cli("ckpt", "inspect", str(path))
+    assert done.code == 5
+    assert "99 bytes" in done.out
+    assert "step 20, epoch 2, value 0.9" in done.out
+    assert "99 bytes instead of" in done.err
+
+
+@pytest.mark.parametrize("damage", [0, 50, 0.3, 0.9, "flipped"])
+def test_no_action_takes_a_damaged_best_checkpoint(cli: Cli, run: Path, project: Path, damage: float | str) -> None:
+    path = run / "checkpoints" / "step-00000020.pt"
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    else:
+        del content[int(damage if float(damage) > 1 else float(damage) * len(content)) :]
+    path.write_bytes(content)
+    actions = (
+        ["inspect", "last"], ["inspect", str(path)], ["convert", "last", "x.pt"], ["merge", "last", "x.pt"],
+        ["convert", "last", "x.pt", "--to", "state"], ["convert", "last", "x.pt", "--to", "model"],
+        ["average", "last", "last", "x.pt"], ["diff", "last", "last"], ["diff", "last", "last", "--all"],
+        ["prune", "last"], ["prune", "last", "--keep-last", "9", "--dry-run"],
+    )  # fmt: skip
+    assert {" ".join(args): cli("ckpt", *args).code for args in actions} == {" ".join(args): 5 for args in actions}
+    assert not (project / "x.pt").exists()
 
 
 def test_inspect_says_what_is_in_a_file(cli: Cli, run: Path) -> None:
@@ -189,8 +229,30 @@ def test_wrong_arguments(cli: Cli, run: Path, project: Path, args: list[str], me
 
 
 def test_a_damaged_file_ends_with_5(cli: Cli, run: Path, project: Path) -> None:
-    torch.save(net().state_dict(), project / "x.pt")
-    os.truncate(project / "x.pt", 500)
-    for args in (["inspect", "x.pt"], ["convert", "x.pt", "y.pt"], ["diff", "x.pt", "last"]):
-        assert cli("ckpt", *args).code == 5
+    whole = net().state_dict()
+    torch.save(whole, project / "x.pt")
+    torch.save(whole, project / "old.pt", _use_new_zipfile_serialization=False)
+    save_file(whole, project / "x.safetensors")
+    for name in ("x.pt", "old.pt", "x.safetensors"):
+        content = (project / name).read_bytes()
+        for size in (0, 9, 60, len(content) // 2, len(content) - 4):
+            (project / name).write_bytes(content[:size])
+            for args in (
+                ["inspect", name],
+                ["convert", name, "y.pt"],
+                ["diff", name, "last"],
+                ["average", "last", name, "y.pt"],
+            ):
+                done = cli("ckpt", *args)
+                assert done.code == 5, (name, size, args, done.err)
+                assert "Traceback" not in done.err
+                assert "trust" not in done.err, "a file that is cut off holds no code"
     assert not (project / "y.pt").exists()
+
+
+def test_a_damaged_pickle_ends_with_5_whatever_its_bytes_call(cli: Cli, project: Path) -> None:
+    torch.save({"a": torch.ones(2)}, project / "x.pt", _use_new_zipfile_serialization=False)
+    content = bytearray((project / "x.pt").read_bytes())
+    content[content.index(b"_rebuild_tensor_v2") + 17] = ord("3")
+    (project / "x.pt").write_bytes(content)
+    assert cli("ckpt", "inspect", "x.pt").code == 5

@@ -28,7 +28,9 @@ def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monke
     monkeypatch.setattr(verify, "_finished", in_a_fork)
     done = cli("verify-resume", *QUICK, "--at", "12", "--phase", "save")
     assert done.code == 0, done.err
-    assert "16 steps, killed at moment" in done.out
+    assert "24 steps, killed at moment" in done.out
+    assert ["the", "whole", "run", "24", "3", "3"] in [line.split()[:6] for line in done.out.splitlines()]
+    assert "WARNING" not in done.out
     assert "the same again: --at 12 --phase save" in done.out
     assert [line.split()[0] for line in done.out.splitlines() if line.endswith("  same")] == [
         *("model", "optimizer", "scheduler", "precision", "ema", "callbacks", "metrics", "state"),
@@ -61,6 +63,29 @@ def test_a_difference_is_named_with_status_1(
     assert "changes while training and is not saved: data.dataset.rng" in done.out
     kept = Path(done.out.rpartition("kept in ")[2].strip())
     assert (kept / "whole" / "result.json").exists()
+
+
+def test_state_that_is_not_saved_is_named_with_the_fix_also_where_the_bits_are_the_same(
+    cli: Callable[..., Outcome], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(verify, "_finished", in_a_fork)
+    (project / "experiments" / "late.py").write_text(
+        "import torch\n"
+        "from lightkit.trainer import Callback\n"
+        "class Late(Callback):\n"
+        "    count = 0\n"
+        "    def on_step(self, trainer):\n"
+        "        self.count += 1\n"
+        "        if self.count > 60:\n"
+        "            trainer.stop('enough')\n"
+    )
+    done = cli("verify-resume", *QUICK, "+trainer.callbacks.late._target_=experiments.late.Late", "--at", "13")
+    assert done.code == 0, done.err
+    assert "the same bits with and without the kill" in done.out
+    assert "WARNING: this changes while training and is not saved." in done.out
+    assert "  trainer.callbacks.late.count: 24 after training, 12 after the resume" in done.out
+    assert "state_dict() and take it back in load_state_dict()" in done.out
 
 
 @pytest.mark.parametrize(

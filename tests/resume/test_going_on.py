@@ -14,7 +14,7 @@ import torch
 from lightkit.checkpoint import files
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-from lightkit.loggers.events import read_scalars
+from lightkit.loggers.events import read_scalars, repeated
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner.restore import check_moments
 from lightkit.runner.settle import Change
@@ -51,6 +51,7 @@ def test_a_run_killed_again_and_again(case: Case) -> None:
         _kill_resumed(case, place, moment)
     case.resume(place)
     assert case.differences(place) == []
+    assert repeated(place) == {}, "no record of the event files stands twice, whoever reads them"
 
 
 def _kill_resumed(case: Case, place: Path, moment: Moment) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
+from lightkit.common.ledger import Ledger
 from lightkit.config import compose
 from lightkit.runner.folder import RunFolder, differences, unwritable
 from tests.conftest import Outcome
@@ -206,23 +207,28 @@ def test_unwritable_says_why() -> None:
 
 
 def test_rows_before_a_checkpoint(tmp_path: Path) -> None:
-    steps = [1, 2, 4, 4, 4, 5]
-    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in steps))
-    folder = RunFolder(tmp_path)
-    assert [row["step"] for row in folder.rows_before(4, 4)] == [1, 2, 4, 4]
-    assert folder.lost_rows(4, 4) == []
+    rows = [{"step": step, "a": float(number)} for number, step in enumerate([1, 2, 4, 4, 4, 5])]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert RunFolder(tmp_path).rows_before(4, 4, Ledger.of(rows[:4])) == rows[:4]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_lost_rows_are_told_and_not_made_up_for_by_later_ones(tmp_path: Path) -> None:
+def test_rows_of_a_checkpoint_that_knows_only_their_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 5}\n{"step": 6}\n')
-    folder = RunFolder(tmp_path)
-    assert folder.rows_before(4, 3) == [{"step": 1}]
-    assert folder.lost_rows(4, 3) == [
-        "metrics.jsonl has 1 of the 3 rows that were logged before step 4: the others are lost"
-    ]
+    assert RunFolder(tmp_path).rows_before(4, 3, Ledger()) == [{"step": 1}]
+    assert "2 of 3 rows are missing" in caplog.text
     (tmp_path / "metrics.jsonl").unlink()
-    assert folder.lost_rows(4, 3)
-    assert folder.lost_rows(0, 0) == []
+    assert RunFolder(tmp_path).rows_before(4, 3, Ledger()) == []
+    assert "3 of 3 rows are missing" in caplog.text
+
+
+def test_a_file_with_lines_of_somebody_else_is_kept_beside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, folder = tmp_path / "metrics.jsonl", RunFolder(tmp_path)
+    for name in ("metrics.changed1.jsonl", "metrics.changed2.jsonl"):
+        path.write_text('{"step": 1}\nmy own note\n\n{"step": 2}\n{"step": 9')
+        assert folder.rows_before(2, 2, Ledger.of([{"step": 1}, {"step": 2}])) == [{"step": 1}, {"step": 2}]
+        assert (tmp_path / name).read_text() == path.read_text()
+        assert f"1 line cannot be read; as it is, it is kept as {name}" in caplog.text
 
 
 NAMES = (

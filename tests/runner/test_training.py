@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from lightkit.config import compose
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from tests.conftest import Outcome
 
 OPTIONS = [
     "data=wine",
@@ -51,10 +53,41 @@ def test_rows_that_a_power_cut_took_are_told_and_training_goes_on(tmp_path: Path
     path.write_text("".join(lines[:left]) + "\0" * 100)
     result = Runner(config, run).run(resume=True)
     assert result["steps"] > whole["steps"]
-    line = f"metrics.jsonl has {left} of the {counted} rows that were logged before step {whole['steps']}: "
-    assert line + "the others are lost" in (run / "run.log").read_text()
+    log = (run / "run.log").read_text()
+    assert f"the checkpoint of step {whole['steps']} was written: {counted - left} rows are missing (steps " in log
     steps = [row["step"] for row in read_jsonl(path)]
     assert steps[:left] == [json.loads(line)["step"] for line in lines[:left]]
     assert min(steps[left:]) >= whole["steps"]
     Runner(config, run).run(resume=True)
     assert [row["step"] for row in read_jsonl(path)] == steps, "no later row takes the place of a lost one"
+
+
+def test_what_somebody_did_to_the_rows_of_a_finished_run_is_a_warning(
+    cli: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert cli("train", *OPTIONS, f"hydra.run.dir={run}").code == 0
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    gone, changed = rows[1], {**rows[3], "train/loss_step": 0.0}
+    lines = [json.dumps(row) for row in (rows[0], rows[2], changed, *rows[4:])]
+    path.write_text("\n".join([*lines[:3], "a note", '{"step": 2, "mine": 1}', *lines[3:]]) + "\n")
+    done = cli("resume", str(run), "trainer.epochs=3")
+    assert done.code == 0, done.err
+    said = (
+        f"1 row is missing (step {gone['step']}); 1 row has other values than were logged (step {changed['step']}); "
+        "1 row was not logged by this run (step 2); 1 line cannot be read; as it is, it is kept as "
+        "metrics.changed1.jsonl"
+    )
+    log = (run / "run.log").read_text()
+    step = rows[-1]["step"]
+    assert f"WARNING lightkit.runner.folder: metrics.jsonl has been changed since the checkpoint of step {step}" in log
+    assert said in log
+    now = read_jsonl(path)
+    assert changed in now
+    assert next(row for row in now if "test/loss" in row)["step"] > rows[-1]["step"], (
+        "what is repeated stands there once"
+    )
+    assert "a note" in (run / "metrics.changed1.jsonl").read_text()
+    assert cli("resume", str(run)).code == 0
+    assert (run / "run.log").read_text().count("has been changed") == 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,19 @@ from omegaconf import DictConfig
 from lightkit.build import Components, build_engine, build_splits, build_timetable
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
+from lightkit.data import Data
 from lightkit.device.ranks import Ranks
 from lightkit.loggers import Logger
+from lightkit.metrics import SplitMetrics
 from lightkit.runner.memory.batches import Batch, settled
+from lightkit.runner.proving.held import held, metrics_of, roots
 from lightkit.runner.run import Runner
 from lightkit.trainer import State
 from lightkit.trainer.timetable import Timetable
 from lightkit.trainer.trace import Moment, Trace, TracedTask
 
 CALLBACK = "verify_resume"
+_BLOCKS = 10
 
 
 class TracedRunner(Runner):
@@ -32,6 +36,7 @@ class TracedRunner(Runner):
         folder: See `Runner`.
         overrides: See `Runner`.
         trace: File of the trace; appended to.
+        rows: Rows to keep of each split.
         end_at: Moment at which the process is killed.
         end: What is called there instead.
     """
@@ -43,14 +48,23 @@ class TracedRunner(Runner):
         *,
         overrides: Sequence[str] = (),
         trace: Path,
+        rows: Mapping[str, int] | None = None,
         end_at: Moment | None = None,
         end: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(cfg, folder, overrides=overrides)
+        self._rows = dict(rows or {})
         self._trace = Trace(trace, Path(folder) / "checkpoints", end_at=end_at, end=end)
 
     def _build(self, *, pretrained: bool) -> Components:
         parts = super()._build(pretrained=pretrained)
+        things = roots(parts)
+        self._trace.held = lambda: held({**things, **metrics_of(parts)})
+        counted = parts.metrics["train"]
+        if isinstance(counted, SplitMetrics):
+            # Several blocks an epoch: otherwise a metric counts nothing before its end, and a resume cannot lose that.
+            batches = parts.timetable.steps_per_epoch * parts.timetable.accumulate
+            counted.block = max(1, min(counted.block, batches // _BLOCKS))
         callbacks = {**parts.callbacks, CALLBACK: self._trace}
         return replace(parts, task=TracedTask(parts.task, self._trace), callbacks=callbacks)
 
@@ -80,10 +94,10 @@ class Job:
     """One more folder of options."""
     config_name: str = "config"
     """The file to start from."""
-    epochs: int = 2
+    epochs: int = 3
     """Most epochs."""
-    steps: int = 40
-    """Most optimizer steps."""
+    steps: int = 75
+    """Most optimizer steps; epochs and evaluations are shortened to their share of them."""
     at: int | None = None
     """Step the run will be killed at; None when that is not known yet."""
     end_at: tuple[str, int, int] | None = None
@@ -92,6 +106,8 @@ class Job:
     """Go on with the run in the folder."""
     settings: tuple[str, ...] = ()
     """Overrides that shorten the run; found out by the first job."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Rows to keep of each split that is too long; found out by the first job."""
 
     def write(self, path: Path) -> Path:
         """Write the job to a file."""
@@ -122,16 +138,21 @@ def work(job: Job, *, end: Callable[[], None] | None = None) -> dict[str, Any]:
     if job.resume:
         cfg = load_run(folder).cfg
     else:
-        settings = job.settings or settings_of(job)
-        folder.parent.joinpath("settings.json").write_text(json.dumps(settings), encoding="utf-8")
-        cfg = compose([*job.overrides, *settings], config_dir=job.config_dir, config_name=job.config_name).cfg
-    return TracedRunner(cfg, folder, trace=Path(job.trace), end_at=end_at, end=end).run(resume=job.resume)
+        if not job.settings:
+            job = shortened(job)
+            found = {"settings": job.settings, "rows": job.rows}
+            folder.parent.joinpath("settings.json").write_text(json.dumps(found), encoding="utf-8")
+        overrides = [*job.overrides, *job.settings]
+        cfg = compose(overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
+    run = TracedRunner(cfg, folder, trace=Path(job.trace), rows=job.rows, end_at=end_at, end=end)
+    return run.run(resume=job.resume)
 
 
-def settings_of(job: Job) -> tuple[str, ...]:
-    """What makes the run short and lets it save often enough; nothing of it touches what is random.
+def shortened(job: Job) -> Job:
+    """The job with what makes its run short and lets it save often enough; nothing of it touches what is random.
 
-    The lengths depend on the number of samples, so the data is loaded to find them.
+    The lengths depend on the number of samples, so the data is loaded to find them. An epoch keeps a last smaller batch
+    where it has one.
     """
     cfg = compose(job.overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
     if cfg.device.nproc > 1:
@@ -144,11 +165,13 @@ def settings_of(job: Job) -> tuple[str, ...]:
     found = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
     data = build_splits(cfg, build_engine(cfg))
     try:
-        table = build_timetable(cfg, data)
+        rows = _rows(data, cfg, most=max(1, job.steps // max(1, job.epochs)))
+        table = build_timetable(cfg, data.shortened(rows, seed=cfg.seed))
     finally:
         data.close()
     total = min(table.total_steps, job.steps, job.epochs * table.steps_per_epoch)
-    return (
+    found |= _intervals(cfg, table, total)
+    settings = (
         *(f"{key}={'null' if value is None else value}" for key, value in found.items()),
         f"trainer.steps={total}",
         "checkpoint.enabled=true",
@@ -157,6 +180,32 @@ def settings_of(job: Job) -> tuple[str, ...]:
         "logger.console.style=quiet",
         "profile=false",
     )
+    return replace(job, settings=settings, rows=rows)
+
+
+def _rows(data: Data, cfg: DictConfig, *, most: int) -> dict[str, int]:
+    """How many rows of each split make that many optimizer steps, or batches to evaluate; of those that have more."""
+    found = {}
+    for name, loader in data.loaders().items():
+        size = loader.batch_size * (cfg.trainer.accumulate if name == "train" else 1)
+        count = (most - 1) * size + (loader.num_samples % size or size)
+        if count < loader.num_samples:
+            found[name] = count
+    return found
+
+
+def _intervals(cfg: DictConfig, table: Timetable, total: int) -> dict[str, int]:
+    """What has to come more often or end earlier in so short a run: validations (two at least) and the warm-up."""
+    found: dict[str, int] = {}
+    unit = 1 if cfg.trainer.validate_unit == "step" else table.steps_per_epoch
+    often = max(1, total // 2 // unit)
+    if cfg.trainer.validate_every > often:
+        found["trainer.validate_every"] = often
+    warmup = cfg.scheduler.get("warmup_steps") or (cfg.scheduler.get("warmup_epochs") or 0) * table.steps_per_epoch
+    if warmup >= total:
+        found |= {"scheduler.warmup_steps": total // 4}
+        found |= {"scheduler.warmup_epochs": 0} if "warmup_epochs" in cfg.scheduler else {}
+    return found
 
 
 def _save_steps(table: Timetable, total: int, at: int | None) -> int:

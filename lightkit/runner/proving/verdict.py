@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 
 from lightkit.checkpoint.store import CheckpointStore
-from lightkit.loggers.events import read_scalars
+from lightkit.common.ledger import MACHINE
+from lightkit.loggers.events import read_scalars, repeated
 from lightkit.loggers.files import read_jsonl
 
 PARTS = ("model", "optimizer", "scheduler", "precision", "ema", "callbacks", "metrics", "state")
-_CLOCK, _MACHINE = ("time", "seconds", "system"), ("speed/", "system/")
-"""Keys and beginnings of names of what no two runs have in common."""
+_CLOCK = ("time", "seconds", "system")
+"""Keys of what no two runs have in common, besides the names that begin as `MACHINE` says."""
 
 
 class Compared(NamedTuple):
@@ -79,7 +80,7 @@ def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     """Nested dicts and lists as pairs of a dotted key and what is there, without values that come from the clock."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            if not str(name).startswith(_MACHINE) and name not in _CLOCK:
+            if not str(name).startswith(MACHINE) and name not in _CLOCK:
                 yield from flat(item, f"{key}.{name}")
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
@@ -103,8 +104,8 @@ def _rows(folder: Path) -> dict[str, Any]:
 
 
 def _points(folder: Path) -> dict[str, Any]:
-    """Every point of every curve; of speeds only that they are there, once."""
-    found = {}
+    """Every point of every curve, of speeds only that they are there; and what the files hold more than once."""
+    found: dict[str, Any] = {f"records of {name} at step {step}": n for (name, step), n in repeated(folder).items()}
     for name, points in read_scalars(folder).items():
         if name.startswith("vitals/system/"):  # samples come with the clock, not with the steps
             continue
@@ -167,7 +168,7 @@ def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[s
     """
     known = {_key(row): row for row in reference}
     for row in trace:
-        if row["phase"] in ("save", "end"):
+        if row["phase"] in ("save", "end", "held", "epoch"):
             continue
         went_on = row["phase"] == "start" and row["step"] > 0
         expected = known.get(("step", row["step"], 0) if went_on else _key(row))
@@ -181,8 +182,3 @@ def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[s
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["phase"], row["step"], row["number"]
-
-
-def loose(trace: Sequence[dict[str, Any]]) -> list[str]:
-    """Attributes that changed while training although no state dict holds them."""
-    return next((row["loose"] for row in trace if row["phase"] == "end"), [])

@@ -14,17 +14,31 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightkit
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.starting import lightkit_command
 from lightkit.runner.proving.traced import Job
-from lightkit.runner.proving.verdict import Compared, Difference, compare, first_difference, loose, read_trace
+from lightkit.runner.proving.unsaved import Snapshots, Unsaved, lost, unsaved
+from lightkit.runner.proving.verdict import Compared, Difference, compare, first_difference, read_trace
 from lightkit.trainer.trace import PHASES, Moment
 
 _LOG_LINES = 15
+
+
+class Crossed(NamedTuple):
+    """What lies in a run, or in a part of it."""
+
+    steps: int
+    """Optimizer steps."""
+    epochs: int
+    """Ends of epochs."""
+    validations: int
+    """Validations."""
+    saves: int
+    """Checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,12 @@ class Verdict:
     """Everything that was looked at."""
     reason: str | None = None
     """The first thing that differs and where it comes from; None when all is the same."""
+    crossed: list[Crossed] = field(default_factory=list)
+    """What lies in the whole run, and in the part that went on."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Rows that were kept of each split that was shortened."""
+    unsaved: list[Unsaved] = field(default_factory=list)
+    """What changes without being saved although all is the same."""
 
     @property
     def same(self) -> bool:
@@ -79,11 +99,14 @@ def verify(
     _finished(resumed, base / "third.json")
     traces = [read_trace(Path(path)) for path in (whole.trace, cut.trace, resumed.trace)]
     compared = compare(Path(whole.folder), Path(cut.folder))
-    verdict = Verdict(moment, _first_step(traces[2]), _steps(reference), compared)
+    whole_run, rest = (_crossed(trace) for trace in (traces[0], traces[2]))
+    verdict = Verdict(
+        moment, _first_step(traces[2]), whole_run.steps, compared, crossed=[whole_run, rest], rows=whole.rows
+    )
     different = [item for item in compared if item.different]
     parted = first_difference(traces[0], traces[2]) or first_difference(traces[0], traces[1])
     if not different and parted is None:
-        return verdict
+        return replace(verdict, unsaved=unsaved(*map(Snapshots, traces)))
     return replace(verdict, reason=_reason(whole, traces, different))
 
 
@@ -92,7 +115,8 @@ def _reference(job: Job, base: Path) -> Job:
     base.mkdir(parents=True, exist_ok=True)
     whole = replace(job, folder=str(base / "whole"), trace=str(base / "whole.jsonl"))
     _finished(whole, base / "first.json")
-    return replace(whole, settings=tuple(json.loads((base / "settings.json").read_text(encoding="utf-8"))))
+    found = json.loads((base / "settings.json").read_text(encoding="utf-8"))
+    return replace(whole, settings=tuple(found["settings"]), rows=found["rows"])
 
 
 def choose(reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | None, draw: random.Random) -> Moment:
@@ -108,6 +132,8 @@ def choose(reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | 
         UserError: There is no such moment.
     """
     possible = _possible(reference, phase)
+    if at is None:
+        possible = _amid(possible, reference) or possible
     steps = sorted({moment.step for moment in possible})
     if at is not None and at not in steps:
         what = f"the shortened run has no {phase or 'moment'} there to be killed at"
@@ -130,6 +156,18 @@ def _possible(reference: Sequence[dict[str, Any]], phase: str | None) -> list[Mo
     if not possible:
         raise UserError(f"the run has no {phase or 'moment'} after its first checkpoint", key="--phase", received=phase)
     return possible
+
+
+def _amid(possible: Sequence[Moment], reference: Sequence[dict[str, Any]]) -> list[Moment]:
+    """Of some moments those that prove most.
+
+    The end of an epoch lies before and another one after them, and the checkpoint to go on from is in mid-epoch.
+    """
+    ends = [row["step"] for row in reference if row["phase"] == "epoch"]
+    saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
+    found = [moment for moment in possible if ends and ends[0] < moment.step < ends[-1]]
+    inside = [moment for moment in found if max(step for step in saves if step < moment.step) not in ends]
+    return inside or found
 
 
 def told(moment: Moment) -> str:
@@ -183,8 +221,9 @@ def _first_step(trace: Sequence[dict[str, Any]]) -> int:
     return next((row["step"] for row in trace if row["phase"] == "start"), 0)
 
 
-def _steps(trace: Sequence[dict[str, Any]]) -> int:
-    return max((row["step"] for row in trace if row["phase"] == "step"), default=0)
+def _crossed(trace: Sequence[dict[str, Any]]) -> Crossed:
+    phases = ("step", "epoch", "validation", "held")
+    return Crossed(*(len({row["step"] for row in trace if row["phase"] == phase}) for phase in phases))
 
 
 def _reason(whole: Job, traces: Sequence[list[dict[str, Any]]], different: Sequence[Compared]) -> str:
@@ -194,7 +233,7 @@ def _reason(whole: Job, traces: Sequence[list[dict[str, Any]]], different: Seque
     parted = first_difference(reference, resumed)
     if repeated is None and parted is not None:
         repeated = first_difference(reference, _repeated(whole))
-    hint = _hint(loose(reference))
+    hint = _hint(lost(Snapshots(reference), Snapshots(resumed)))
     if repeated is not None:
         head = f"{repeated} differs even between two runs that nobody interrupted: the run cannot be repeated at all"
         return f"{head}. {_cause(repeated, seeded=False)}{hint}"
@@ -225,7 +264,10 @@ def _cause(parted: Difference, *, seeded: bool) -> str:
     """Who can be behind a difference when everything before it was the same."""
     if parted.fact == "batch":
         own = "whose state is in no checkpoint" if seeded else "without a seed (such as `numpy.random.default_rng()`)"
-        return f"The data set or a transform draws from a generator of its own {own}, or counts its calls. {_GLOBAL}."
+        return (
+            f"The data set or a transform draws from a generator of its own {own}, counts its calls, or keeps what it "
+            f"has drawn. {_GLOBAL}."
+        )
     if parted.fact == "loss":
         return (
             "Batch and weights are the same: the model, the loss or the task draws from a generator that is not "

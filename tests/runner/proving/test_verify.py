@@ -14,7 +14,7 @@ import torch
 
 import lightkit.runner.proving.verify as module
 from lightkit.common.errors import UserError
-from lightkit.runner.proving.traced import Job, settings_of, work
+from lightkit.runner.proving.traced import Job, shortened, work
 from lightkit.runner.proving.verdict import first_difference, flat, read_trace, same
 from lightkit.runner.proving.verify import Verdict, choose, told, verify
 from lightkit.trainer.trace import Moment, digest
@@ -51,14 +51,16 @@ def test_a_run_that_can_be_resumed(proved: Callable[..., Verdict], phase: str | 
     assert min(sizes[name] for name in ("model", "optimizer", "metrics.jsonl", "TensorBoard", "result.json")) > 5
     assert verdict.moment.step == 9
     assert 0 < verdict.resumed_at <= 9
-    assert verdict.steps == 16
+    assert verdict.steps == 24
+    assert verdict.unsaved == []
+    assert verdict.crossed[0][1:3] == (3, 3)
 
 
 def test_moments_of_evaluations(proved: Callable[..., Verdict]) -> None:
     verdict = proved(*PLAIN, "trainer.validate_unit=step", "trainer.validate_every=3", at=None, phase="validation")
     assert verdict.same
     assert verdict.moment.phase == "validation"
-    assert verdict.moment.step % 3 == 0 or verdict.moment.step == 16
+    assert verdict.moment.step % 3 == 0 or verdict.moment.step == 24
 
 
 @pytest.mark.parametrize(
@@ -110,19 +112,91 @@ def test_a_configuration_that_fails_says_so(tmp_path: Path) -> None:
 
 def test_the_run_is_made_short(tmp_path: Path) -> None:
     def found(*overrides: str, **options: Any) -> dict[str, str]:
-        texts = settings_of(Job(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
-        return dict(text.split("=") for text in texts)
+        job = shortened(Job(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
+        return dict(text.split("=") for text in job.settings) | {name: str(rows) for name, rows in job.rows.items()}
 
     plain = found()
-    assert plain["trainer.steps"] == "16"
-    assert plain["checkpoint.every_steps"] == "3"
+    assert plain["trainer.steps"] == "24"
+    assert plain["checkpoint.every_steps"] == "4"
+    assert not {"train", "val", "test", "trainer.validate_every"} & plain.keys()
     assert found(epochs=1)["trainer.steps"] == "8"
-    assert found(epochs=9)["trainer.steps"] == "40"
     assert found("trainer.steps=7")["trainer.steps"] == "7"
     assert found(at=10, steps=100, epochs=9)["checkpoint.every_steps"] == "2"
     assert found(at=12, steps=100, epochs=9)["checkpoint.every_steps"] == "4"
     assert found(at=13, steps=100, epochs=9)["checkpoint.every_steps"] == "1"
     assert found("logger.every_steps=1")["logger.every_steps"] == "1"
+
+
+def test_long_epochs_and_rare_validations_are_shortened_to_cross_several(tmp_path: Path) -> None:
+    def found(*overrides: str, **options: Any) -> tuple[dict[str, str], dict[str, int]]:
+        job = shortened(Job(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
+        return dict(text.split("=") for text in job.settings), job.rows
+
+    settings, rows = found("data.batch_size=2", steps=30)
+    assert rows == {"train": 20, "val": 18, "test": 20} | {name: rows[name] for name in ("val", "test") if name in rows}
+    assert settings["trainer.steps"] == "30", "three epochs of ten steps"
+    settings, rows = found("data.batch_size=2", "trainer.accumulate=2", "data.drop_last=true", steps=15)
+    assert rows["train"] // 4 in (4, 5)
+    assert found("trainer.validate_every=5")[0]["trainer.validate_every"] == "1"
+    assert found("trainer.validate_unit=step", "trainer.validate_every=100")[0]["trainer.validate_every"] == "12"
+    assert "trainer.validate_every" not in found("trainer.validate_unit=step", "trainer.validate_every=5")[0]
+    assert found("scheduler.warmup_steps=100", "trainer.epochs=50")[0]["scheduler.warmup_steps"] == "6"
+    assert found("data.split.limit=40")[0]["trainer.steps"] == "9", "a length of one's own holds"
+
+
+def test_the_rows_of_a_shortened_run_are_the_same_in_all_of_its_processes(proved: Callable[..., Verdict]) -> None:
+    verdict = proved(*PLAIN, "data.batch_size=4", "data.eval_batch_size=2", at=None, phase=None, steps=24)
+    assert verdict.same, verdict.reason
+    assert set(verdict.rows) == {"train", "val", "test"}
+    assert verdict.crossed[0][:3] == (24, 3, 3)
+    assert verdict.crossed[1].epochs >= 1
+    assert verdict.resumed_at % 8, "the checkpoint lies in mid-epoch"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "fix"),
+    [
+        ([f"+trainer.callbacks.mine._target_={SETS}.Unsaved"], "trainer.callbacks.mine.count: 24 after training, ",
+         "state_dict"),
+        (["model=custom", f"model._target_={SETS}.CountsCalls"], "model.calls: ", "register_buffer"),
+        (["loss=custom", f"loss._target_={SETS}.Remembers"], "loss.last: ", "callback's state_dict"),
+        ([f"trainer.task._target_={SETS}.CountingTask"], "trainer.task.batches: ", "callback's state_dict"),
+        ([f"data.augment=[{{_target_: {SETS}.CountingTransform}}]"], "data.augment[0].calls: ", "function of the row"),
+        ([f"+metrics.val.mine._target_={SETS}.ListedQuietly"], "metrics.val.mine.seen: list of ", "add_state"),
+    ],
+)  # fmt: skip
+def test_what_changes_without_being_saved_is_a_warning(
+    proved: Callable[..., Verdict], overrides: list[str], path: str, fix: str
+) -> None:
+    base = [text for text in PLAIN if not text.startswith("model.hidden") or "model=custom" not in overrides]
+    verdict = proved(*base, *overrides, at=None, phase="micro")
+    assert verdict.same, verdict.reason
+    found = [item for item in verdict.unsaved if str(item).startswith(path)]
+    assert found, verdict.unsaved
+    assert fix in found[0].fix
+    assert len(verdict.unsaved) <= 2
+
+
+def test_what_is_saved_repeats_by_itself_or_never_repeats_is_no_warning(proved: Callable[..., Verdict]) -> None:
+    callbacks = ("Counts", "ClockedAndCached", "KeepsTrainer")
+    mine = [f"+trainer.callbacks.{name.lower()}._target_={SETS}.{name}" for name in callbacks]
+    verdict = proved(
+        *PLAIN, *mine, "trainer.early_stopping.patience=20", "trainer.ema.decay=0.9", at=None, phase="step"
+    )
+    assert verdict.same, verdict.reason
+    assert verdict.unsaved == []
+
+
+@pytest.mark.parametrize("name", ["Cached", "Listed"])
+def test_state_that_shows_only_across_epochs_or_blocks_makes_the_bits_differ(
+    proved: Callable[..., Verdict], name: str
+) -> None:
+    with_data = [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.Cached"]
+    with_metric = [*PLAIN, f"+metrics.train.mine._target_={SETS}.Listed"]
+    verdict = proved(*(with_data if name == "Cached" else with_metric), at=None, phase="micro")
+    assert not verdict.same
+    assert verdict.reason is not None
+    assert {"Cached": "data.dataset.cache", "Listed": "metrics.train.mine.seen"}[name] in verdict.reason
 
 
 TRACE = [

@@ -1,0 +1,173 @@
+"""Taking event files back to the step of a checkpoint: whatever reads them finds each point once.
+
+TensorBoard itself hides what a later part of a run has purged. Other readers of event files do not, so the records are
+taken out. The order makes it safe to be killed at any moment: first a new file, whole from the start, tells readers to
+forget everything from the step on and holds what of that step was logged before the checkpoint; then the older files
+are cut, oldest first, each replaced as a whole. Until that is done what is too much lies before the new file's order to
+forget it, and the next resume takes it out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from lightkit.common.disk import sync_folder
+from lightkit.loggers.files import replace_bytes
+
+SCRATCH = "events"
+"""What the names of unfinished files begin with; TensorBoard would read one whose name has `tfevents` in it."""
+_HEAD = struct.Struct("<QI")
+_FOOT_BYTES = 4
+_BLOCK_BYTES = 1 << 20
+_FIRST_RECORDS = 4
+
+
+@dataclass
+class Cut:
+    """What of an event file stays.
+
+    Args:
+        path: The file.
+        spans: Beginning and end of the stretches of bytes that stay.
+        carried: Records of the step itself, to be moved to the new file.
+    """
+
+    path: Path
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    carried: list[Any] = field(default_factory=list)
+
+    def keep(self, begin: int, end: int) -> None:
+        """A stretch stays; it is joined with the one before where they touch."""
+        if self.spans and self.spans[-1][1] == begin:
+            begin = self.spans.pop()[0]
+        self.spans.append((begin, end))
+
+    def apply(self) -> None:
+        """Replace the file; one of which all stays is not touched.
+
+        It is there afterwards even if nothing is left in it: a TensorBoard that reads it would wait for it forever.
+        """
+        if sum(end - begin for begin, end in self.spans) != self.path.stat().st_size:
+            replace_bytes(self.path, self._copy, scratch=SCRATCH)
+
+    def _copy(self, target: IO[bytes]) -> None:
+        with self.path.open("rb") as source:
+            for begin, end in self.spans:
+                source.seek(begin)
+                while begin < end:
+                    block = source.read(min(_BLOCK_BYTES, end - begin))
+                    begin += len(block)
+                    target.write(block)
+
+
+def plan(files: Sequence[Path], *, step: int, rows: int, repeated: Collection[str]) -> list[Cut]:
+    """What stays of the event files of a run when it goes on from a step. Nothing is changed yet.
+
+    Args:
+        files: The files, in the order in which TensorBoard reads them.
+        step: Optimizer steps of the checkpoint.
+        rows: Rows of values that were logged at that very step before it was saved: what comes after that many in a
+            file is repeated by the run.
+        repeated: Tags of these rows, which are written once more.
+    """
+    orders = [_purges_from(file) for file in files]
+    limits = [min(orders[number + 1 :], default=math.inf) for number in range(len(files))]
+    return [_sift(file, limit, step, rows, repeated) for file, limit in zip(files, limits)]
+
+
+def publish(path: Path, step: int, events: Sequence[Any]) -> None:
+    """Write an event file that begins with the order to forget everything from a step on.
+
+    Args:
+        path: The file.
+        step: That step.
+        events: What else is in it.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    order = Event(step=step, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START))
+    # Twice: the first such order that TensorBoard sees of a run passes for its beginning and makes it forget nothing.
+    begins = [Event(wall_time=order.wall_time, file_version="brain.Event:2"), order, order]
+
+    def fill(file: IO[bytes]) -> None:
+        writer = RecordWriter(file)
+        for event in (*begins, *events):
+            writer.write(event.SerializeToString())
+
+    replace_bytes(path, fill, scratch=SCRATCH)
+    sync_folder(path.parent)
+
+
+def _sift(file: Path, limit: float, step: int, rows: int, repeated: Collection[str]) -> Cut:
+    """Go through a file. From its first record that was written after the checkpoint on, all of it is repeated."""
+    cut, last, left, over = Cut(file), min(limit, step), rows, False
+    for begin, end, event in read_events(file):
+        if event is not None and (event.HasField("file_version") or event.HasField("session_log")):
+            cut.keep(begin, end)
+            continue
+        if event is not None and not _of_the_end(event):
+            left -= event.step == step and _is_row(event)
+            over = over or event.step > last or left < 0
+            if not over and 0 < event.step == step < limit and not _tags(event) <= {*repeated}:
+                cut.carried.append(event)
+        if not over and (event is None or (event.step < last and not _of_the_end(event))):
+            cut.keep(begin, end)
+    return cut
+
+
+def read_events(file: Path) -> Iterator[tuple[int, int, Any]]:
+    """Where each record begins and ends, and its event.
+
+    A last record that a kill has torn is left out. Where a file is damaged, the event of what cannot be read is None.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    with file.open("rb") as source:
+        size, begin = os.fstat(source.fileno()).st_size, 0
+        while len(head := source.read(_HEAD.size)) == _HEAD.size:
+            length, checksum = _HEAD.unpack(head)
+            end = begin + _HEAD.size + length + _FOOT_BYTES
+            if masked_crc32c(head[:8]) != checksum:
+                yield begin, size, None
+                return
+            if end > size:
+                return
+            try:
+                event = Event.FromString(source.read(length))
+            except Exception:  # protobuf's class for it has moved between its versions
+                event = None
+            yield begin, end, event
+            source.seek(end)
+            begin = end
+
+
+def _purges_from(file: Path) -> float:
+    """The step from which on a file tells readers to forget what they have read; infinite where it does not."""
+    for _, (_, _, event) in zip(range(_FIRST_RECORDS), read_events(file)):
+        if event is not None and event.session_log.status == event.session_log.START:
+            return int(event.step)
+    return math.inf
+
+
+def _is_row(event: Any) -> bool:
+    return any(value.HasField("simple_value") for value in event.summary.value)
+
+
+def _tags(event: Any) -> set[str]:
+    return {value.tag for value in event.summary.value}
+
+
+def _of_the_end(event: Any) -> bool:
+    """Whether these are the hyperparameters, which have no step."""
+    from tensorboard.plugins.hparams import metadata
+
+    return bool(_tags(event) & {metadata.SESSION_START_INFO_TAG, metadata.SESSION_END_INFO_TAG})
