@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import PATIENCE_SECONDS, until
 
 RUN = [
     "data=wine",
@@ -29,12 +30,12 @@ RUN = [
 def test_processes_notice_that_the_launcher_is_gone(tmp_path: Path) -> None:
     inner = f"""
 from lightkit.cli import ranks
-ranks._watch_launcher.__globals__['os'].kill = lambda pid, number: open('{tmp_path}/end', 'w').write(str(number))
+ranks._watch_launcher.__globals__['os'].kill = lambda pid, number: open('{tmp_path}/end', 'w').write(str(int(number)))
 import sys; sys.stdin.readline(); ranks._watch_launcher()"""
     process = subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE)
     process.stdin.write(b"job\n")  # type: ignore[union-attr]
     process.stdin.close()  # type: ignore[union-attr]
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / "end").read_text() == str(int(signal.SIGTERM))
 
 
@@ -64,18 +65,16 @@ def test_one_run_folder_one_log_and_a_resume_in_one_process(
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_signal_to_one_process_ends_the_run(sign: int, project: Path, process: Callable[..., Any]) -> None:
     started = subprocess.Popen(
-        [sys.executable, "-m", "lightkit", "train", *RUN, f"hydra.run.dir={project}/run", "trainer.epochs=4000"],
+        [sys.executable, "-m", "lightkit", "train", *RUN, f"hydra.run.dir={project}/run", "trainer.epochs=1000000"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
     manifest = project / "run" / "checkpoints" / "manifest.json"
-    end = time.monotonic() + 100
-    while not manifest.is_file() and time.monotonic() < end:
-        time.sleep(0.05)
+    until(lambda: manifest.is_file() or started.poll() is not None, "the first checkpoint")
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
     os.kill(int(children[1]), sign)
-    _, told = started.communicate(timeout=100)
+    _, told = started.communicate(timeout=PATIENCE_SECONDS)
     assert started.returncode == 128 + sign, told
     assert ("was ended by SIGKILL" in told) == (sign == signal.SIGKILL)
     result = json.loads((project / "run" / "result.json").read_text())
@@ -94,7 +93,6 @@ def test_torchrun(project: Path) -> None:
         cwd=project,
         capture_output=True,
         text=True,
-        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

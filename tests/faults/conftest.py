@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.harness import TRAIN, Process, until
+from tests.faults.harness import TRAIN, Process
+from tests.waiting import until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,7 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.loggers.files import read_jsonl
-
-PATIENCE_SECONDS = 40
-"""How long to wait for what takes a second on an idle machine."""
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until something is true."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < end, f"waited for {what}"
-        time.sleep(0.02)
-    return found
+from tests.waiting import until
 
 
 def alive(pid: int) -> bool:

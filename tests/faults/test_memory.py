@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import TRAIN, Process, alive, assert_same_end, at, children, log, newest, result, until
+from tests.faults.harness import TRAIN, Process, alive, assert_same_end, at, children, log, newest, result
+from tests.waiting import until
 
 Run = Callable[..., Process]
 WORKERS = ("data.num_workers=2",)

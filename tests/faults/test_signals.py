@@ -25,8 +25,8 @@ from tests.faults.harness import (
     log,
     newest,
     result,
-    until,
 )
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("TERM", "INT", "HUP", "USR1")
