@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 
 import pytest
+
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -98,15 +101,31 @@ def cli(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outco
     return run
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """What starts processes without importing everything once more."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Warm(Path(folder) / "socket")
+        yield server
+        server.close()
+
+
 @pytest.fixture
-def process(project: Path) -> Callable[..., Outcome]:
-    """`process("train", "data=wine")`: the command line in a process of its own, inside `project`."""
+def process(project: Path, request: pytest.FixtureRequest) -> Callable[..., Outcome]:
+    """`process("train", "data=wine")`: the command line in a process of its own, inside `project`.
+
+    It is forked from one that has imported everything; on a GPU, which does not survive a fork, it starts anew.
+    """
+    start = _anew if request.node.get_closest_marker("gpu") else request.getfixturevalue("warm").run
 
     def run(*args: str, cwd: Path = project, **variables: str) -> Outcome:
-        command = [sys.executable, "-m", "lightkit", *args]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PYTHONPATH": path, **variables}
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
-        return Outcome(done.returncode, done.stdout, done.stderr)
+        return Outcome(*start(args, cwd, {**os.environ, "PYTHONPATH": path, **variables}))
 
     return run
+
+
+def _anew(args: Sequence[str], folder: Path, variables: Mapping[str, str]) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "lightkit", *args]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import PATIENCE_SECONDS, until
+from tests.warm import Warm
 
 RUN = [
     "data=wine",
@@ -63,19 +64,18 @@ def test_one_run_folder_one_log_and_a_resume_in_one_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_a_signal_to_one_process_ends_the_run(sign: int, project: Path, process: Callable[..., Any]) -> None:
-    started = subprocess.Popen(
-        [sys.executable, "-m", "lightkit", "train", *RUN, f"hydra.run.dir={project}/run", "trainer.epochs=1000000"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def test_a_signal_to_one_process_ends_the_run(
+    sign: int, project: Path, process: Callable[..., Any], warm: Warm
+) -> None:
+    command = ("train", *RUN, f"hydra.run.dir={project}/run", "trainer.epochs=1000000")
     manifest = project / "run" / "checkpoints" / "manifest.json"
-    until(lambda: manifest.is_file() or started.poll() is not None, "the first checkpoint")
+    with (project / "told").open("w+") as file:
+        started = warm.start(command, project, [file.fileno()] * 3)
+    until(lambda: manifest.is_file() or started.code is not None, "the first checkpoint")
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
     os.kill(int(children[1]), sign)
-    _, told = started.communicate(timeout=PATIENCE_SECONDS)
-    assert started.returncode == 128 + sign, told
+    code, told = started.wait(), (project / "told").read_text()
+    assert code == 128 + sign, told
     assert ("was ended by SIGKILL" in told) == (sign == signal.SIGKILL)
     result = json.loads((project / "run" / "result.json").read_text())
     assert result["status"] == ("failed" if sign == signal.SIGKILL else "interrupted")
@@ -85,16 +85,12 @@ def test_a_signal_to_one_process_ends_the_run(sign: int, project: Path, process:
 
 
 @pytest.mark.slow
-def test_torchrun(project: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "lightkit"]
+def test_torchrun(project: Path, warm: Warm) -> None:
+    variables = {**os.environ, "PYTHON_EXEC": str(warm.client(project / "python"))}
+    torchrun = warm.client(project / "torchrun", "-m", "torch.distributed.run")
     args = [text for text in RUN if "nproc" not in text]
-    done = subprocess.run(
-        [*command, "train", *args, "trainer.epochs=1"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [torchrun, "--standalone", "--nproc-per-node=2", "-m", "lightkit", "train", *args, "trainer.epochs=1"]
+    done = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("result after 8 steps") == 1
     assert len(list((project / "outputs").glob("runs/*/*/config.yaml"))) == 1

@@ -13,6 +13,7 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.loggers.files import read_jsonl
 from tests.waiting import until
+from tests.warm import Running
 
 
 def alive(pid: int) -> bool:
@@ -35,7 +36,11 @@ class Process:
 
     place: Path
     project: Path
-    pid: int
+    running: Running
+
+    @property
+    def pid(self) -> int:
+        return self.running.pid
 
     def signal(self, number: int, *, group: bool = False) -> None:
         """Send a signal to it, or to it and all its children."""
@@ -58,14 +63,11 @@ class Process:
 
     def wait(self) -> int:
         """Its exit status; negative when a signal ended it."""
-        until(lambda: self.code is not None, "the run to end")
-        assert self.code is not None
-        return self.code
+        return self.running.wait()
 
     @property
     def code(self) -> int | None:
-        path = self.place / "code"
-        return int(path.read_text()) if path.exists() else None
+        return self.running.code
 
     @property
     def out(self) -> str:
