@@ -16,6 +16,7 @@ from pathlib import Path
 # bit by bit and tests run side by side.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that import everything to compile a few lines
 
 import pytest
 

@@ -30,17 +30,6 @@ from typing import IO, Any, NoReturn
 
 from tests.waiting import PATIENCE_SECONDS, until
 
-MODULES = (
-    "sklearn.datasets",
-    "tensorboard.compat.proto.summary_pb2",
-    "torch.utils.tensorboard",
-    "torchmetrics.classification",
-    "torchmetrics.regression",
-    "lightkit.cli.entry",
-    "lightkit.cli.train",
-    "lightkit.cli.evaluate",
-    "lightkit.runner",
-)
 _CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
@@ -141,7 +130,7 @@ class Warm:
 def serve(path: str) -> None:
     """Fork a process for every connection; answer with its id, and with its exit status when it has ended."""
     subprocess.Popen = _Forking  # type: ignore[misc]
-    for name in MODULES:
+    for name in ("tests.preloaded", "lightkit.cli.entry", "lightkit.cli.train", "lightkit.cli.evaluate"):
         importlib.import_module(name)
     importlib.import_module("lightkit.config").compose(["data=wine"])  # reads torch's sources for their signatures
     # A worker that hangs is waited for, and a parent that is gone is noticed, in tenths of seconds instead of seconds.

@@ -12,20 +12,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed
-import torchmetrics.classification
-import torchmetrics.regression
 
 import tests.forkable
+import tests.preloaded
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
-from lightkit.metrics import figures
 from lightkit.runner import Runner, folder
 
-# Imported above so that no child has to: it takes longer than a run.
-PRELOADED = (tests.forkable, torchmetrics, figures, torch)
+FOR_THE_CHILDREN = (tests.forkable, tests.preloaded, torch.distributed)
 BASE = (
     "data=wine",
     "device=cpu",
