@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,8 @@ class Outcome:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """More than there are processors: many tests wait for a process, a disk or a time limit."""
-    return (os.cpu_count() or 1) + 2
+    """One more than there are processors: some tests wait for a process, a disk or a time limit."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_sessionstart() -> None:
@@ -48,7 +49,8 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # so that none is left for last, and alone
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])  # so that no long file is left for last, and alone
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu:
         return
