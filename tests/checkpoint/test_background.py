@@ -253,7 +253,7 @@ def _killed_after(folder: Path, seconds: float) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("kills", [12, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_kill_9_in_the_middle_of_saves_loses_nothing_that_was_written(tmp_path, kills):
     draw, newest = random.Random(kills), 0
     for _ in range(kills):

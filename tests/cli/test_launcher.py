@@ -101,5 +101,8 @@ sys.exit(100 + len(counted))"""
 import os, signal, time
 while not all(os.path.exists(f'{tmp_path}/{{rank}}') for rank in (0, 1)): time.sleep(0.02)
 os.kill({here}, signal.SIGTERM)"""
-    with subprocess.Popen([sys.executable, "-c", waiting]):
-        assert launched(code) == 101
+    with subprocess.Popen([sys.executable, "-c", waiting]) as process:
+        try:
+            assert launched(code) == 101
+        finally:
+            process.kill()
