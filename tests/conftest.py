@@ -21,8 +21,10 @@ os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that import ev
 
 import pytest
 
+import tests.parsing
 from tests.warm import Warm
 
+FOR_ALL = (tests.parsing,)
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -130,7 +130,13 @@ class Warm:
 def serve(path: str) -> None:
     """Fork a process for every connection; answer with its id, and with its exit status when it has ended."""
     subprocess.Popen = _Forking  # type: ignore[misc]
-    for name in ("tests.preloaded", "lightkit.cli.entry", "lightkit.cli.train", "lightkit.cli.evaluate"):
+    for name in (
+        "tests.parsing",
+        "tests.preloaded",
+        "lightkit.cli.entry",
+        "lightkit.cli.train",
+        "lightkit.cli.evaluate",
+    ):
         importlib.import_module(name)
     importlib.import_module("lightkit.config").compose(["data=wine"])  # reads torch's sources for their signatures
     # A worker that hangs is waited for, and a parent that is gone is noticed, in tenths of seconds instead of seconds.
