@@ -57,11 +57,13 @@ class Running:
         """Its exit status, negative when a signal ended it; None while it runs."""
         if not self._code and select.select([self._answers], [], [], 0)[0]:
             self._code.append(int(self._answers.readline() or 1))
+            self._answers.close()
         return self._code[0] if self._code else None
 
     def wait(self) -> int:
         """Its exit status, when it has ended."""
-        select.select([self._answers], [], [], PATIENCE_SECONDS)
+        if not self._code:
+            select.select([self._answers], [], [], PATIENCE_SECONDS)
         assert self.code is not None, "waited for the process to end"
         return self.code
 

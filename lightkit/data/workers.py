@@ -94,14 +94,21 @@ class SampleReader:
         try:
             self._running = iter(loader)
             yield from self._running
-        except RuntimeError as error:
-            if not is_dead_worker(error):
+        except (RuntimeError, OSError, EOFError) as error:
+            reason = error if is_dead_worker(error) else self._lost()
+            if reason is None:
                 raise
             self.close()
-            raise dead_worker(error) from error
+            raise dead_worker(reason) from error
         finally:
             if not self._options.persistent_workers:
                 self.close()
+
+    def _lost(self) -> RuntimeError | None:
+        """Say of a worker that died while it handed a batch over what PyTorch says of others; None where all live."""
+        workers = getattr(self._running, "_workers", ())
+        dead = next((worker for worker in workers if not worker.is_alive()), None)
+        return dead and RuntimeError(f"DataLoader worker (pid {dead.pid}) ended while it handed a batch over")
 
     def _start(self) -> DataLoader[Any]:
         options = self._options

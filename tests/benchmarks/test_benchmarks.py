@@ -85,7 +85,7 @@ def test_a_process_that_fails_is_told(tmp_path):
 def test_contestants_take_turns():
     order: list[str] = []
     contestants = {name: lambda name=name: order.append(name) or Sample() for name in "abc"}
-    results = interleave(contestants, rounds=2)
+    results = interleave(contestants, rounds=2, warm_ups=1)
     assert "".join(order) == "cababcbca"
     assert {name: len(samples) for name, samples in results.items()} == {"a": 2, "b": 2, "c": 2}
 

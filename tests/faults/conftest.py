@@ -35,6 +35,7 @@ def lightkit(warm: Warm, project: Path, tmp_path_factory: pytest.TempPathFactory
         if process.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def starter(
