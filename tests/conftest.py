@@ -25,6 +25,8 @@ import tests.parsing
 from tests.warm import Warm
 
 FOR_ALL = (tests.parsing,)
+WHOLE_RUNS = {"benchmarks", "faults", "resume"}
+"""Folders of tests that are about nothing else, which take seconds each."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -50,7 +52,16 @@ def pytest_sessionstart() -> None:
             signal.signal(number, usual)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="one case of each test, and none of whole runs or marked slow")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        chosen = dict.fromkeys(_fast(items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])  # so that no long file is left for last, and alone
     gpu = [item for item in items if item.get_closest_marker("gpu")]
@@ -61,6 +72,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def _fast(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    seen: set[str] = set()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name not in seen and item.path.parent.name not in WHOLE_RUNS and not item.get_closest_marker("slow"):
+            seen.add(name)
+            yield item
 
 
 def pytest_collection_finish() -> None:
