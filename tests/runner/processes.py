@@ -20,6 +20,7 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner, folder
+from tests.waiting import PATIENCE_SECONDS
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded, torch.distributed)
 BASE = (
@@ -41,7 +42,7 @@ def configured(*overrides: str, base: Sequence[str] = BASE) -> Any:
     return compose([*base, *overrides]).cfg
 
 
-def together(job: Callable[[], Any], count: int, log: Path, *, seconds: float = 100.0) -> list[int]:
+def together(job: Callable[[], Any], count: int, log: Path, *, seconds: float = PATIENCE_SECONDS) -> list[int]:
     """Do a job in `count` processes; returns their exit statuses, negative for signals."""
     port, children = _free_port(), []
     log.parent.mkdir(parents=True, exist_ok=True)
