@@ -6,14 +6,16 @@ STAMP := $(VENV)/.lightkit-installed
 EXTRAS ?= dev,vision
 # Arguments for the command behind a target: make train ARGS="data=wine", make test ARGS="-k loader"
 ARGS ?=
+# The tests of a file share what is expensive to make, so one process runs them all; long files come first.
+PYTEST := -q -n auto --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format board clean
+.PHONY: help install train test test-fast check format board clean
 
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## create .venv with everything in it
 
@@ -21,7 +23,10 @@ train: $(STAMP) ## train the default run on data that comes with scikit-learn
 	@$(BIN)/lightkit train $(ARGS)
 
 test: $(STAMP) ## run all tests
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest $(PYTEST) $(ARGS)
+
+test-fast: $(STAMP) ## run one case of each test, and none that is slow
+	@$(BIN)/python -m pytest $(PYTEST) --fast $(ARGS)
 
 check: $(STAMP) ## format, lint and types, without changing anything
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run \`make format\`"; exit 1; }

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +17,16 @@ from pathlib import Path
 # bit by bit and tests run side by side.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that import everything to compile a few lines
 
 import pytest
 
+import tests.parsing
+from tests.warm import Warm
+
+FOR_ALL = (tests.parsing,)
+WHOLE_RUNS = {"benchmarks", "faults", "resume"}
+"""Folders of tests that are about nothing else, which take seconds each."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -32,8 +41,8 @@ class Outcome:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """More than there are processors: many tests wait for a process, a disk or a time limit."""
-    return (os.cpu_count() or 1) + 2
+    """One more than there are processors: some tests wait for a process, a disk or a time limit."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_sessionstart() -> None:
@@ -43,8 +52,18 @@ def pytest_sessionstart() -> None:
             signal.signal(number, usual)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # so that none is left for last, and alone
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="one case of each test, and none of whole runs or marked slow")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        chosen = dict.fromkeys(_fast(items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])  # so that no long file is left for last, and alone
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu:
         return
@@ -53,6 +72,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def _fast(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    seen: set[str] = set()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name not in seen and item.path.parent.name not in WHOLE_RUNS and not item.get_closest_marker("slow"):
+            seen.add(name)
+            yield item
 
 
 def pytest_collection_finish() -> None:
@@ -107,15 +135,31 @@ def cli(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outco
     return run
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """What starts processes without importing everything once more."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Warm(Path(folder) / "socket")
+        yield server
+        server.close()
+
+
 @pytest.fixture
-def process(project: Path) -> Callable[..., Outcome]:
-    """`process("train", "data=wine")`: the command line in a process of its own, inside `project`."""
+def process(project: Path, request: pytest.FixtureRequest) -> Callable[..., Outcome]:
+    """`process("train", "data=wine")`: the command line in a process of its own, inside `project`.
+
+    It is forked from one that has imported everything; on a GPU, which does not survive a fork, it starts anew.
+    """
+    start = _anew if request.node.get_closest_marker("gpu") else request.getfixturevalue("warm").run
 
     def run(*args: str, cwd: Path = project, **variables: str) -> Outcome:
-        command = [sys.executable, "-m", "lightkit", *args]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PYTHONPATH": path, **variables}
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
-        return Outcome(done.returncode, done.stdout, done.stderr)
+        return Outcome(*start(args, cwd, {**os.environ, "PYTHONPATH": path, **variables}))
 
     return run
+
+
+def _anew(args: Sequence[str], folder: Path, variables: Mapping[str, str]) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "lightkit", *args]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr

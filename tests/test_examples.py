@@ -7,13 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.warm import client
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,35 +42,35 @@ esac
 TORCHRUN = """\
 #!/bin/bash
 while [ "$1" != "-m" ]; do shift; done
-exec "{python}" -m torch.distributed.run --standalone --nproc-per-node=2 "$@" trainer.steps=30 device.name=cpu
+PYTHON_EXEC="{python}" exec "{agent}" --standalone --nproc-per-node=2 "$@" trainer.steps=30 device.name=cpu
 """
 # `make` with the real Makefile of the repository, but with this test's interpreter and project in place of .venv.
 MAKE = """\
 #!/bin/bash
-case "$1" in test) args="--collect-only -p no:cacheprovider tests/test_layout.py" ;; *) args="" ;; esac
+case "$1" in test|test-fast) args="--collect-only -p no:cacheprovider tests/test_layout.py" ;; *) args="" ;; esac
 export LIGHTKIT_PROJECT="$PWD"
 exec "{make}" --no-print-directory -C "{root}" VENV="{venv}" ARGS="$args" "$@"
 """
 
 
 @pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def tools(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stand-in for .venv, whose bin/ is put in front of the PATH."""
     venv = tmp_path_factory.mktemp("venv")
-    binaries, warm = venv / "bin", venv / "warm"
+    binaries = venv / "bin"
     binaries.mkdir()
-    _script(warm, client(str(venv / "socket"), sys.executable))
-    _script(binaries / "lightkit", LIGHTKIT.format(python=sys.executable, warm=warm))
-    _script(binaries / "torchrun", TORCHRUN.format(python=sys.executable))
+    forked = warm.client(venv / "lightkit", "-m", "lightkit")
+    _script(binaries / "lightkit", LIGHTKIT.format(python=sys.executable, warm=forked))
+    _script(
+        binaries / "torchrun",
+        TORCHRUN.format(
+            python=warm.client(venv / "python"), agent=warm.client(venv / "agent", "-m", "torch.distributed.run")
+        ),
+    )
     _script(binaries / "python", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
     _script(binaries / "make", MAKE.format(make=shutil.which("make"), root=ROOT, venv=venv))
     (venv / ".lightkit-installed").touch()
-    with subprocess.Popen([sys.executable, "-m", "tests.warm", str(venv / "socket")], cwd=ROOT) as server:
-        while not (venv / "socket").exists():
-            assert server.poll() is None
-            time.sleep(0.05)
-        yield binaries
-        server.kill()
+    return binaries
 
 
 def _script(path: Path, text: str) -> None:
@@ -86,7 +85,7 @@ def run_bash(tools: Path, project: Path) -> RunBash:
 
     def run(script: str) -> subprocess.CompletedProcess[str]:
         command = ["bash", "-euo", "pipefail", "-c", script]
-        return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=280, check=False)
+        return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
 
     return run
 

@@ -46,6 +46,9 @@ NEVER_IN = {
     "torch": ("lightkit/cli/", "lightkit/config/"),
     "lightning": ("lightkit/",),
 }
+TERMINAL = ("lightkit/cli/", "lightkit/loggers/console.py")
+"""The places that may print."""
+TEST = re.compile(r"^(    )?(async )?def test_", re.M)
 
 
 @cache
@@ -81,23 +84,25 @@ def test_every_part_has_a_layer() -> None:
     assert {part_of(path) for path in FILES} <= set(LEVEL)
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_imports_go_down_only(path: Path) -> None:
+def test_imports_go_down_only() -> None:
+    assert not [f"{name}: {part}" for path, name in zip(FILES, NAMES) for part in _not_below(path)]
+
+
+def _not_below(path: Path) -> list[str]:
+    """The parts a file imports that are not below its own."""
     mine = part_of(path)
-    for name in imports(tree(path)):
-        other = name.split(".")[1] if name.startswith("lightkit.") else mine
-        if other == mine or other == "__version__":
-            continue
-        assert LEVEL[other] < LEVEL[mine], f"{path.name}: {mine} must not import {other}"
+    parts = {name.split(".")[1] for name in imports(tree(path)) if name.startswith("lightkit.")}
+    return sorted(part for part in parts - {mine, "__version__"} if LEVEL[part] >= LEVEL[mine])
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_third_party_packages_stay_in_their_place(path: Path) -> None:
-    place = path.relative_to(ROOT).as_posix()
-    for name in imports(tree(path)):
-        package = name.split(".")[0]
-        assert place.startswith(ONLY_IN.get(package, ("lightkit/",))), f"{package} in {place}"
-        assert not place.startswith(NEVER_IN.get(package, ("\0",))), f"{package} in {place}"
+def test_third_party_packages_stay_in_their_place() -> None:
+    found = [(name, {dotted.split(".")[0] for dotted in imports(tree(path))}) for path, name in zip(FILES, NAMES)]
+    assert not [
+        f"{package} in {name}"
+        for name, packages in found
+        for package in packages
+        if not name.startswith(ONLY_IN.get(package, ("lightkit/",))) or name.startswith(NEVER_IN.get(package, ("\0",)))
+    ]
 
 
 def test_no_import_cycles() -> None:
@@ -123,19 +128,20 @@ def _module_edges(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
     return {target for target in targets if target in modules and target not in (name, "lightkit")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_annotations_are_not_evaluated(path: Path) -> None:
-    if any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree(path).body):
-        assert "from __future__ import annotations" in path.read_text(encoding="utf-8")
+def test_annotations_are_not_evaluated() -> None:
+    defining = [
+        path for path in FILES if any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree(path).body)
+    ]
+    line = "from __future__ import annotations"
+    assert not [path for path in defining if line not in path.read_text(encoding="utf-8")]
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_print_belongs_to_the_terminal(path: Path) -> None:
-    place = path.relative_to(ROOT).as_posix()
-    if place.startswith(("lightkit/cli/", "lightkit/loggers/console.py")):
-        return
-    calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
-    assert not [call for call in calls if isinstance(call, ast.Name) and call.id == "print"]
+def test_print_belongs_to_the_terminal() -> None:
+    others = [path for path, name in zip(FILES, NAMES) if not name.startswith(TERMINAL)]
+    calls = [(path, node) for path in others for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    assert not [
+        f"{path}:{node.lineno}" for path, node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
 
 
 def test_checkpoint_files_are_opened_in_one_place() -> None:
@@ -203,3 +209,17 @@ def test_tests_mirror_the_package() -> None:
     tests = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
     assert packages - tests == set(), "parts without tests"
     assert tests - packages <= {"resume", "faults", "gpu", "experiments", "benchmarks"}, "tests of nothing"
+
+
+def test_every_test_file_is_collected(request: pytest.FixtureRequest) -> None:
+    written = {path for path in (ROOT / "tests").rglob("*.py") if TEST.search(path.read_text(encoding="utf-8"))}
+    assert sorted(written - collected(ROOT / "tests", request.session)) == []
+
+
+def collected(folder: Path, parent: pytest.Collector) -> set[Path]:
+    """The files below a folder in which pytest, as it is configured, looks for tests."""
+    node = parent.ihook.pytest_collect_directory(path=folder, parent=parent)
+    found: set[Path] = set()
+    for child in node.collect():
+        found |= collected(child.path, node) if isinstance(child, pytest.Directory) else {child.path}
+    return found

@@ -1,85 +1,264 @@
-"""`lightkit` as a shell command that starts in milliseconds: a process that has imported everything forks one for each.
+"""`lightkit` in processes that start in milliseconds: one that has imported everything forks each of them.
 
-`python -m tests.warm SOCKET` serves; `client(SOCKET, python)` is the text of the command.
+Importing torch takes seconds. A process from here has its own process group, streams, folder, variables, signals and
+exit status, as one that a shell starts; so have those that it starts itself, for a sweep or for several ranks.
+`python -m tests.warm SOCKET` serves until its standard input ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import json
+import multiprocessing.util
 import os
+import resource
+import select
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
+import time
 import traceback
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from tests.waiting import PATIENCE_SECONDS, until
 
 _CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({socket!r})
-    job = {{"args": sys.argv[1:], "folder": os.getcwd(), "variables": dict(os.environ)}}
+    words = [*{words!r}, *(word for word in sys.argv[1:] if word != "-u")]
+    job = {{"module": words[1], "args": words[2:], "folder": os.getcwd(), "variables": dict(os.environ)}}
     socket.send_fds(server, [json.dumps(job).encode() + b"\\n"], [0, 1, 2])
-    sys.exit(int(server.makefile().readline() or 1))
+    answers = server.makefile()
+    pid, code = answers.readline(), int(answers.readline() or 1)
+    sys.exit(code if code >= 0 else 128 - code)
 """
 
 
-def client(path: str, python: str) -> str:
-    """The text of a program that has the server at `path` be `lightkit`, with its own streams, folder and variables."""
-    return _CLIENT.format(socket=path, python=python)
+@dataclass
+class Running:
+    """A process that was started."""
+
+    pid: int
+    _answers: IO[str]
+    _code: list[int] = field(default_factory=list)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit status, negative when a signal ended it; None while it runs."""
+        if not self._code and select.select([self._answers], [], [], 0)[0]:
+            self._code.append(int(self._answers.readline() or 1))
+            self._answers.close()
+        return self._code[0] if self._code else None
+
+    def wait(self) -> int:
+        """Its exit status, when it has ended."""
+        if not self._code:
+            select.select([self._answers], [], [], PATIENCE_SECONDS)
+        assert self.code is not None, "waited for the process to end"
+        return self.code
+
+
+class Warm:
+    """The server, and what starts processes by it."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        root = Path(__file__).resolve().parents[1]
+        command = [sys.executable, "-m", "tests.warm", str(socket)]
+        self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE)
+
+    def close(self) -> None:
+        """End it, and what it has started."""
+        self._process.communicate()
+
+    def _ready(self) -> None:
+        until(lambda: self.socket.exists() or self._process.poll() is not None, "the server of warm processes")
+        assert self._process.poll() is None
+
+    def client(self, place: Path, *words: str) -> Path:
+        """Write a program that is `python WORDS… ARGUMENTS…` by the server; together they are `-m MODULE …`."""
+        self._ready()
+        place.write_text(_CLIENT.format(python=sys.executable, socket=str(self.socket), words=words))
+        place.chmod(0o755)
+        return place
+
+    def start(
+        self,
+        args: Sequence[str],
+        folder: Path,
+        streams: Sequence[int],
+        *,
+        variables: Mapping[str, str] | None = None,
+        module: str = "lightkit",
+        **options: Any,
+    ) -> Running:
+        """Start `python -m module ARGS` in a folder.
+
+        Args:
+            args: What follows the name of the module.
+            folder: Its working directory.
+            streams: File descriptors for its standard input, output and error.
+            variables: All of its environment; this process's when left out.
+            module: `lightkit`, or another module with a `main(args)`.
+            **options: `ignored` signals by name, `file_limit` in bytes, `clock_shift` in seconds.
+        """
+        self._ready()
+        job = {"module": module, "args": args, "folder": str(folder), "variables": dict(variables or os.environ)}
+        with socket.socket(socket.AF_UNIX) as server:
+            server.connect(str(self.socket))
+            socket.send_fds(server, [json.dumps(job | options).encode() + b"\n"], list(streams))
+            answers = server.makefile(buffering=1)
+        return Running(int(answers.readline()), answers)
+
+    def run(self, args: Sequence[str], folder: Path, variables: Mapping[str, str]) -> tuple[int, str, str]:
+        """Exit status, output and errors of `python -m lightkit ARGS`."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(os.devnull) as none:
+            streams = [file.fileno() for file in (none, out, err)]
+            code = self.start(args, folder, streams, variables=variables).wait()
+            texts = [file.read() for file in (out, err) if file.seek(0) == 0]
+        return code, texts[0], texts[1]
 
 
 def serve(path: str) -> None:
-    """Fork a process for every connection, and answer with its exit status."""
-    for name in ("sklearn.datasets", "torch.utils.tensorboard", "torchmetrics.classification", "lightkit.runner"):
+    """Fork a process for every connection; answer with its id, and with its exit status when it has ended."""
+    subprocess.Popen = _Forking  # type: ignore[misc]
+    for name in (
+        "tests.parsing",
+        "tests.preloaded",
+        "lightkit.cli.entry",
+        "lightkit.cli.train",
+        "lightkit.cli.evaluate",
+    ):
         importlib.import_module(name)
     importlib.import_module("lightkit.config").compose(["data=wine"])  # reads torch's sources for their signatures
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # A worker that hangs is waited for, and a parent that is gone is noticed, in tenths of seconds instead of seconds.
+    torch_data = importlib.import_module("torch.utils.data._utils")
+    torch_data.MP_STATUS_CHECK_INTERVAL = torch_data.worker.MP_STATUS_CHECK_INTERVAL = 0.5
+    gc.collect()
+    gc.freeze()  # a search for cycles in a child would copy all the memory that it shares
+    running: dict[int, tuple[int, socket.socket]] = {}
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        while True:
-            connection, _ = server.accept()
-            if os.fork() == 0:
-                _answer(connection)
-            connection.close()
+        while 0 not in (ready := select.select([0, server, *running], [], [])[0]):
+            for handle in ready:
+                if handle is server:
+                    handle, pid, connection = _started(server)
+                    running[handle] = (pid, connection)
+                else:
+                    _tell_end(handle, *running.pop(handle))
+    for pid, _ in running.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    os._exit(0)  # without taking apart what was imported
 
 
-def _answer(connection: socket.socket) -> NoReturn:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def _started(server: socket.socket) -> tuple[int, int, socket.socket]:
+    connection, _ = server.accept()
     text, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
     while not text.endswith(b"\n"):
         text += connection.recv(1 << 20)
     pid = os.fork()
     if pid == 0:
-        _run(json.loads(text), streams)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    connection.sendall(f"{status if status >= 0 else 128 - status}\n".encode())
-    os._exit(0)
+        _become(streams=streams, session=True, **json.loads(text))
+    for stream in streams:
+        os.close(stream)
+    _tell(connection, pid)
+    return os.pidfd_open(pid), pid, connection
 
 
-def _run(job: dict, streams: list[int]) -> NoReturn:
+def _tell_end(handle: int, pid: int, connection: socket.socket) -> None:
+    os.close(handle)
+    _tell(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    connection.close()
+
+
+def _tell(connection: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        connection.sendall(f"{number}\n".encode())
+
+
+class _Forking(subprocess.Popen):
+    """Starts `python -m lightkit` by a fork, and anything else as ever."""
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        words = [str(word) for word in args if word != "-u"] if isinstance(args, (list, tuple)) else []
+        if words[:3] != [sys.executable, "-m", "lightkit"]:
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        _, _, _, _, folder, variables, _, _, _, *pipes = rest[:15]
+        inner = [pipes[0], pipes[3], pipes[5]]
+        streams = [number if pipe == -1 else pipe for number, pipe in enumerate(inner)]
+        self.pid = os.fork()
+        if self.pid == 0:
+            session = bool(rest[20])
+            _become("lightkit", words[3:], folder or ".", variables or os.environ, streams=streams, session=session)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+def _become(
+    module: str,
+    args: Sequence[str],
+    folder: str,
+    variables: Mapping[str, str],
+    *,
+    streams: Sequence[int],
+    session: bool,
+    ignored: Sequence[str] = (),
+    file_limit: int | None = None,
+    clock_shift: float = 0.0,
+) -> NoReturn:
+    """Be the process that was asked for, from its first moment to its end."""
     code = 1
     try:
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        os.chdir(job["folder"])
+        _reset(streams, session=session)
+        os.chdir(folder)
+        kept = dict(variables)
         os.environ.clear()
-        os.environ.update(job["variables"])
-        from lightkit.cli import main
-
-        code = main(job["args"])
+        os.environ.update(kept)
+        for name in ignored:
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        if file_limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+        if clock_shift:
+            now = time.time
+            time.time = lambda: now() + clock_shift  # the monotonic clock goes on as it does
+        code = importlib.import_module(f"{module}.cli" if module == "lightkit" else module).main(list(args)) or 0
         threading._shutdown()  # type: ignore[attr-defined]
+        multiprocessing.util._exit_function()
     except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 1
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(code)
+
+
+def _reset(streams: Sequence[int], *, session: bool) -> None:
+    """Leave nothing of the process this was forked from but what is imported."""
+    if session:
+        os.setsid()
+    inner = [os.dup(stream) for stream in streams]
+    for number, stream in enumerate(inner):
+        os.dup2(stream, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a pipe that stays open here would not end elsewhere
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 if __name__ == "__main__":

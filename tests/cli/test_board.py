@@ -10,6 +10,7 @@ import pytest
 from lightkit.cli import board
 from lightkit.common.errors import UserError
 from tests.conftest import Outcome
+from tests.waiting import PATIENCE_SECONDS, until
 
 Cli = Callable[..., Outcome]
 
@@ -87,7 +88,6 @@ def test_tensorboard_answers_and_ends_with_us(project: Path) -> None:
     import signal
     import subprocess
     import sys
-    import time
 
     from tests.conftest import ROOT
 
@@ -95,23 +95,19 @@ def test_tensorboard_answers_and_ends_with_us(project: Path) -> None:
     command = [sys.executable, "-m", "lightkit", "board", str(project), "--port", str(port)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
     try:
-        assert "TensorBoard" in _page(f"http://127.0.0.1:{port}/", time.monotonic() + 60)
+        assert "TensorBoard" in until(lambda: _page(f"http://127.0.0.1:{port}/"), "TensorBoard to answer")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 143
+        assert process.wait(PATIENCE_SECONDS) == 143
         assert board.free_port("127.0.0.1", wanted=port) == port
     finally:
         process.kill()
         process.wait()
 
 
-def _page(url: str, until: float) -> str:
-    import time
-
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.3)
+def _page(url: str) -> str | None:
+    """The text of a page; None while nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return None

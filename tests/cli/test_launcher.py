@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from lightkit.cli import launcher
 from lightkit.cli.launcher import Launcher
+from tests.waiting import PATIENCE_SECONDS
 
 
 def launched(code: str, count: int = 2, log: Path | None = None) -> int:
@@ -35,10 +35,19 @@ def test_only_the_first_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("out 0\n", "err 0\n")
 
 
-def test_the_one_that_failed_first_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_one_that_failed_first_says_why(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "HUNG_SECONDS", PATIENCE_SECONDS)
     log = tmp_path / "run.log"
     log.write_text("before\n")
-    code = "sys.stdin.close()\nif rank == 1: raise RuntimeError('no such thing')\ntime.sleep(1); sys.exit(7)"
+    code = f"""
+sys.stdin.close()
+if rank == 1:
+    open('{tmp_path}/failing', 'w').close()
+    raise RuntimeError('no such thing')
+while not os.path.exists('{tmp_path}/failing'): time.sleep(0.01)
+sys.exit(7)"""
     assert launched(code, 3, log) == 1
     told = capfd.readouterr().err
     assert "error: rank 1 ended with status 1\nTraceback" in told
@@ -53,20 +62,25 @@ def test_what_all_of_them_say_is_told_once(capfd: pytest.CaptureFixture[str]) ->
 
 def test_a_killed_process_ends_the_others(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(launcher, "GRACE_SECONDS", 0.3)
-    began = time.monotonic()
-    assert launched("if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)") == 128 + signal.SIGKILL
-    assert time.monotonic() - began < 20
+    code = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nwhile True: signal.pause()"
+    assert launched(code) == 128 + signal.SIGKILL
     assert "error: rank 1 (process" in (told := capfd.readouterr().err)
     assert "was ended by SIGKILL" in told
 
 
-def test_one_that_hangs_says_where(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_that_hangs_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(launcher, "HUNG_SECONDS", 0.3)
-    code = """
+    monkeypatch.setattr(launcher, "TRACE_SECONDS", PATIENCE_SECONDS)
+    code = f"""
 import faulthandler; faulthandler.enable()
-def stuck(): time.sleep(60)
-if rank == 0: time.sleep(1); sys.exit(7)
-stuck()"""
+def stuck():
+    open('{tmp_path}/stuck', 'w').close()
+    while True: signal.pause()
+if rank == 1: stuck()
+while not os.path.exists('{tmp_path}/stuck'): time.sleep(0.01)
+sys.exit(7)"""
     assert launched(code) == 128 + signal.SIGABRT
     told = capfd.readouterr().err
     assert "did not answer; this is where it was" in told
@@ -101,6 +115,9 @@ sys.exit(100 + len(counted))"""
     waiting = f"""
 import os, signal, time
 while not all(os.path.exists(f'{tmp_path}/{{rank}}') for rank in (0, 1)): time.sleep(0.02)
-time.sleep(0.2); os.kill({here}, signal.SIGTERM)"""
-    with subprocess.Popen([sys.executable, "-c", waiting]):
-        assert launched(code) == 101
+os.kill({here}, signal.SIGTERM)"""
+    with subprocess.Popen([sys.executable, "-c", waiting]) as process:
+        try:
+            assert launched(code) == 101
+        finally:
+            process.kill()

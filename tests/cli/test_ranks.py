@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import PATIENCE_SECONDS, until
+from tests.warm import Warm
 
 RUN = [
     "data=wine",
@@ -29,12 +31,12 @@ RUN = [
 def test_processes_notice_that_the_launcher_is_gone(tmp_path: Path) -> None:
     inner = f"""
 from lightkit.cli import ranks
-ranks._watch_launcher.__globals__['os'].kill = lambda pid, number: open('{tmp_path}/end', 'w').write(str(number))
+ranks._watch_launcher.__globals__['os'].kill = lambda pid, number: open('{tmp_path}/end', 'w').write(str(int(number)))
 import sys; sys.stdin.readline(); ranks._watch_launcher()"""
     process = subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE)
     process.stdin.write(b"job\n")  # type: ignore[union-attr]
     process.stdin.close()  # type: ignore[union-attr]
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / "end").read_text() == str(int(signal.SIGTERM))
 
 
@@ -62,21 +64,18 @@ def test_one_run_folder_one_log_and_a_resume_in_one_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_a_signal_to_one_process_ends_the_run(sign: int, project: Path, process: Callable[..., Any]) -> None:
-    started = subprocess.Popen(
-        [sys.executable, "-m", "lightkit", "train", *RUN, f"hydra.run.dir={project}/run", "trainer.epochs=4000"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def test_a_signal_to_one_process_ends_the_run(
+    sign: int, project: Path, process: Callable[..., Any], warm: Warm
+) -> None:
+    command = ("train", *RUN, f"hydra.run.dir={project}/run", "trainer.epochs=1000000")
     manifest = project / "run" / "checkpoints" / "manifest.json"
-    end = time.monotonic() + 100
-    while not manifest.is_file() and time.monotonic() < end:
-        time.sleep(0.05)
+    with (project / "told").open("w+") as file:
+        started = warm.start(command, project, [file.fileno()] * 3)
+    until(lambda: manifest.is_file() or started.code is not None, "the first checkpoint")
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
     os.kill(int(children[1]), sign)
-    _, told = started.communicate(timeout=100)
-    assert started.returncode == 128 + sign, told
+    code, told = started.wait(), (project / "told").read_text()
+    assert code == 128 + sign, told
     assert ("was ended by SIGKILL" in told) == (sign == signal.SIGKILL)
     assert "gloo" not in told, "PyTorch's own words are for the log"
     result = json.loads((project / "run" / "result.json").read_text())
@@ -87,17 +86,12 @@ def test_a_signal_to_one_process_ends_the_run(sign: int, project: Path, process:
 
 
 @pytest.mark.slow
-def test_torchrun(project: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "lightkit"]
+def test_torchrun(project: Path, warm: Warm) -> None:
+    variables = {**os.environ, "PYTHON_EXEC": str(warm.client(project / "python"))}
+    torchrun = warm.client(project / "torchrun", "-m", "torch.distributed.run")
     args = [text for text in RUN if "nproc" not in text]
-    done = subprocess.run(
-        [*command, "train", *args, "trainer.epochs=1"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    command = [torchrun, "--standalone", "--nproc-per-node=2", "-m", "lightkit", "train", *args, "trainer.epochs=1"]
+    done = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("result after 8 steps") == 1
     assert len(list((project / "outputs").glob("runs/*/*/config.yaml"))) == 1

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import dataloader
 
 from lightkit.common.errors import UserError
 from lightkit.data import Data, Loader, TensorData, build_data
@@ -265,6 +266,20 @@ def test_a_worker_that_dies_raises_nothing_elsewhere(made: Any) -> None:
     worker.join()  # a handler of SIGCHLD would raise here
     with pytest.raises(UserError, match="was killed by SIGKILL"):
         list(batches)
+
+
+def test_a_worker_that_dies_while_it_hands_a_batch_over_is_explained(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(self: Any, *_: Any) -> None:
+        for worker in self._workers:
+            worker.kill()
+            worker.join()
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "_try_get_data", cut_off)
+    with pytest.raises(UserError, match=r"a loader process died: DataLoader worker \(pid \d+\)[\s\S]*fewer workers"):
+        joined(made(Silent(), num_workers=1).train, 0)
 
 
 @pytest.mark.parametrize(

@@ -3,59 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.harness import TRAIN, Process, until
+from tests.faults.harness import TRAIN, Process
+from tests.warm import Warm
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[subprocess.Popen[str]]:
-    """The process that forks the others."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-c", "from tests.faults.server import serve; serve()"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, text=True, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield process
-
-
-@pytest.fixture(scope="session")
-def whole(server: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nothing happened to."""
     project = tmp_path_factory.mktemp("whole")
-    process = starter(server, project, tmp_path_factory, [])(*TRAIN)
+    process = starter(warm, project, tmp_path_factory, [])(*TRAIN)
     assert process.wait() == 0, process.err
     return project / "run"
 
 
 @pytest.fixture
-def lightkit(
-    server: subprocess.Popen[str], project: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., Process]]:
+def lightkit(warm: Warm, project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
     """`lightkit("train", "data=wine")` starts the command in a process of its own, inside `project`."""
     started: list[Process] = []
-    yield starter(server, project, tmp_path_factory, started)
+    yield starter(warm, project, tmp_path_factory, started)
     for process in started:
         if process.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def starter(
-    server: subprocess.Popen[str], project: Path, places: pytest.TempPathFactory, started: list[Process]
+    warm: Warm, project: Path, places: pytest.TempPathFactory, started: list[Process]
 ) -> Callable[..., Process]:
     """What starts processes in a project."""
     (project / "experiments").mkdir(exist_ok=True)
@@ -69,20 +53,11 @@ def starter(
         **variables: str,
     ) -> Process:
         place = places.mktemp("process")
-        job = {
-            "args": args,
-            "place": str(place),
-            "project": str(project),
-            "variables": variables,
-            "ignored": list(ignored),
-            "file_limit": file_limit,
-            "clock_shift": clock_shift,
-        }
-        assert server.stdin is not None
-        server.stdin.write(json.dumps(job) + "\n")
-        server.stdin.flush()
-        pid = int(until(lambda: (place / "pid").exists() and (place / "pid").read_text(), "the process to start"))
-        started.append(Process(place, project, pid))
+        options = {"ignored": ignored, "file_limit": file_limit, "clock_shift": clock_shift}
+        with open(os.devnull) as none, (place / "out").open("a") as out, (place / "err").open("a") as err:
+            streams = [file.fileno() for file in (none, out, err)]
+            running = warm.start(args, project, streams, variables={**os.environ, **variables}, **options)
+        started.append(Process(place, project, running))
         return started[-1]
 
     return start

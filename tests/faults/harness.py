@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,8 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.randomness import mix
 from lightkit.loggers.files import read_jsonl
-
-PATIENCE_SECONDS = 40
-"""How long to wait for what takes a second on an idle machine."""
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until something is true."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < end, f"waited for {what}"
-        time.sleep(0.02)
-    return found
+from tests.waiting import until
+from tests.warm import Running
 
 
 def alive(pid: int) -> bool:
@@ -49,7 +37,11 @@ class Process:
 
     place: Path
     project: Path
-    pid: int
+    running: Running
+
+    @property
+    def pid(self) -> int:
+        return self.running.pid
 
     def signal(self, number: int, *, group: bool = False) -> None:
         """Send a signal to it, or to it and all its children."""
@@ -72,14 +64,11 @@ class Process:
 
     def wait(self) -> int:
         """Its exit status; negative when a signal ended it."""
-        until(lambda: self.code is not None, "the run to end")
-        assert self.code is not None
-        return self.code
+        return self.running.wait()
 
     @property
     def code(self) -> int | None:
-        path = self.place / "code"
-        return int(path.read_text()) if path.exists() else None
+        return self.running.code
 
     @property
     def out(self) -> str:

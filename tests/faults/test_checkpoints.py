@@ -18,18 +18,19 @@ from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from tests.faults.harness import TRAIN, Process, assert_same_end, at, log, newest, result, rows
+from tests.warm import Warm
 
 Run = Callable[..., Process]
 DAY = 86_400
 
 
 @pytest.fixture(scope="module")
-def stopped(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a run that was told to end at step 9, after a checkpoint of step 7."""
     from tests.faults.conftest import starter
 
     project = tmp_path_factory.mktemp("stopped")
-    assert starter(server, project, tmp_path_factory, [])(*TRAIN, at(9, ":TERM")).wait() == 143
+    assert starter(warm, project, tmp_path_factory, [])(*TRAIN, at(9, ":TERM")).wait() == 143
     return project / "run"
 
 

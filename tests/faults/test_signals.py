@@ -24,8 +24,8 @@ from tests.faults.harness import (
     newest,
     result,
     row_at,
-    until,
 )
+from tests.waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("TERM", "INT", "HUP", "USR1")
@@ -246,10 +246,13 @@ def test_a_process_that_shares_nothing_with_these(project: Path) -> None:
     command = [sys.executable, "-m", "lightkit", *TRAIN, at(9, "hold")]
     env: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=project, env=env, stdout=subprocess.PIPE, text=True) as process:
-        until(lambda: (project / "reached").exists(), "the run to come to its hold")
-        process.send_signal(signal.SIGTERM)
-        (project / "go").touch()
-        out, _ = process.communicate(timeout=120)
+        try:
+            until(lambda: (project / "reached").exists() or process.poll() is not None, "the run to come to its hold")
+            process.send_signal(signal.SIGTERM)
+            (project / "go").touch()
+            out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.kill()
     assert process.returncode == 143
     assert "ended by SIGTERM at step 9, saved" in out
     assert newest(project / "run")["state"]["step"] == 9

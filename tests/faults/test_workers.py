@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import TRAIN, Process, alive, assert_ended, assert_same_end, children, row_at, until
+from tests.faults.harness import TRAIN, Process, alive, assert_ended, assert_same_end, children, row_at
+from tests.waiting import until
 
 Run = Callable[..., Process]
 WORKERS = ("data.num_workers=2", "data.prefetch_factor=1")

@@ -44,6 +44,8 @@ QUICK = {
 }
 """What is not left to the long form: every preset once, and more where networks differ."""
 ATTENDING = ("prefix", "prompt")
+WIDE = ("head", "gradual", "lora", "norm")
+"""What is tried on torchvision's ResNet-18: only its names are not those of ours, which meets every preset."""
 RATES = "vitals/lr/"
 """What the names of their curves begin with."""
 
@@ -53,6 +55,8 @@ def cells() -> list[Any]:
     found = []
     for model, preset in ((model, preset) for model in MODELS for preset in PRESETS):
         if preset in ATTENDING and model not in ("transformer", "vit"):
+            continue
+        if model == "torchvision" and preset not in WIDE:
             continue
         marks = [] if preset in QUICK[model] else [pytest.mark.slow]
         if preset == "peft":

@@ -14,6 +14,7 @@ from torchmetrics.regression import PearsonCorrCoef
 from torchmetrics.retrieval import RetrievalMAP
 
 from lightkit.metrics import SharedMetrics, SplitMetrics
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Played:
@@ -28,9 +29,9 @@ class Played:
 
     def _all(self, value: Any) -> list[Any]:
         self._common["values"][self.rank] = value
-        self._common["barrier"].wait(20)
+        self._common["barrier"].wait(PATIENCE_SECONDS)
         found = list(self._common["values"])
-        self._common["barrier"].wait(20)
+        self._common["barrier"].wait(PATIENCE_SECONDS)
         return found
 
     def shared(self, make: Any) -> Any:

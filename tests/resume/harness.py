@@ -13,19 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchmetrics.classification
-import torchmetrics.regression
 
 import tests.forkable
+import tests.preloaded
 from lightkit.config import compose, load_run
-from lightkit.metrics import figures
 from lightkit.runner import Runner, folder
 from lightkit.runner.proving.traced import TracedRunner
 from lightkit.runner.proving.verdict import compare, read_trace
 from lightkit.trainer.trace import Moment
 
-# Imported above so that no child has to: it takes longer than a run.
-PRELOADED = (tests.forkable, torchmetrics, figures)
+FOR_THE_CHILDREN = (tests.forkable, tests.preloaded)
 BASE = (
     "logger.console.style=quiet",
     "logger.every_steps=2",

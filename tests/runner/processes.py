@@ -12,20 +12,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed
-import torchmetrics.classification
-import torchmetrics.regression
 
 import tests.forkable
+import tests.preloaded
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
-from lightkit.metrics import figures
 from lightkit.runner import Runner, folder
+from tests.waiting import PATIENCE_SECONDS
 
-# Imported above so that no child has to: it takes longer than a run.
-PRELOADED = (tests.forkable, torchmetrics, figures, torch)
+FOR_THE_CHILDREN = (tests.forkable, tests.preloaded, torch.distributed)
 BASE = (
     "data=wine",
     "device=cpu",
@@ -45,7 +42,7 @@ def configured(*overrides: str, base: Sequence[str] = BASE) -> Any:
     return compose([*base, *overrides]).cfg
 
 
-def together(job: Callable[[], Any], count: int, log: Path, *, seconds: float = 100.0) -> list[int]:
+def together(job: Callable[[], Any], count: int, log: Path, *, seconds: float = PATIENCE_SECONDS) -> list[int]:
     """Do a job in `count` processes; returns their exit statuses, negative for signals."""
     port, children = _free_port(), []
     log.parent.mkdir(parents=True, exist_ok=True)

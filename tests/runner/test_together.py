@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
@@ -18,6 +20,7 @@ from lightkit.runner import Runner
 from lightkit.runner.proving.traced import Job, settings_of
 from lightkit.trainer import Callback
 from tests.runner.processes import configured, far, go_on, series, together, train
+from tests.waiting import until
 
 LOST = 7
 
@@ -179,13 +182,21 @@ def test_one_that_fails_takes_the_others_along(tmp_path: Path) -> None:
     assert "only here" in (tmp_path / "run.log-1").read_text()
 
 
+def limit(before: timedelta, after: timedelta) -> None:
+    """From here on processes wait for each other so long; a start may take longer on a busy machine."""
+    backend = torch.distributed.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    assert backend.options._timeout == before
+    backend._set_default_timeout(after)
+
+
 def test_a_process_that_hangs_is_noticed(tmp_path: Path) -> None:
     def hang(rank: int) -> None:
+        limit(timedelta(seconds=300.0), timedelta(seconds=0.5))
         if rank == 1:
-            time.sleep(6)
+            until((tmp_path / "run" / "result.json").exists, "the other to give up")
 
-    codes = ended(tmp_path / "run", configured("device.ddp.timeout_seconds=2"), 2, hang)
-    assert codes == [LOST, LOST]  # the second when it wakes up and finds nobody there
+    codes = ended(tmp_path / "run", configured("device.ddp.timeout_seconds=300"), 2, hang)
+    assert codes == [LOST, LOST]  # the second when it goes on and finds nobody there
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
 
 

@@ -14,6 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.device.watching import monitor as module
 from lightkit.device.watching.gpus import GpuFacts, GpuSample, Source
 from lightkit.device.watching.monitor import KEPT, Monitor, NoMonitor, Watch, gpu_values
+from tests.waiting import PATIENCE_SECONDS
 
 GPUS = [
     GpuFacts(0, "GPU-a", "NVIDIA H200", memory_total_mib=140 * 1024),
@@ -71,6 +72,7 @@ class Setup:
 @pytest.fixture
 def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(module, "_PATIENCE", PATIENCE_SECONDS)
     return Setup(tmp_path)
 
 
@@ -291,7 +293,7 @@ def test_a_driver_that_hangs_holds_up_neither_loop_nor_end(setup: Setup, monkeyp
     setup.gpus.hook = hang
     monitor = Monitor(setup.watch, 0.001)
     monitor.start()
-    assert hanging.wait(60)
+    assert hanging.wait(PATIENCE_SECONDS)
     assert monitor.read() == {}
     left = next(thread for thread in threading.enumerate() if thread.name == "lightkit-monitor")
     monitor.stop()
@@ -325,7 +327,7 @@ def test_a_forked_process_has_no_monitor(setup: Setup) -> None:
     setup.gpus.hook = pause
     monitor = Monitor(setup.watch, 0.001)
     monitor.start()
-    assert sampling.wait(60)  # in the middle of a sample, as the worst moment for a fork
+    assert sampling.wait(PATIENCE_SECONDS)  # in the middle of a sample, as the worst moment for a fork
     child = os.fork()
     if child == 0:
         monitor.start()

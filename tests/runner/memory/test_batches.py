@@ -318,9 +318,10 @@ def test_parts_that_cannot_be_built_end_the_search() -> None:
 def test_a_real_search_on_the_cpu_splits_the_batch(tmp_path: Path) -> None:
     texts = ["data=shapes", "data.dataset.train=1024", "model=cnn", "device=cpu", "data.batch_size=512"]
     base = find_batch(compose([*texts, "device.batch_size=auto", "data.batch_size=8"]).cfg)
-    measured = re.search(r"\((\d+) MiB of", base.lines[0])
+    measured = re.search(r"\(([\d.]+) ([MG])iB of", base.lines[0])
     assert measured, base.lines
-    limit = (int(measured[1]) + 250) * MIB * 10 // 9
+    taken = float(measured[1]) * (1024 if measured[2] == "G" else 1)
+    limit = int(taken + 250) * MIB * 10 // 9
     found = find_batch(compose([*texts, "device.batch_size=auto"]).cfg, limit=limit)
     assert found.size in (32, 64, 128, 256)
     assert found.size * found.accumulate == 512
