@@ -64,13 +64,11 @@ def check_pickle_size(path: Path) -> None:
 
 
 def _count_objects(stream: IO[bytes], pickles: int) -> None:
-    count = 0
+    making = (found[0].name in _MAKING for _ in range(pickles) for found in pickletools.genops(stream))
     try:
-        for _ in range(pickles):
-            for operation, _, _ in pickletools.genops(stream):
-                count += operation.name in _MAKING
-                if count > _MOST_OBJECTS:
-                    raise ExcessError(f"it makes more than {_MOST_OBJECTS:,} objects")
+        for count, _ in enumerate(filter(None, making), 1):
+            if count > _MOST_OBJECTS:
+                raise ExcessError(f"it makes more than {_MOST_OBJECTS:,} objects")
     except ValueError:  # not a pickle, or one that is cut off: whoever opens it says so
         return
 

@@ -58,11 +58,9 @@ def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
     if trust.covers(target) or trust.covers(home):
         return
     given = _given(node)
-    for package, names in _FETCHING.items():
-        if _within(home, package):
-            for name in given:
-                if names.match(name):
-                    yield (name,), *_fetches(target, name, given[name], trust)
+    for names in (names for package, names in _FETCHING.items() if _within(home, package)):
+        for name in filter(names.match, given):
+            yield (name,), *_fetches(target, name, given[name], trust)
     if home == _OURS or _within(home, _DATASETS):
         yield from _writes(target, home, given, trust)
 
