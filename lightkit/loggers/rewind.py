@@ -67,19 +67,21 @@ class Cut:
                     target.write(block)
 
 
-def plan(files: Sequence[Path], *, step: int, rows: int, repeated: Collection[str]) -> list[Cut]:
+def plan(files: Sequence[Path], *, step: int, rows: int, repeated: Collection[str], own: Collection[str]) -> list[Cut]:
     """What stays of the event files of a run when it goes on from a step. Nothing is changed yet.
 
     Args:
         files: The files, in the order in which TensorBoard reads them.
         step: Optimizer steps of the checkpoint.
-        rows: Rows of values that were logged at that very step before it was saved: what comes after that many in a
-            file is repeated by the run.
+        rows: Rows of values that were logged at that very step before it was saved: what comes after that many is
+            repeated by the run.
         repeated: Tags of these rows, which are written once more.
+        own: First parts of the tags of all such rows; others are of somebody else's writer.
     """
     orders = [_purges_from(file) for file in files]
     limits = [min(orders[number + 1 :], default=math.inf) for number in range(len(files))]
-    return [_sift(file, limit, step, rows, repeated) for file, limit in zip(files, limits)]
+    sieve = _Sieve(step, rows, repeated, own)
+    return [sieve.sift(file, limit) for file, limit in zip(files, limits)]
 
 
 def publish(path: Path, step: int, events: Sequence[Any]) -> None:
@@ -106,27 +108,41 @@ def publish(path: Path, step: int, events: Sequence[Any]) -> None:
     sync_folder(path.parent)
 
 
-def _sift(file: Path, limit: float, step: int, rows: int, repeated: Collection[str]) -> Cut:
-    """Go through a file. From its first record that was written after the checkpoint on, all of it is repeated."""
-    cut, last, left, over = Cut(file), min(limit, step), rows, False
-    for begin, end, event in read_events(file):
-        if event is not None and (event.HasField("file_version") or event.HasField("session_log")):
-            cut.keep(begin, end)
-            continue
-        if event is not None and not _of_the_end(event):
-            left -= event.step == step and _is_row(event)
-            over = over or event.step > last or left < 0
-            if not over and 0 < event.step == step < limit and not _tags(event) <= {*repeated}:
-                cut.carried.append(event)
-        if not over and (event is None or (event.step < last and not _of_the_end(event))):
-            cut.keep(begin, end)
-    return cut
+class _Sieve:
+    """Goes through files; the arguments are `plan`'s. From a file's first record after the checkpoint on, all goes."""
+
+    def __init__(self, step: int, rows: int, repeated: Collection[str], own: Collection[str]) -> None:
+        self.step, self.left, self.repeated, self.own = step, rows, {*repeated}, own
+
+    def sift(self, file: Path, limit: float) -> Cut:
+        """What stays of a file, of which a later one orders to forget what is from a limit on."""
+        cut, last, over = Cut(file), min(limit, self.step), False
+        for begin, end, event in read_events(file):
+            if event is not None and (event.HasField("file_version") or event.HasField("session_log")):
+                cut.keep(begin, end)
+                continue
+            if event is not None and not _of_the_end(event):
+                here = 0 < event.step == self.step < limit
+                self.left -= here and self._is_row(event)
+                over = over or event.step > last or (here and self.left < 0)
+                if here and not over and not _tags(event) <= self.repeated:
+                    cut.carried.append(event)
+            if not over and (event is None or (event.step < last and not _of_the_end(event))):
+                cut.keep(begin, end)
+        return cut
+
+    def _is_row(self, event: Any) -> bool:
+        values = event.summary.value
+        return any(value.HasField("simple_value") and value.tag.partition("/")[0] in self.own for value in values)
 
 
 def read_events(file: Path) -> Iterator[tuple[int, int, Any]]:
     """Where each record begins and ends, and its event.
 
     A last record that a kill has torn is left out. Where a file is damaged, the event of what cannot be read is None.
+
+    Args:
+        file: An event file.
     """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
@@ -156,10 +172,6 @@ def _purges_from(file: Path) -> float:
         if event is not None and event.session_log.status == event.session_log.START:
             return int(event.step)
     return math.inf
-
-
-def _is_row(event: Any) -> bool:
-    return any(value.HasField("simple_value") for value in event.summary.value)
 
 
 def _tags(event: Any) -> set[str]:

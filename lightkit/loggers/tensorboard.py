@@ -70,7 +70,7 @@ class TensorBoardLogger(Logger):
         rows = [row for row in kept if row["step"] == step]
         events = [self._event(_values(row), step, row.get("epoch", 0), seconds=row.get("time", now)) for row in rows]
         tags = {value.tag for event in events for value in event.summary.value}
-        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags)
+        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS))
         carried = [event for cut in cuts for event in cut.carried]
         self._carried = step, {value.tag for event in carried for value in event.summary.value}
         name = f"{_EVENTS.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"

@@ -116,6 +116,11 @@ def test_what_came_after_the_checkpoint_at_its_very_step_goes(tmp_path: Path) ->
     counted = raw(tmp_path)
     assert {tag for tag, _ in counted} == set(ALL)
     assert set(counted.values()) == {1}
+    for _ in range(3):
+        finished = log(tmp_path, 23, 23, resume=22)
+        finished.scalars({"test/loss": 1.0}, step=22, epoch=2)
+        finished.close()
+        assert raw(tmp_path)["test/loss", 22] == 1, "also where nothing but that was repeated"
     again = log(tmp_path, 23, 24, resume=22)
     again.hparams({"optim": {"lr": 0.1}}, {})
     again.close()
@@ -244,7 +249,7 @@ def test_a_large_file_is_not_read_into_memory_at_once(tmp_path: Path, monkeypatc
     logger.close()
     assert sum(sizes) > 400_000
     assert max(sizes) == 4096
-    assert sorted(step for _, step in raw(tmp_path)) == [1, 2, 3, 4]
+    assert sorted(step for _, step in raw(tmp_path)) == [1, 2, 3, 4, 5]
 
 
 def test_a_new_run_in_a_folder_with_event_files_begins_with_none_of_them(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ class TracedRunner(Runner):
         overrides: See `Runner`.
         trace: File of the trace; appended to.
         rows: Rows to keep of each split.
+        blocks: Blocks of an epoch in which metrics count at least: one that counts nothing before the end of a short
+            epoch loses nothing in a resume.
         end_at: Moment at which the process is killed.
         end: What is called there instead.
     """
@@ -49,11 +51,12 @@ class TracedRunner(Runner):
         overrides: Sequence[str] = (),
         trace: Path,
         rows: Mapping[str, int] | None = None,
+        blocks: int | None = None,
         end_at: Moment | None = None,
         end: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(cfg, folder, overrides=overrides)
-        self._rows = dict(rows or {})
+        self._rows, self._blocks = dict(rows or {}), blocks
         self._trace = Trace(trace, Path(folder) / "checkpoints", end_at=end_at, end=end)
 
     def _build(self, *, pretrained: bool) -> Components:
@@ -61,10 +64,9 @@ class TracedRunner(Runner):
         things = roots(parts)
         self._trace.held = lambda: held({**things, **metrics_of(parts)})
         counted = parts.metrics["train"]
-        if isinstance(counted, SplitMetrics):
-            # Several blocks an epoch: otherwise a metric counts nothing before its end, and a resume cannot lose that.
+        if self._blocks is not None and isinstance(counted, SplitMetrics):
             batches = parts.timetable.steps_per_epoch * parts.timetable.accumulate
-            counted.block = max(1, min(counted.block, batches // _BLOCKS))
+            counted.block = max(1, min(counted.block, batches // self._blocks))
         callbacks = {**parts.callbacks, CALLBACK: self._trace}
         return replace(parts, task=TracedTask(parts.task, self._trace), callbacks=callbacks)
 
@@ -144,7 +146,7 @@ def work(job: Job, *, end: Callable[[], None] | None = None) -> dict[str, Any]:
             folder.parent.joinpath("settings.json").write_text(json.dumps(found), encoding="utf-8")
         overrides = [*job.overrides, *job.settings]
         cfg = compose(overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
-    run = TracedRunner(cfg, folder, trace=Path(job.trace), rows=job.rows, end_at=end_at, end=end)
+    run = TracedRunner(cfg, folder, trace=Path(job.trace), rows=job.rows, blocks=_BLOCKS, end_at=end_at, end=end)
     return run.run(resume=job.resume)
 
 

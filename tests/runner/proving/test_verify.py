@@ -133,7 +133,8 @@ def test_long_epochs_and_rare_validations_are_shortened_to_cross_several(tmp_pat
         return dict(text.split("=") for text in job.settings), job.rows
 
     settings, rows = found("data.batch_size=2", steps=30)
-    assert rows == {"train": 20, "val": 18, "test": 20} | {name: rows[name] for name in ("val", "test") if name in rows}
+    assert rows["train"] == rows["test"] == 20
+    assert rows.get("val", 18) <= 20
     assert settings["trainer.steps"] == "30", "three epochs of ten steps"
     settings, rows = found("data.batch_size=2", "trainer.accumulate=2", "data.drop_last=true", steps=15)
     assert rows["train"] // 4 in (4, 5)
