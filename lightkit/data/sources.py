@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ class SampleData:
     Args:
         base: Anything with `__len__` and `__getitem__`. Attributes it may have: `info` (a `DataInfo`), `splits`,
             `strata`, `targets` or `labels` (all targets at once), `classes` (their names, or their number), `draws`
-            (False: draws no random numbers).
+            (False: draws no random numbers), `collate_fn` (makes a batch of a list of samples).
 
     Raises:
         UserError: It is empty, a target does not fit, or the targets cannot be found out.
@@ -35,6 +35,7 @@ class SampleData:
             raise UserError("the data set is empty", key="data.dataset", received=type(base).__name__)
         self.base = base
         self.draws: bool = getattr(base, "draws", True)
+        self.collate_fn: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
         self.splits: Mapping[str, Tensor] = getattr(base, "splits", None) or {}
         targets = _known_targets(base)
         info = getattr(base, "info", None)
@@ -106,13 +107,21 @@ def _infer(base: Any, targets: Tensor | None) -> DataInfo:
     names = _class_names(base)
     if not (isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))):
         return DataInfo("custom", (), len(names), names, fingerprint=mark)
-    shape, target = tuple(sample[0].shape), torch.as_tensor(sample[1])
+    shape = tuple(sample[0].shape)
+    if not isinstance(sample[1], (Tensor, np.ndarray, np.generic, int, float, list, tuple)) or _is_nested(sample[1]):
+        return DataInfo("custom", shape, len(names), names, fingerprint=mark)
+    target = torch.as_tensor(sample[1])
     if target.is_floating_point():
         return DataInfo("regression", shape, target.numel(), fingerprint=mark)
     if target.dim():
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
     count = len(names) or int(_all_targets(base, targets).max()) + 1
     return DataInfo("multiclass", shape, count, names or tuple(map(str, range(count))), fingerprint=mark)
+
+
+def _is_nested(target: Any) -> bool:
+    """Whether a list of targets holds more than numbers, so that no tensor can be made of it."""
+    return isinstance(target, (list, tuple)) and not all(isinstance(item, (int, float)) for item in target)
 
 
 def _class_names(base: Any) -> tuple[str, ...]:

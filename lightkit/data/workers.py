@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler, default_collate
 
+from lightkit.common.blame import DEBUG, blame, in_short
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
@@ -193,6 +194,7 @@ class _Fetch:
         self.base, self.seed, self.prepare, self.board = base, seed, prepare, board
         self.draws = getattr(base, "draws", True)
         self.check: Callable[[Any, list[int]], None] = getattr(base, "check", _no_check)
+        self.collate: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
 
     def __getitem__(self, job: Job) -> Any:
         try:
@@ -209,18 +211,26 @@ class _Fetch:
     def _batch(self, job: Job) -> Any:
         samples = [self._sample(job, job.first + i, row) for i, row in enumerate(job.rows)]
         self.board.note(JOINING, job.first)
-        try:
-            batch = _float32(default_collate(samples))
-        except (RuntimeError, TypeError, ValueError) as error:
-            if is_out_of_memory(error):
-                raise
-            raise UserError(
-                f"rows {job.rows[:5]} and so on do not make a batch: {error}",
-                key="data.dataset",
-                expected="samples of one shape, as tensors, arrays or numbers",
-            ) from error
+        batch = _float32(self._collated(samples, job.rows))
         self.check(batch, job.rows)
         return batch
+
+    def _collated(self, samples: list[Any], rows: list[int]) -> Any:
+        try:
+            return default_collate(samples) if self.collate is None else self.collate(samples)
+        except Exception as error:
+            if is_out_of_memory(error) or isinstance(error, UserError):
+                raise
+            if self.collate is not None:
+                what = f"collate_fn of the data set failed on rows {rows[:5]} and so on: {in_short(error)}"
+                raise UserError(what, key="data.dataset", origin=blame(error), fix=DEBUG) from error
+            raise UserError(
+                f"rows {rows[:5]} and so on do not make a batch: {error}",
+                key="data.dataset",
+                expected="samples of one shape, as tensors, arrays or numbers",
+                fix="a method collate_fn(samples) of the data set, which makes the batch that a task of your own gets "
+                "(trainer.task)",
+            ) from error
 
     def _sample(self, job: Job, position: int, row: int) -> Any:
         self.board.note(row, job.first)

@@ -278,7 +278,7 @@ def test_a_worker_that_dies_while_it_hands_a_batch_over_is_explained(
         raise ConnectionResetError(104, "Connection reset by peer")
 
     monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "_try_get_data", cut_off)
-    with pytest.raises(UserError, match=r"a loader process died: DataLoader worker \(pid \d+\)[\s\S]*fewer workers"):
+    with pytest.raises(UserError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL[\s\S]*fewer data\.num_workers"):
         joined(made(Silent(), num_workers=1).train, 0)
 
 
