@@ -64,8 +64,24 @@ def classics_of(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield key, {**classics.hold(name, contest), "column": PAGES[name].variants[contest.variant].column}
 
 
+def make(root: Path, name: str, options: argparse.Namespace) -> None:
+    """What the command line wants of a page."""
+    outputs = root / "outputs" / "measured"
+    for variant in PAGES[name].variants if options.measure else ():
+        for line in measure.measure(outputs, name, variant):
+            sys.stdout.write(f"{line}\n")
+    if options.measure or options.gather:
+        keep(root, name, outputs)
+    if options.classics:
+        keep_classics(root, name)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; see the head of this file."""
+    """Do what the command line says; see the head of this file.
+
+    Returns:
+        The exit status.
+    """
     parser = argparse.ArgumentParser(prog="python -m experiments.report", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="PAGE", help="folders of experiments/")
@@ -76,19 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.names if name not in PAGES]
     if unknown:
         parser.error(f"no such page: {', '.join(unknown)}; there are {', '.join(PAGES)}")
-    names, outputs = options.names or [*PAGES], options.root / "outputs" / "measured"
+    names = options.names or [*PAGES]
     if options.check:
         found = list(check(options.root, names))
         sys.stdout.write("".join(f"{line}\n" for line in found) or "every table is as measured\n")
         return 1 if found else 0
     for name in names:
-        for variant in PAGES[name].variants if options.measure else ():
-            for line in measure.measure(outputs, name, variant):
-                sys.stdout.write(f"{line}\n")
-        if options.measure or options.gather:
-            keep(options.root, name, outputs)
-        if options.classics:
-            keep_classics(options.root, name)
+        make(options.root, name, options)
     for file, text in tables.readmes(options.root, names).items():
         file.write_text(text, encoding="utf-8")
     return 0

@@ -381,11 +381,11 @@ CONTESTS: dict[str, Callable[[], dict[str, Contest]]] = {
     },
     "shapes": lambda: {"classic": Contest(many_pictures(), accuracy, tuning=range(100, 101))},
     "transfer_shapes": lambda: {
-        f"classic-{size}": Contest(few_pictures(), accuracy, f"none-{size}", range(100, 103)) for size in (5, 20, 80)
+        f"classic-{size}": Contest(few_pictures(), accuracy, f"none-{size}", range(100, 103)) for size in (5,)
     },
     "transfer_digits": lambda: {
         f"classic-{size}": Contest(digit_classifiers((0.0, 0.5, 1.0)), accuracy, f"none-{size}", range(100, 103))
-        for size in (5, 20, 80)
+        for size in (5,)
     },
 }
 """For each page the contests that are held on its rows, by the name their result gets."""

@@ -73,13 +73,12 @@ class KneserNey:
         self._followed: list[Counts] = []
         text = np.concatenate(texts).astype(np.int64)
         place = np.concatenate([np.arange(len(part)) for part in texts])
-        shorter, contexts = np.zeros(len(text), dtype=np.int64), 1
+        gram, context, contexts = np.empty(0, dtype=np.int64), np.zeros(len(text), dtype=np.int64), 1
         for length in range(1, order + 1):
-            gram, first = self._count(text, shorter, place >= length - 1, contexts)
+            within, (gram, first) = gram, self._count(text, context, place >= length - 1, contexts)
             if length > 1:
-                self._followed.append(self._continued(shorter_gram[first], length - 1))
-            shorter_gram, contexts = gram, len(self._keys[-1])
-            shorter = np.concatenate([[-1], gram[:-1]])
+                self._followed.append(self._continued(within[first], length - 1))
+            context, contexts = np.concatenate([[-1], gram[:-1]]), len(self._keys[-1])
 
     def _count(
         self, text: np.ndarray, context: np.ndarray, whole: np.ndarray, contexts: int

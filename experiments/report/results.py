@@ -7,14 +7,14 @@ import math
 import platform
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from experiments.report import stamp as stamps
-from experiments.report.measure import bases, finished, folder_of, learnt, overrides_of, read_learnt, differing
-from experiments.report.rows import PAGES, Page, Variant
+from experiments.report.measure import differing, finished, folder_of, learnt, overrides_of, read_learnt
+from experiments.report.rows import PAGES, Page
 from lightkit import compose
 
 PACKAGES = ("torch", "numpy", "scikit-learn")

@@ -133,7 +133,7 @@ PAGES = {
         unit=" R²",
     ),
     "digits_multilabel": Page(
-        {"network": Variant("this experiment", "digits_multilabel", TEN)},
+        {"network": Variant("this experiment", "digits_multilabel", FIVE)},
         (
             Metric("test/f1_macro", "macro F1", digits=4, percent=False),
             Metric("test/subset_accuracy", "images with all eight attributes right"),
@@ -156,11 +156,11 @@ PAGES = {
     ),
     "retrieval": Page(
         {
-            "network": Variant("this experiment", "retrieval", TEN),
+            "network": Variant("this experiment", "retrieval", FIVE),
             "cross_entropy": Variant(
                 "cross entropy, ranked by its ten outputs",
                 "retrieval",
-                TEN,
+                FIVE,
                 overrides=("loss=cross_entropy", "loss.label_smoothing=0.1", "model.num_classes=10"),
             ),
         },
@@ -172,7 +172,7 @@ PAGES = {
             "network": Variant(
                 "right sums among 5,000 test pairs",
                 "custom_task",
-                TEN,
+                FIVE,
                 seed_key="data.dataset.seed",
                 short=SHAPES_SHORT,
             )
@@ -180,14 +180,14 @@ PAGES = {
         (ACCURACY, Metric("test/f1", "macro F1 over the 19 sums", digits=4, percent=False)),
     ),
     "transfer_shapes": Page(
-        transfer("transfer_shapes", sizes={5: TEN, 20: FIVE, 80: FIVE}, short=("data.dataset.test=100",)),
+        transfer("transfer_shapes", sizes={5: TEN}, short=("data.dataset.test=100",)),
         (Metric("test/accuracy", "test accuracy", digits=1),),
         headline="head-5",
         classic="classic-5",
         title="`transfer_shapes`, 5 labels a class, head only",
     ),
     "transfer_digits": Page(
-        transfer("transfer_digits", sizes={5: TEN, 20: FIVE, 80: FIVE}),
+        transfer("transfer_digits", sizes={5: TEN}),
         (Metric("test/accuracy", "test accuracy", digits=1),),
         headline="gradual-5",
         classic="classic-5",
@@ -208,9 +208,6 @@ PAGES = {
     "finetune_timm": Page(
         {
             "vit": Variant("ViT, full", "finetune_timm", FIVE),
-            "vit_layer_decay": Variant(
-                "ViT, layer decay 0.75", "finetune_timm", FIVE, overrides=("finetune.layer_decay=0.75",)
-            ),
             "resnet": Variant("ResNet-18, full", "finetune_timm/torchvision", FIVE),
         },
         (Metric("test/accuracy", "test accuracy", digits=1),),

@@ -21,7 +21,7 @@ from lightkit.trainer import Callback
 STEPS = 4
 TOLERANCE = 5e-3
 """Largest relative difference of two first steps that count as the same: other processors round otherwise."""
-WORDS = "the of a return if not self in for is and def to import None as with or else from class it raise".split()
+WORDS = "the of a return if not self in for is and def to import None as with or else from class it raise"
 
 
 class StopAfter(Callback):
@@ -42,12 +42,12 @@ class StopAfter(Callback):
 
 def made_up_texts(*, files: int = 40, words: int = 400) -> dict[str, str]:
     """Texts that are the same on every Python, whose own texts change from version to version."""
-    state, texts = 1, {}
+    state, texts, known = 1, {}, WORDS.split()
     for number in range(files):
         chosen = []
         for _ in range(words):
             state = (state * 1103515245 + 12345) % 2**31
-            chosen.append(WORDS[(state >> 16) % len(WORDS)])
+            chosen.append(known[(state >> 16) % len(known)])
         texts[f"text_{number}"] = " ".join(chosen)
     return texts
 

@@ -14,7 +14,7 @@ from experiments.report.rows import PAGES
 from lightkit import compose
 from lightkit.build.parts import build_engine, build_splits
 
-LONGEST = 16
+LONGEST = 24
 """Order up to which long texts are counted."""
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 """Weights of the text itself that are tried where it is mixed with another."""
