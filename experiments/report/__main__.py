@@ -48,9 +48,9 @@ def keep(root: Path, name: str, outputs: Path) -> None:
 
 def keep_classics(root: Path, name: str) -> None:
     """Tune and measure the classics of a page, and keep their results."""
+    measured = {key: results.summary(entry) for key, entry in classics_of(name)}
     found = results.read(root / "experiments", name)
-    for key, entry in classics_of(name):
-        found["classics"][key] = results.summary(entry)
+    found["classics"] |= measured
     results.write(root / "experiments", name, found)
 
 

@@ -12,16 +12,24 @@ import yaml
 
 from experiments.report.rows import PAGES, Page, Variant
 from lightkit import Runner, compose
+from lightkit.config import public
 
 COMMON = ("device=cpu", "device.threads=1", "logger.tensorboard.enabled=false", "metrics.figures=[]")
 """One thread, and nothing written that no table needs: neither changes a result."""
-PLACES = ("finetune.weights.path", "finetune.fetched")
-"""Keys that say where something is, not what it is."""
 LEARNT_FROM = ("seed", "data", "model", "loss", "optim", "scheduler", "trainer", "finetune", "ensemble")
 """Parts of the configuration that decide what a run learns."""
-APART = ("trainer.callbacks", "trainer.nonfinite", "trainer.validate", "data.num_workers", "data.pin_memory")
-APART_TOO = ("data.persistent_workers", "data.prefetch_factor", "data.eval_batch_size")
-"""Keys in these parts that a result does not depend on."""
+APART = (
+    "data.eval_batch_size",
+    "data.num_workers",
+    "data.persistent_workers",
+    "data.pin_memory",
+    "data.prefetch_factor",
+    "finetune.weights.path",
+    "trainer.callbacks",
+    "trainer.nonfinite",
+    "trainer.validate",
+)
+"""How keys in these parts begin that a result does not depend on, or that say where something is, not what it is."""
 
 
 def folder_of(outputs: Path, page: str, variant: str, seed: int) -> Path:
@@ -47,6 +55,8 @@ def overrides_of(outputs: Path, variant: Variant, seed: int) -> list[str]:
 def measure(outputs: Path, name: str, variant: str) -> Iterator[str]:
     """Run the seeds of a variant one after the other, but for those that are finished with this very configuration.
 
+    One that was interrupted goes on from its last checkpoint, if it keeps any.
+
     Args:
         outputs: Folder of all measured runs.
         name: The page.
@@ -61,11 +71,14 @@ def measure(outputs: Path, name: str, variant: str) -> Iterator[str]:
         folder = folder_of(outputs, name, variant, seed)
         typed = overrides_of(outputs, page.variants[variant], seed)
         cfg = compose([*typed, *([] if kept else ["checkpoint=none"])]).cfg
-        if finished(folder) is not None and not differing(read_learnt(folder), learnt(cfg)):
+        same = (folder / "config.yaml").is_file() and not differing(read_learnt(folder), learnt(cfg))
+        if same and finished(folder) is not None:
             yield f"{folder}: there already"
             continue
-        shutil.rmtree(folder, ignore_errors=True)
-        result = Runner(cfg, folder, overrides=typed).run()
+        begun = same and any(folder.glob("checkpoints/*.pt"))
+        if not begun:
+            shutil.rmtree(folder, ignore_errors=True)
+        result = Runner(cfg, folder, overrides=typed).run(resume=begun)
         yield f"{folder}: {page.metrics[0].label} {result['test'][page.metrics[0].key]:.4f}"
 
 
@@ -85,16 +98,13 @@ def read_learnt(folder: Path) -> dict[str, Any]:
 
 def learnt(cfg: Any) -> dict[str, Any]:
     """The values of a configuration that decide what a run learns, by dotted key."""
-    from lightkit.config import public
-
     return _flat_and_kept(public(cfg))
 
 
 def _flat_and_kept(config: dict[str, Any]) -> dict[str, Any]:
     chosen = {part: config[part] for part in LEARNT_FROM if part in config}
     chosen["metrics"] = config["metrics"].get("test")
-    apart = (*PLACES, *APART, *APART_TOO)
-    return {key: value for key, value in flat(chosen) if not key.startswith(apart)}
+    return {key: value for key, value in flat(chosen) if not key.startswith(APART)}
 
 
 def flat(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -107,10 +117,9 @@ def flat(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differing(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Keys of which a value differs; a key that only one of the two has counts where it says something.
+    """Keys of which a value differs, with both.
 
-    An option that came later and is off, and one that went away, are no difference by themselves: what they change
-    shows in the first steps.
+    A key that only one of the two has is an option that came or went: what that changes shows in the first steps.
     """
     return [
         f"{key}: measured with {then[key]!r}, now {now[key]!r}" for key in then if key in now and then[key] != now[key]

@@ -100,10 +100,6 @@ def test_a_changed_configuration_is_found(
 def test_changed_behaviour_is_found(
     copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lightkit.optim import Cosine
-
-    monkeypatch.setattr(Cosine, "factor", lambda *_: 0.5, raising=False)
-    monkeypatch.setattr(Cosine, "decay", lambda *_: 0.5)
     monkeypatch.setattr("torch.nn.functional.relu", lambda x, inplace=False: x.sigmoid())
 
     assert main(["--check", "wine", "--root", str(copy)]) == 1
