@@ -62,7 +62,7 @@ def of_python() -> Iterator[tuple[str, dict[str, Any]]]:
     for name, within in (("windows", True), ("full", False)):
         val, test = (measured(model, *windows.unseen(split, within=within)) for split in ("val", "test"))
         order = min(val, key=lambda order: bits(val[order]))
-        yield name, result(f"modified Kneser–Ney, order {order}, {_seen(within)}", test[order])
+        yield name, result(f"modified Kneser–Ney (order = {order}), {_seen(within)}", test[order])
 
 
 def of_prose() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -78,19 +78,15 @@ def of_prose() -> Iterator[tuple[str, dict[str, Any]]]:
         val, test = (measured(own, *each) for each in unseen)
         long_val, long_test = (measured(both, *each) for each in unseen)
         order = min(val, key=lambda order: bits(val[order]))
-        yield f"{name}_own", result(f"modified Kneser–Ney of that text, order {order}, {_seen(within)}", test[order])
+        yield f"{name}_own", result(f"modified Kneser–Ney of that text (order = {order}), {_seen(within)}", test[order])
         best = min(
             product(val, long_val, SHARES),
             key=lambda choice: bits(choice[2] * val[choice[0]] + (1 - choice[2]) * long_val[choice[1]]),
         )
         order, long, share = best
-        how = (
-            f"the same, order {order}, mixed {share:.1f} : {1 - share:.1f} with one of that text and all Python sources"
-        )
-        yield (
-            f"{name}_both",
-            result(f"{how}, order {long}, {_seen(within)}", share * test[order] + (1 - share) * long_test[long]),
-        )
+        settings = f"orders = {order} and {long}, weights = {share:.1f} and {1 - share:.1f}"
+        label = f"modified Kneser–Ney of that text, mixed with one of it and all Python sources ({settings}), {_seen(within)}"
+        yield f"{name}_both", result(label, share * test[order] + (1 - share) * long_test[long])
 
 
 def measured(model: KneserNey, text: np.ndarray, seen: np.ndarray | None) -> dict[int, np.ndarray]:

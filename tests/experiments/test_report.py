@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 
@@ -184,16 +183,14 @@ def test_difference_is_taken_seed_by_seed_and_against_a_classic_without_seeds() 
     assert results.difference(network, alone, "x") == (4.0, pytest.approx(2 / 3**0.5))
 
 
-def test_every_experiment_is_on_a_page_and_every_page_has_its_results_as_json() -> None:
+def test_every_experiment_is_on_a_page() -> None:
     folders = {file.parent.name for file in (ROOT / "experiments").glob("*/*.yaml")}
 
     assert folders == {*rows.PAGES}
-    for file in (ROOT / "experiments").glob("*/results.json"):
-        assert json.loads(file.read_text(encoding="utf-8"))["variants"]
 
 
 def test_made_up_texts_are_the_same_everywhere() -> None:
     texts = stamp.made_up_texts(files=2, words=8)
 
     assert [*texts] == ["text_0", "text_1"]
-    assert texts["text_0"].split()[:3] == ["and", "else", "of"]
+    assert texts["text_0"].split()[:3] == ["a", "for", "with"]
