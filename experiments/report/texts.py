@@ -85,8 +85,8 @@ def of_prose() -> Iterator[tuple[str, dict[str, Any]]]:
         )
         order, long, share = best
         settings = f"orders = {order} and {long}, weights = {share:.1f} and {1 - share:.1f}"
-        label = f"modified Kneser–Ney of that text, mixed with one of it and all Python sources ({settings}), {_seen(within)}"
-        yield f"{name}_both", result(label, share * test[order] + (1 - share) * long_test[long])
+        label = f"modified Kneser–Ney of that text, mixed with one of it and all Python sources ({settings})"
+        yield f"{name}_both", result(f"{label}, {_seen(within)}", share * test[order] + (1 - share) * long_test[long])
 
 
 def measured(model: KneserNey, text: np.ndarray, seen: np.ndarray | None) -> dict[int, np.ndarray]:
