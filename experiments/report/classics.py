@@ -344,7 +344,10 @@ CONTESTS: dict[str, Callable[[], dict[str, Contest]]] = {
     "digits_mlp": lambda: {"classic": Contest(digit_classifiers(), accuracy)},
     "finetune_timm": lambda: {
         "classic": Contest(
-            digit_classifiers(), accuracy, "resnet", overrides=("data.dataset.size=8", "data.dataset.channels=1")
+            digit_classifiers(),
+            accuracy,
+            "resnet",
+            overrides=("data.dataset.size=8", "data.dataset.channels=1", "data.normalize=none"),
         )
     },
     "breast_cancer": lambda: {"classic": Contest(table_classifiers(), accuracy_and_auroc, tuning=range(100, 110))},
