@@ -72,7 +72,7 @@ def of_prose() -> Iterator[tuple[str, dict[str, Any]]]:
         raise ValueError("transfer_text and char_lm must have one vocabulary")
     texts = windows.pieces("train")
     own = KneserNey(texts, windows.tokens, 7)
-    both = KneserNey([*texts, *python.pieces("train")], windows.tokens, 12)
+    both = KneserNey([*texts, *python.pieces("train")], windows.tokens, LONGEST)
     for name, within in (("windows", True), ("full", False)):
         unseen = [windows.unseen(split, within=within) for split in ("val", "test")]
         val, test = (measured(own, *each) for each in unseen)
