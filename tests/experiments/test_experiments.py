@@ -30,8 +30,8 @@ SHORTER = {
     "transfer_digits": ("data.split.per_class=2",),
     "transfer_shapes": ("data.split.per_class=2", "data.dataset.test=64"),
     "transfer_shapes/pretrain": ("data.dataset.train=256", "data.dataset.val=64", "data.dataset.test=64"),
-    "transfer_text": ("data.split.limit=32", "model.dim=32"),
-    "transfer_text/base": ("data.dataset.max_chars=60000", "model.dim=32"),
+    "transfer_text": ("data.split.limit=32", "model.hidden=32"),
+    "transfer_text/transformer": ("data.split.limit=32", "model.dim=32"),
 }
 
 
@@ -93,17 +93,21 @@ def test_distribution_of_sum_is_certain_where_both_digits_are() -> None:
     assert distribution_of_sum(left, right).argmax(1).tolist() == [7, 18]
 
 
-def test_base_of_transfer_text_is_measured_on_and_adapted_to_the_other_text(cli: Cli, project: Path) -> None:
-    shortened(cli, "transfer_text/base", "hydra.run.dir=outputs/base", "trainer.steps=2")
+@pytest.mark.parametrize(
+    ("name", "base", "methods", "tensors"),
+    [("transfer_text", "char_lm", ["full"], 7), ("transfer_text/transformer", "char_lm/transformer", ["lora"], 15)],
+)
+def test_a_model_of_python_is_measured_on_and_adapted_to_prose(
+    name: str, base: str, methods: list[str], tensors: int, cli: Cli, project: Path
+) -> None:
+    shortened(cli, base, "hydra.run.dir=outputs/base", "trainer.steps=2")
     other = "data.dataset.texts._target_=experiments.transfer_text.corpus.language_reference"
 
     assert cli("eval", "outputs/base", other, "data.dataset.val=0.1", "data.dataset.test=0.2").code == 0
-    for method in ("lora", "prefix"):
+    for method in methods:
         weights = "finetune.weights.path=outputs/base"
-        outcome = shortened(
-            cli, "transfer_text", f"finetune={method}", weights, "trainer.epochs=null", "trainer.steps=2"
-        )
-        assert "15 loaded" in outcome.out + outcome.err
+        outcome = shortened(cli, name, f"finetune={method}", weights, "trainer.epochs=null", "trainer.steps=2")
+        assert f"{tensors} loaded" in outcome.out + outcome.err
 
 
 def test_a_paragraph_is_kept_where_it_stands_first() -> None:
