@@ -147,7 +147,8 @@ DATA_OF_METRICS = {
 }
 
 
-@pytest.mark.parametrize("name", options("metrics"))
+# Those of rankings need the query of each sample, which the README's recipe has.
+@pytest.mark.parametrize("name", [name for name in options("metrics") if name != "ranking"])
 def test_every_metric_takes_a_batch(name: str, tmp_path: Path) -> None:
     chosen = DATA_OF_METRICS.get(name, ["data=digits"])
     if name == "binary":
@@ -199,7 +200,7 @@ def test_the_model_is_a_function_of_the_seed(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model: .*(not a network|cannot be used here)[\s\S]*torch\.nn\.Module"):
+    with pytest.raises(UserError, match=r"model\._target_: a class of another kind[\s\S]*torch\.nn\.Module"):
         built(tmp_path, "model=custom", "model._target_=lightkit.trainer.tasks.Supervised")
 
 

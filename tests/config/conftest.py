@@ -91,6 +91,15 @@ class Net(nn.Module):
         self.num_classes, self.hidden, self.act, self.body = num_classes, hidden, act, body
 
 
+class Small(nn.Module):
+    def __init__(self, num_classes: int):
+        super().__init__()
+
+
+class Hook(lightkit.trainer.Callback):
+    pass
+
+
 class Wrapped(Net):
     def __init__(self, *, depth: int = 1, **kwargs):
         super().__init__(**kwargs)

@@ -178,5 +178,6 @@ def test_the_command_prints_the_plan_of_the_run(
     assert done.code == 0, done.err
     printed = json.loads(done.out)
     assert len(printed.pop("weights")["loaded"]) >= 11
+    assert printed.pop("notes") == ["data.normalize=image is fitted on all 48 training rows"]
     patterns, noted = printed.pop("patterns"), notes(run(tmp_path / "run", *args))
     assert (printed, patterns) == (noted["plan"], noted["patterns"])

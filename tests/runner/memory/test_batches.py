@@ -20,7 +20,7 @@ from lightkit.config import compose, load_run, to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.runner import Runner
 from lightkit.runner.memory.batches import Asked, Batch, Child, changed, find_batch, kept, settled
-from lightkit.runner.proving.traced import Job, settings_of
+from lightkit.runner.proving.traced import Job, shortened
 from tests.runner.test_run import QUICK, comparable, weights
 
 MIB = 2**20
@@ -284,7 +284,7 @@ def test_the_unfinished_run_of_a_configuration_that_asks_is_recognised(tmp_path:
 
 def test_the_three_runs_of_a_verification_have_one_batch(halves: None, tmp_path: Path) -> None:
     job = Job(str(tmp_path / "run"), str(tmp_path / "trace"), (*QUICK, "device.batch_size=auto"))
-    settings = settings_of(job)
+    settings = shortened(job).settings
     assert settings[:3] == ("device.batch_size=null", "data.batch_size=8", "trainer.accumulate=2")
     assert compose([*job.overrides, *settings]).cfg.data.batch_size == 8
 
