@@ -13,6 +13,7 @@ from lightkit.cli.ckpt_write import convert, merge
 from lightkit.cli.folders import CONFIG_FILE
 from lightkit.cli.terminal import number, say, table
 from lightkit.common.errors import UserError
+from lightkit.common.ledger import MACHINE
 
 # Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
 
@@ -48,7 +49,7 @@ options:
   --trust           open a pickle of Python objects, which runs the code in it, and build what a run or adapter from
                     elsewhere names of your project: only for files whose origin you know
   --overwrite       replace OUT where it exists
-  --tensors         name every tensor
+  --tensors         name every tensor; of a run those of its newest checkpoint
   --all             compare the whole state of two lightkit checkpoints, not only the weights
   --keep-last N     newest checkpoints that stay (default: 1)
   --keep-best N     best checkpoints that stay (default: 1)
@@ -89,7 +90,11 @@ def inspect(args: list[str]) -> int:
     path = given(options.file)
     folder = checkpoints(path)
     if folder is not None:
-        return _inspect_run(folder)
+        newest = _inspect_run(folder)
+        if not options.tensors:
+            return 0
+        say(f"\n{newest.name}")
+        path = newest
     from lightkit.checkpoint.facts import describe, outside
 
     try:
@@ -114,12 +119,15 @@ def diff(args: list[str]) -> int:
     from lightkit.checkpoint.compare import compare
 
     first, second = (_state(text, options) for text in (options.first, options.second))
+    machine = {name for name in (*first, *second) if any(start in name for start in MACHINE)}
+    first, second = ({name: state[name] for name in state if name not in machine} for state in (first, second))
     found = compare(first, second)
     rows = [[d.name, d.what, d.first, d.second, _small(d.largest), number(d.count)] for d in found]
     if rows:
         say(table(["name", "differs in", "first", "second", "largest difference", "elements"], rows, right=[4, 5]))
     same = len(first.keys() & second.keys()) - sum(not d.what.startswith("only") for d in found)
-    say(f"{len(found)} differ, {same} are the same to the last bit")
+    left = f"; {len(machine)} that tell of the machine's speed are left out" if machine else ""
+    say(f"{len(found)} differ, {same} are the same to the last bit{left}")
     return int(bool(found))
 
 
@@ -161,7 +169,8 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
     return RunFolder(folder.parent).begun()
 
 
-def _inspect_run(folder: Path) -> int:
+def _inspect_run(folder: Path) -> Path:
+    """Print the checkpoints of a run; returns the newest."""
     from lightkit.checkpoint.facts import checkpoints
     from lightkit.checkpoint.manifest import ManifestError
 
@@ -180,7 +189,7 @@ def _inspect_run(folder: Path) -> int:
         problem = "there is no checkpoint"
     if problem:
         raise UserError(problem, key=str(folder), exit_code=5)
-    return 0
+    return folder / str(rows[-1]["file"])
 
 
 def _excerpt(config: str) -> list[tuple[str, str]]:

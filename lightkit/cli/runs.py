@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import RESULT_FILE, all_runs, project, run_name, started
+from lightkit.cli.folders import CONFIG_FILE, RESULT_FILE, all_runs, project, run_name, started
 from lightkit.cli.terminal import fitting, number, say, table, width
 from lightkit.common.errors import UserError
 
@@ -16,8 +17,8 @@ HELP = {
     "runs": """\
 usage: lightkit runs [--limit N] [--json]
 
-The runs in outputs/, newest last: when, name, status, best monitored value, epochs, folder. Other commands take the
-name: of several runs that have it, the newest. Long names are cut to fit the terminal, but not in a pipe.
+The runs in outputs/, newest last: when, name, seed, status, best monitored value, epochs, folder. Other commands take
+the name: of several runs that have it, the newest. Long names are cut to fit the terminal, but not in a pipe.
 
 options:
   --limit N  at most the N newest (default: 20; 0 shows all)
@@ -28,7 +29,8 @@ examples:
   lightkit runs --limit 3 --json""",
 }
 
-COLUMNS = ("when", "name", "status", "metric", "best", "epochs", "folder")
+_SEED = re.compile(r"^seed: (\d+)\s*$", re.M)
+COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "folder")
 
 
 def runs(args: list[str]) -> int:
@@ -44,9 +46,9 @@ def runs(args: list[str]) -> int:
         say(json.dumps(rows, indent=2, allow_nan=False))
     elif rows:
         cells = fitting(
-            COLUMNS, [[number(row[name]) for name in COLUMNS] for row in rows], columns=[1, 6], width=width()
+            COLUMNS, [[number(row[name]) for name in COLUMNS] for row in rows], columns=[1, 7], width=width()
         )
-        say(table(COLUMNS, cells, right=[4, 5]))
+        say(table(COLUMNS, cells, right=[2, 5, 6]))
     else:
         say(f"no runs in {root / 'outputs'} yet: `lightkit train` makes one")
     return 0
@@ -71,6 +73,7 @@ def describe(folder: Path, root: Path) -> dict[str, Any]:
     return {
         "when": f"{started(folder):%Y-%m-%d %H:%M:%S}",
         "name": run_name(folder),
+        "seed": seed_of(folder),
         "status": _text(result.get("status")) or "unfinished",
         "metric": _text(objective.get("name")),
         "best": _finite(objective.get("value")),
@@ -86,6 +89,15 @@ def read_result(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def seed_of(folder: Path) -> int | None:
+    """The seed in a run's `config.yaml`; None where there is none that can be read."""
+    try:
+        found = _SEED.search((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return int(found[1]) if found else None
 
 
 def _text(value: object) -> str:

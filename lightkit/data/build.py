@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.processors import usable_cpus
 from lightkit.common.randomness import mix
 from lightkit.data.fitting import Report, fill_in, fit_scaling
 from lightkit.data.impute import Filling
@@ -20,7 +21,7 @@ from lightkit.data.per_sample import as_transforms
 from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
-from lightkit.data.tensors import TensorData, check_classes
+from lightkit.data.tensors import Taker, TensorData, check_classes
 
 
 @dataclass
@@ -177,6 +178,8 @@ def build_data(
         notes += told
     else:
         normalizer = normalize and normalize.suited(source.info.input_shape)
+    if num_workers > usable_cpus() and not isinstance(source, Taker):
+        notes.append(f"data.num_workers={num_workers}: {usable_cpus()} CPUs can be used here, so they take turns")
     source, rest = _scaled(source, normalizer)
     mixer = make_mixup(mixup, seed=seed, info=source.info)
     train = Loader(source, rows["train"], options, prepare=Prepare(seed, rest, as_transforms(augment)), mixup=mixer)

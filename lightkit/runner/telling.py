@@ -36,7 +36,7 @@ def introduce(
     target = cfg.model["_target_"].rpartition(".")[2]
     facts = dict(parts.data.describe())
     splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
-    logger.message(f"run     {cfg.name} in {folder}")
+    logger.message(f"run     {cfg.name}, seed {cfg.seed}, in {folder}")
     kind, classes = f"{facts['task']}, input {facts['input']}", parts.data.info.num_classes
     if parts.data.info.task == "custom":
         kind = "samples of their own kind" + (f", {classes} classes" if classes else "")

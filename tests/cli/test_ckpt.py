@@ -256,3 +256,23 @@ def test_a_damaged_pickle_ends_with_5_whatever_its_bytes_call(cli: Cli, project:
     content[content.index(b"_rebuild_tensor_v2") + 17] = ord("3")
     (project / "x.pt").write_bytes(content)
     assert cli("ckpt", "inspect", "x.pt").code == 5
+
+
+def test_the_tensors_of_a_run_are_those_of_its_newest_checkpoint(cli: Cli, run: Path) -> None:
+    plain, long = cli("ckpt", "inspect", str(run)), cli("ckpt", "inspect", str(run), "--tensors")
+    assert (plain.code, long.code) == (0, 0)
+    newest = sorted(run.glob("checkpoints/step-*.pt"))[-1].name
+    assert long.out.startswith(plain.out)
+    assert f"\n{newest}\n" in long.out.removeprefix(plain.out)
+    assert "tensor " in long.out.removeprefix(plain.out)
+
+
+def test_diff_leaves_out_what_the_machine_was_like(cli: Cli, run: Path) -> None:
+    content = CheckpointStore(run / "checkpoints").load_newest()[1]
+    for name, speed in (("a", 10.0), ("b", 20.0)):
+        last = {"speed/samples_per_second": speed, "val/loss": 0.5}
+        CheckpointStore(Path(name)).save({**content, "state": {"last": last}}, step=1, value=None, epoch=0)
+    done = cli("ckpt", "diff", "a", "b", "--all")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("0 differ, ")
+    assert "; 1 that tell of the machine's speed are left out" in done.out

@@ -36,7 +36,7 @@ def test_table_is_tolerant(cli: Cli, project: Path) -> None:
     done = cli("runs")
     lines = done.out.splitlines()
     assert done.code == 0
-    assert lines[0].split() == ["when", "name", "status", "metric", "best", "epochs", "folder"]
+    assert lines[0].split() == ["when", "name", "seed", "status", "metric", "best", "epochs", "folder"]
     assert lines[1].split()[:7] == ["2026-01-31", "09:00:00", "good", "finished", "val/accuracy", "0.9877", "3"]
     assert [line.split()[3] for line in lines[2:]] == ["unfinished"] * 4
 
@@ -60,7 +60,7 @@ def test_limit_must_be_a_number(cli: Cli, text: str) -> None:
 def test_a_run_in_a_folder_of_ones_own_choice_has_a_time(cli: Cli, project: Path) -> None:
     folder = project / "outputs" / "runs" / "demo"
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("name: run\n")
+    (folder / "config.yaml").write_text("name: run\ndata:\n  split:\n    seed: 3\nseed: 7\n")
     (row,) = json.loads(cli("runs", "--json").out)
-    assert row["name"] == "demo"
+    assert (row["name"], row["seed"]) == ("demo", 7)
     assert len(row["when"]) == len("2026-01-31 12:00:00")

@@ -120,3 +120,10 @@ def test_a_stream_is_refused_in_its_own_words(cli: Callable[..., Any], project: 
     assert done.code == 2
     assert "data.dataset: streams are not supported yet" in done.err
     assert "Stream, an IterableDataset" in done.err
+
+
+def test_more_loader_processes_than_processors_are_told() -> None:
+    rows = Rows([(X, row % 2) for row in range(20)])
+    spec = SplitSpec(by="random", val=0.2, test=0.2)
+    assert build_data(dataset=rows, split=spec, num_workers=10_000).notes[0].startswith("data.num_workers=10000: ")
+    assert not build_data(dataset=rows, split=spec, num_workers=1).notes

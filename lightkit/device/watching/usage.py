@@ -195,7 +195,9 @@ def _gpu_line(gpu: dict[str, Any]) -> str:
 
 
 def _cpu_line(result: dict[str, Any]) -> str:
-    busy = None if result["cpu_percent"] is None else f"{_cpus(result['cpus'])} {result['cpu_percent']:.0f} % busy"
+    own, whole = result["cpu_percent"], result.get("cpu_machine_percent")
+    busy = None if own is None else f"{_cpus(result['cpus'])} {own:.0f} % busy with this run"
+    busy = busy if busy is None or whole is None else f"{busy}, {whole:.0f} % with all there is on the machine"
     memory = None if result["ram_peak_gib"] is None else f"at most {result['ram_peak_gib']:.1f} GiB of memory"
     return ", ".join(part for part in (busy, memory) if part)
 

@@ -170,12 +170,12 @@ def test_lines_at_the_end_of_a_run() -> None:
     assert lines(using(0.31, utilisation=43.0)) == [
         "machine data-bound: 31 % of the training time was spent waiting for a batch",
         "        GPU 0 NVIDIA H200: 43 % busy, at most 14.0 of 140.0 GiB, 212 W, 0.0412 kWh, up to 67 °C",
-        "        16 CPUs 12 % busy, at most 5.2 GiB of memory",
+        "        16 CPUs 12 % busy with this run, 20 % with all there is on the machine, at most 5.2 GiB of memory",
         "advice  data.num_workers=2 (now 0): 16 CPUs 12 % busy",
     ]
     assert lines(using(0.0)) == [
         "machine compute-bound: 0 % of the training time was spent waiting for a batch",
-        "        16 CPUs 12 % busy, at most 5.2 GiB of memory",
+        "        16 CPUs 12 % busy with this run, 20 % with all there is on the machine, at most 5.2 GiB of memory",
     ]
 
 
@@ -187,7 +187,7 @@ def test_lines_of_several_gpus_some_of_which_tell_little() -> None:
         "        GPU 0 NVIDIA H200: 98 % busy, at most 14.0 of 140.0 GiB, 212 W, 0.0412 kWh, up to 67 °C, 40 % of the "
         "time at its power limit",
         "        GPU 3 Tesla T4: tells nothing",
-        "        1 CPU 50 % busy",
+        "        1 CPU 50 % busy with this run",
     ]
     both = replace(totals, gpus=(GPU, replace(GPU, index=3)))
     found = summary(both, trained_seconds=90.0, waited_seconds=0.0, loading=PINNED)
