@@ -141,7 +141,10 @@ def _parameters(target: str) -> tuple[Parameter, ...]:
 
 
 def _type(parameter: Parameter | None, key: Key) -> str:
-    words = in_words(parameter.annotation).replace(" or a `_target_`", "") if parameter is not None else "anything"
+    words = in_words(parameter.annotation) if parameter is not None else "anything"
+    words = words.replace(
+        " or a list of numbers or a `_target_`", "" if key[:1] == ("optim",) else " or a list of numbers"
+    )
     limit = limit_of(key) or limit_of((*key, 0))
     if limit is None:
         return "" if words == "anything" else words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,10 @@ class Runner:
         """Two metrics."""
         self.asked.append(("evaluate", self.folder, (split, checkpoint)))
         return {f"{split}/loss": 0.5, f"{split}/accuracy": 0.987654}
+
+    def evaluate_splits(self, splits: Sequence[str], checkpoint: str) -> dict[str, dict[str, float]]:
+        """Those of each split."""
+        return {split: self.evaluate(split, checkpoint) for split in splits}
 
     def predict(self, split: str, checkpoint: str) -> list[dict[str, Any]]:
         """Two rows, or none for the training split."""

@@ -96,7 +96,7 @@ def test_unknown_run(cli: Cli, runner: Any, command: str) -> None:
 def test_wrong_arguments(cli: Cli, runner: Any) -> None:
     split = cli("eval", "last", "--split", "tset")
     assert split.code == 2
-    assert "invalid choice: 'tset'" in split.err
+    assert "--split: no such split" in split.err
     checkpoint = cli("eval", "last", "--checkpoint", "missing.pt")
     assert checkpoint.code == 2
     assert "no such checkpoint" in checkpoint.err

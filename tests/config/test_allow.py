@@ -240,17 +240,17 @@ def test_a_refusal_reads_few_files(cli: Callable[..., Any], monkeypatch: pytest.
     [
         ("defined", "def defined(): ..."),
         ("Made", "class Made: ..."),
-        ("listed", "from inner import (\n    made,\n    listed\n)"),
-        ("renamed", "from inner import listed as renamed"),
-        ("assigned", "from inner import made\nassigned: object = made"),
-        ("again", "from part1 import *"),
+        ("listed", "from gathered_inner import (\n    made,\n    listed\n)"),
+        ("renamed", "from gathered_inner import listed as renamed"),
+        ("assigned", "from gathered_inner import made\nassigned: object = made"),
+        ("again", "from gathered_part1 import *"),
     ],
 )
 def test_a_name_is_found_however_a_starred_module_binds_it(toy: Path, write: Write, name: str, text: str) -> None:
-    write("inner.py", "def listed(): ...\n\n\ndef made(): ...\n")
-    write("part0.py", text + "\n")
-    write("part1.py", "def again(): ...\n")
-    write("gathered.py", "from part0 import *\n")
+    write("gathered_inner.py", "def listed(): ...\n\n\ndef made(): ...\n")
+    write("gathered_part0.py", text + "\n")
+    write("gathered_part1.py", "def again(): ...\n")
+    write("gathered.py", "from gathered_part0 import *\n")
     clear()
     assert signatures.read(f"gathered.{name}") == Signature(())
     with pytest.raises(TargetError, match="no such name"):
@@ -471,7 +471,7 @@ def test_an_extra_that_is_not_installed(
 ) -> None:
     package = target.partition(".")[0]
     monkeypatch.setattr(arguments, "read", lambda name: _missing(package))
-    text = report(f"trainer.callbacks.one._target_={target}", "model._target_=toy.anything")
+    text = report("model._target_=toy.anything", f"+model.body={{_target_: {target}}}")
     assert f"{target} needs the package {package}, which is not installed" in text
     assert f"fix:      pip install 'lightkit[{extra}]'" in text
 

@@ -135,4 +135,4 @@ def test_what_it_trusts_counts_for_runs_too(config: Write, project: Path) -> Non
     assert yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["trust"] == ["math"]
     assert load_run(run).cfg.trust == ["math"]
     config("seed: 1\n")
-    assert load_run(run).cfg.trust == []
+    assert load_run(run).cfg.trust == ["math"], "the run is the project's own, and keeps what it was started with"
