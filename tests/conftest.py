@@ -21,11 +21,12 @@ os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that import ev
 
 import pytest
 
+import tests.composing
 import tests.drawing
 import tests.parsing
 from tests.warm import Warm
 
-FOR_ALL = (tests.drawing, tests.parsing)
+FOR_ALL = (tests.composing, tests.drawing, tests.parsing)
 WHOLE_RUNS = {"benchmarks", "faults", "resume"}
 """Folders of tests that are about nothing else, which take seconds each."""
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,11 +1,17 @@
-"""Imported where tests begin: a text of YAML is parsed once in a process, as each composition reads the same files."""
+"""Imported where tests begin: a text of YAML or Python is parsed once in a process; most tests read the same files."""
 
 from __future__ import annotations
 
+import ast
 import copy
+import types
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import yaml
+
+from lightkit.config import modules
 
 _parse, _parsed = yaml.load, dict[tuple[str, str], Any]()
 
@@ -24,3 +30,11 @@ def _load(stream: Any, Loader: Any) -> Any:
 
 
 yaml.load = _load
+
+
+@cache
+def _tree(parse: Callable[[bytes], ast.Module], text: bytes) -> ast.Module:
+    return parse(text)
+
+
+modules.ast = types.SimpleNamespace(**{**vars(ast), "parse": lambda text: _tree(ast.parse, text)})  # type: ignore[assignment]

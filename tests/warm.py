@@ -133,6 +133,7 @@ def serve(path: str) -> None:
     """Fork a process for every connection; answer with its id, and with its exit status when it has ended."""
     subprocess.Popen = _Forking  # type: ignore[misc]
     for name in (
+        "tests.composing",
         "tests.drawing",
         "tests.parsing",
         "tests.preloaded",

@@ -79,9 +79,24 @@ def may_define(module_name: str, name: str) -> bool:
         text = _text(module.file)
     except OSError:
         return True
-    if any(word in text for word in _HIDING):
+    if _hides(module.file):
         return True
-    return name.encode() in text and bool(re.search(_BINDING.replace("NAME", re.escape(name)).encode(), text))
+    pattern = re.compile(_BINDING.replace("NAME", re.escape(name)).encode())
+    return any(pattern.search(line) for line in _lines_with(text, name.encode()))
+
+
+@cache
+def _hides(file: Path) -> bool:
+    """Whether a module may have names that do not stand in its file."""
+    return any(word in _text(file) for word in _HIDING)
+
+
+def _lines_with(text: bytes, word: bytes) -> Iterator[bytes]:
+    at = text.find(word)
+    while at >= 0:
+        end = text.find(b"\n", at) % (len(text) + 1)
+        yield text[text.rfind(b"\n", 0, at) + 1 : end]
+        at = text.find(word, end)
 
 
 @cache
@@ -94,6 +109,7 @@ def clear() -> None:
     load.cache_clear()
     _locate.cache_clear()
     _text.cache_clear()
+    _hides.cache_clear()
     importlib.invalidate_caches()
 
 
