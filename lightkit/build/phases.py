@@ -8,10 +8,11 @@ from lightkit.build.components import Components
 from lightkit.device.stepping import take_step
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.proof.audit import Audit
+from lightkit.finetune.proof.moments import between
 from lightkit.finetune.proof.plan import Plan, build_plan, phase_steps, plain_phases
 from lightkit.finetune.proof.witnesses import Witnesses
 from lightkit.finetune.tuning import NoTuning, Tuning
-from lightkit.optim.preview import rates
+from lightkit.optim.preview import alters, due, rate_scale, rates
 
 
 def phases_of(parts: Components) -> tuple[Phase, ...]:
@@ -23,7 +24,7 @@ def build_plan_of(parts: Components) -> Plan:
     """What is going to train, at which rate and when."""
     phases, timetable = phases_of(parts), parts.timetable
     steps = phase_steps(phases, steps_per_epoch=timetable.steps_per_epoch, total_steps=timetable.total_steps)
-    wanted = sorted({step for moments in steps for step in moments})
+    wanted = sorted({step for moments in steps for step in moments} | between(steps, timetable.total_steps))
     found = rates(parts.scheduler, wanted)
     scale = parts.scheduler.rate_scale  # which the audit counts in again as it stands then
     known = None if found is None else {step: [r / scale for r in now] for step, now in zip(wanted, found)}
@@ -73,7 +74,10 @@ def build_tuning(
         plan=plan,
         phases=prepared.phases,
         must_train=prepared.fresh,
-        rate_scale=lambda: parts.scheduler.rate_scale,
+        rate_scale=lambda: rate_scale(parts.scheduler),
+        due=lambda: due(parts.scheduler),
+        scheduled=alters(parts.scheduler),
+        gradient_scale=lambda: parts.engine.vitals().get("amp/scale", 1.0),
         skipped=skipped,
         ended=ended,
         witnesses=witnesses,

@@ -34,7 +34,7 @@ class Phase:
     still: frozenset[str] = field(default=frozenset(), repr=False)
     """Paths of the norm layers whose statistics rest: they are held in eval mode."""
     quiet: frozenset[str] = field(default=frozenset(), repr=False)
-    """Paths of other modules held in eval mode: the dropout of frozen parts."""
+    """Paths of other modules held in eval mode: dropout of frozen parts, and what has numbers of its own there."""
 
     @property
     def name(self) -> str:

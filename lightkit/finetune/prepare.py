@@ -28,6 +28,7 @@ from lightkit.finetune.phases import (
     resting_norms,
     scheduled,
 )
+from lightkit.finetune.resting import resting_states, with_held
 from lightkit.finetune.rules import make_rules
 from lightkit.finetune.tuning import freeze
 
@@ -52,6 +53,8 @@ class Prepared:
     """Layer of each parameter that was there before, 0 at the input."""
     matched: tuple[Matched, ...] = ()
     """What each pattern of the configuration stands for, by the names before anything was injected."""
+    held: frozenset[str] = frozenset()
+    """Paths of norm layers that would train, and that the network's own `train()` holds in eval mode."""
 
     @property
     def trained(self) -> frozenset[str]:
@@ -110,10 +113,12 @@ def prepare(
     names.tuned = [name for part in injected.values() for name in part]
     live = {before: now for now, before in plain_names(model).items()}
     moments = _moments(names, frozen, layers, options, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
-    phases = tuple(_phase(model, moment, names, options, live=live, plain=plain) for moment in moments)
+    asked = [_phase(model, moment, names, options, live=live, plain=plain) for moment in moments]
+    phases = tuple(with_held(model, phase) for phase in asked)
     freeze(model, phases[0])
     found = Prepared(
         phases=phases,
+        held=frozenset().union(*(phase.still - own.still for phase, own in zip(phases, asked))),
         head=head,
         injected=tuple(names.tuned),
         fresh=frozenset(live.get(name, name) for name in (*new, *fresh)),
@@ -179,12 +184,14 @@ def _phase(
     plain: frozenset[str],
 ) -> Phase:
     begins, trained = moment
+    trainable, bn = frozenset(live.get(name, name) for name in trained), options["bn"]
+    quiet = _quiet(model, trained, names, plain) if options["dropout"] == "off" else frozenset()
     return Phase(
-        trainable=frozenset(live.get(name, name) for name in trained),
+        trainable=trainable,
         epoch=begins.get("epoch"),
         step=begins.get("step"),
-        still=resting_norms(model, trained, names, bn=options["bn"]),
-        quiet=_quiet(model, trained, names, plain) if options["dropout"] == "off" else frozenset(),
+        still=resting_norms(model, trained, names, bn=bn),
+        quiet=quiet | resting_states(model, trained, names, trainable=trainable, bn=bn),
     )
 
 

@@ -1,9 +1,9 @@
-"""Learning rates before they are there: what a schedule will set, step by step."""
+"""What a schedule does to an optimizer: the rates it will set, step by step, and those it has set now."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from lightkit.optim.schedulers import Schedule
 from lightkit.optim.wrapped import Torch
 
 _STEPPING = ("step", "epoch_end", "refresh")
+_CYCLED = frozenset({"momentum", "betas"})
+"""What `OneCycleLR` and `CyclicLR` change besides the rate."""
 
 
 def rates(scheduler: Schedule, steps: Sequence[int]) -> list[list[float]] | None:
@@ -35,6 +37,43 @@ def rates(scheduler: Schedule, steps: Sequence[int]) -> list[list[float]] | None
         return None
     groups = scheduler.optimizer.param_groups
     return [[_as_held(rate, group["lr"]) for rate, group in zip(scheduler.rates(step), groups)] for step in steps]
+
+
+def due(scheduler: Schedule) -> list[float] | None:
+    """The rates that a schedule has set for the step to come; None where only the groups of its optimizer tell."""
+    groups = scheduler.optimizer.param_groups
+    if isinstance(scheduler, Torch):
+        # Rates in tensors are not part of a saved state, so after a resume nobody knows what was set.
+        told = type(scheduler.inner).step.__module__.startswith("torch.") and not any(map(_is_tensor, groups))
+        return [float(rate) for rate in scheduler.inner.get_last_lr()] if told else None
+    if _sets_more(scheduler):
+        return None
+    return [_as_held(rate, group["lr"]) for rate, group in zip(scheduler.rates(scheduler.count), groups)]
+
+
+def alters(scheduler: Schedule) -> frozenset[str] | None:
+    """Options of the groups that a schedule may change besides the rates; None where that could be any."""
+    if isinstance(scheduler, Torch):
+        return _CYCLED if type(scheduler.inner).__module__.startswith("torch.") else None
+    return None if _sets_more(scheduler) else frozenset()
+
+
+def rate_scale(scheduler: Schedule) -> float | None:
+    """What the rates of a preview, without any such factor, are multiplied with; None where that does not say it.
+
+    Of PyTorch's schedulers some add floors and steps of a fixed size.
+    """
+    scale = scheduler.rate_scale
+    return None if isinstance(scheduler, Torch) and scale != 1.0 else scale
+
+
+def _sets_more(scheduler: Schedule) -> bool:
+    """Whether a schedule of someone's own writes into the groups by itself."""
+    return any(getattr(type(scheduler), name) is not getattr(Schedule, name) for name in ("step", "refresh", "_apply"))
+
+
+def _is_tensor(group: Mapping[str, Any]) -> bool:
+    return isinstance(group["lr"], torch.Tensor)
 
 
 def _as_held(rate: float, held: Any) -> float:

@@ -74,6 +74,7 @@ class Torch(Schedule):
         for group in self.optimizer.param_groups:
             group["lr"] *= change
         self.inner.base_lrs = [rate * change for rate in getattr(self.inner, "base_lrs", [])]
+        self.inner._last_lr = [rate * change for rate in getattr(self.inner, "_last_lr", [])]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the scheduler stands; what is not of plain types comes from its constructor again."""

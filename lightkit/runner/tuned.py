@@ -15,6 +15,7 @@ from lightkit.build.origin import notes_on_base
 from lightkit.build.phases import build_plan_of, build_tuning, phases_of
 from lightkit.common.shards import is_shard
 from lightkit.finetune.proof.plan import Plan
+from lightkit.finetune.proof.wording import some
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
@@ -64,6 +65,8 @@ class Tuned:
                 self._logger.message(line)
         if prepared is not None and not self._resumed and _frozen_without_weights(self._parts, self._cfg):
             self._logger.message("no pretrained weights are given: what is frozen stays as it was drawn")
+        if prepared is not None and prepared.held:
+            self._logger.message(f"the network itself holds norm layers in eval mode: {some(sorted(prepared.held))}")
         if prepared is not None:
             columns, rows = self._plan.table()
             if len(rows) <= _MOST_ROWS:

@@ -172,6 +172,15 @@ def more_decay(trainer: Any) -> None:
     trainer.optimizer.param_groups[0]["weight_decay"] = 0.5
 
 
+def other_betas(trainer: Any) -> None:
+    trainer.optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+
+
+def hold_bias(trainer: Any) -> None:
+    bias = trainer.model.head.bias
+    bias.data.copy_(trainer.__dict__.setdefault("kept_bias", bias.detach().clone()))
+
+
 def other_group(trainer: Any) -> None:
     first, second = trainer.optimizer.param_groups[:2]
     second["params"].append(first["params"].pop())
@@ -203,6 +212,8 @@ MISCHIEF = {
         rate_of_zero,
         double_rate,
         more_decay,
+        other_betas,
+        hold_bias,
         other_group,
         freeze_head,
         thaw_body,
@@ -234,6 +245,72 @@ class Cut(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.second(self.first(x).detach()))
+
+
+class HoldsNorms(nn.Module):
+    """A network that holds its norm layers in eval mode, as many for detection do."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(in_features, 8), nn.BatchNorm1d(8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()) for _ in range(2))
+        self.head = nn.Linear(8, num_classes)
+
+    def train(self, mode: bool = True) -> HoldsNorms:
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Centred(nn.Module):
+    """A layer that gathers statistics in its own way."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.register_buffer("centre", torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.centre = self.centre.lerp(x.detach().mean(0), 0.1)
+        return (x - self.centre) * self.scale
+
+
+class CentredAnyhow(Centred):
+    """One that does so in every mode, and drops out something."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.centre.lerp_(x.mean(0), 0.1)
+        return nn.functional.dropout((x - self.centre) * self.scale, 0.1, self.training)
+
+
+class Stateful(nn.Module):
+    """A network of layers that change more than parameters in training.
+
+    Args:
+        in_features: Width of the input.
+        num_classes: Width of the output.
+        anyhow: Let a layer change its buffer in every mode.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, anyhow: bool = False) -> None:
+        super().__init__()
+        self.first = nn.utils.spectral_norm(nn.Linear(in_features, 8))
+        self.second = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
+        self.centred = CentredAnyhow(8) if anyhow else Centred(8)
+        self.head = nn.Linear(8, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.centred(self.second(self.first(x))))
 
 
 class Copies(torch.optim.SGD):

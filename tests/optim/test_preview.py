@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lightkit.config import instantiate
 from lightkit.optim import Constant, Cosine, Linear, Plateau, Schedule, Torch, rates
+from lightkit.optim.preview import alters, due, rate_scale
 
 OPTIONS = Path(__file__).parents[2] / "conf" / "scheduler"
 TOTAL, EPOCH = 24, 6
@@ -196,3 +197,60 @@ def test_what_depends_on_values_of_the_run_is_unknown():
     for kind in (Curve, Constant):
         made = kind(optimizer(), **sizes)
         assert rates(made, range(TOTAL)) == live(made, TOTAL)
+
+
+def check_due(made, steps=TOTAL):
+    """What a schedule says it has set is what the groups have, as the training loop moves on."""
+    for step in range(steps):
+        assert due(made) == [float(group["lr"]) for group in made.optimizer.param_groups]
+        if step in (3, 9):
+            made.rescale(made.rate_scale * 0.5)
+            assert due(made) == [float(group["lr"]) for group in made.optimizer.param_groups]
+        live(made, 1)
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize(("name", "changes"), [p for p in shipped() if p.values[0] != "torch"])
+def test_every_shipped_scheduler_knows_what_it_has_set(name, changes, tensors):
+    made = build(name, changes, optimizer(tensors=tensors, foreach=False))
+    check_due(made)
+    assert (alters(made), rate_scale(made)) == (frozenset(), 0.25)
+    made.optimizer.param_groups[1]["lr"] += 1.0
+    assert due(made) != [float(group["lr"]) for group in made.optimizer.param_groups]
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize("name", [*PYTORCHS, "plateau"])
+def test_pytorchs_schedulers_know_what_they_have_set(name, interval):
+    source = PYTORCHS.get(name, functools.partial(lr_scheduler.ReduceLROnPlateau, patience=1))
+    opt = optimizer(warm=False, lr=1.0, momentum=0.9)
+    made = Torch(opt, total_steps=TOTAL, steps_per_epoch=EPOCH, scheduler=source, interval=interval)
+    assert rate_scale(made) == 1.0
+    check_due(made, 18)
+    assert rate_scale(made) is None
+    assert alters(made) == {"momentum", "betas"}
+    again = Torch(copy.deepcopy(opt), total_steps=TOTAL, steps_per_epoch=EPOCH, scheduler=source, interval=interval)
+    again.optimizer.load_state_dict(copy.deepcopy(opt.state_dict()))
+    again.load_state_dict(copy.deepcopy(made.state_dict()))
+    assert due(again) == due(made)
+    opt.param_groups[1]["lr"] *= 2
+    assert due(made) != [group["lr"] for group in opt.param_groups]
+
+
+def test_of_schedules_of_ones_own_nothing_is_claimed():
+    class Writes(Constant):
+        def step(self):
+            self.count += 1
+            self.optimizer.param_groups[0].update(lr=1 / self.count, weight_decay=self.count)
+
+    class Restless(lr_scheduler.LRScheduler):
+        def step(self, epoch=None):
+            self.optimizer.param_groups[0]["lr"] = 7.0
+            self._last_lr = [1.0, 1.0, 1.0]
+
+    for made in (
+        Writes(optimizer(), total_steps=TOTAL, steps_per_epoch=EPOCH),
+        Torch(optimizer(warm=False), total_steps=TOTAL, steps_per_epoch=EPOCH, scheduler=Restless),
+    ):
+        made.step()
+        assert (due(made), alters(made)) == (None, None)

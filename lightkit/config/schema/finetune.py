@@ -183,7 +183,8 @@ class FinetuneConfig:
     """Patterns of exceptions from `freeze`: these train."""
     bn: Literal["frozen", "stats", "train"] = "frozen"
     """Norm layers with running statistics in frozen parts: `frozen` holds them as they are, `stats` lets the statistics
-    go on, `train` trains their weights too. One is frozen where its weight is, also when its bias trains."""
+    go on, `train` trains their weights too. One is frozen where its weight is, also when its bias trains. With `frozen`
+    layers that keep other numbers which training changes, such as those of spectral norm, rest too."""
     dropout: Literal["keep", "off"] = "keep"
     """Dropout in frozen parts: as the model has it, or off."""
     schedule: list[ScheduleConfig] = field(default_factory=list)
@@ -208,4 +209,5 @@ class FinetuneConfig:
     distill: DistillConfig = field(default_factory=DistillConfig)
     """Learning from a teacher."""
     audit: Literal["fail", "warn", "none"] = "fail"
-    """Look after each phase whether all that should have moved did, and nothing else; `fail` ends the run if not."""
+    """Look after each phase whether all that should have moved did, and nothing else, and after each epoch whether the
+    optimizer is as planned; `fail` ends the run if not."""

@@ -10,9 +10,11 @@ from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.proof.judging import EARLY, SURE, Watch
+from lightkit.finetune.proof.judging import EARLY, SURE, UNUSED, Watch
+from lightkit.finetune.proof.moments import never_moving, stopping
 from lightkit.finetune.proof.parts import split
 from lightkit.finetune.proof.plan import PhaseTable, Plan, live_table
+from lightkit.finetune.proof.settings import option_faults, options_of, rate_faults
 from lightkit.finetune.proof.structure import faults, gradient_faults, membership_faults, mode_faults
 from lightkit.finetune.proof.witnesses import Alone, Witnesses
 from lightkit.finetune.proof.wording import some
@@ -36,7 +38,11 @@ class Audit:
         plan: What was planned; every phase is compared with its part of it.
         phases: All phases, to know what never trains.
         must_train: Names of parameters that some phase has to train: those of a new output layer.
-        rate_scale: Tells what all rates are multiplied with besides the schedule.
+        rate_scale: Tells what all rates are multiplied with besides the schedule; None where the plan's rates no longer
+            hold.
+        due: Tells the rates that the schedule has set, in the order of the groups; None where it cannot.
+        scheduled: Options of the groups that the schedule changes; None for any.
+        gradient_scale: Tells what losses are multiplied with.
         skipped: Tells how many optimizer steps were left out so far.
         ended: Called when a phase has ended and `table` knows it.
         witnesses: The processes that look together, each at its part of the model; None where this one sees all of it.
@@ -56,7 +62,10 @@ class Audit:
         plan: Plan | None = None,
         phases: Sequence[Phase] = (),
         must_train: Collection[str] = (),
-        rate_scale: Callable[[], float] = lambda: 1.0,
+        rate_scale: Callable[[], float | None] = lambda: 1.0,
+        due: Callable[[], Sequence[float] | None] = lambda: None,
+        scheduled: Collection[str] | None = (),
+        gradient_scale: Callable[[], float] = lambda: 1.0,
         skipped: Callable[[], int] = lambda: 0,
         ended: Callable[[], None] = lambda: None,
         witnesses: Witnesses | None = None,
@@ -64,6 +73,7 @@ class Audit:
     ) -> None:
         self.model, self.optimizer, self.action, self.report = model, optimizer, action, report
         self.plan, self.rate_scale, self.skipped, self.exit_code = plan, rate_scale, skipped, exit_code
+        self.due, self.scheduled, self.gradient_scale = due, scheduled, gradient_scale
         self.ended, self.witnesses = ended, witnesses or Alone()
         self._rows: list[dict[str, Any]] = []
         self._watch: Watch | None = None
@@ -71,8 +81,10 @@ class Audit:
         self._from_start = False
         trained = frozenset[str]().union(*(phase.trainable for phase in phases))
         idle = [name for name in must_train if phases and name not in trained]
-        if idle and action != "none":
-            self._settle([f"new, but no phase trains it: {some(idle)}"], "before the first step", set())
+        found = [f"new, but no phase trains it: {some(idle)}"] if idle else []
+        found += [f"{table.phase}: {line}" for table in (plan.phases if plan else ()) for line in never_moving(table)]
+        if found and action != "none":
+            self._settle(found, "before the first step", set())
 
     def begin(self, phase: Phase, expected: PhaseTable | None = None, *, epoch: int, step: int) -> None:
         """A phase begins, or a resumed run is in the middle of it.
@@ -105,30 +117,46 @@ class Audit:
             split(self.model, self.optimizer.param_groups, phase.trainable),
             began=step,
             skipped=self.skipped(),
-            idle=frozenset(row.group for row in planned if row.rates and not any(row.rates)),
+            idle=frozenset(row.group for row in planned if row.rate == 0.0),
+            expected=expected,
+            options=self._options(expected),
             told=told,
+            gradient_scale=self.gradient_scale,
             witnesses=self.witnesses,
         )
+        self._watch.see_rates(self.optimizer.param_groups)
+        self._note([f"{phase.name}: {line}" for line in (stopping(expected) if expected else [])], told)
 
     def after_steps(self, step: int) -> None:
-        """Look early, a few times in the first steps of a phase; may be called after each, most calls do nothing.
+        """Look at the beginning of each epoch, and early in the first steps of a phase.
+
+        May be called after each step: most calls do nothing.
 
         Args:
             step: Optimizer steps taken in the run.
 
         Raises:
-            AuditError: Something frozen moved, or no gradient reaches a group.
+            AuditError: Something frozen moved, no gradient reaches what trains, or the optimizer is not as planned.
         """
         watch = self._watch
-        if watch is None or not watch.checks or step - watch.began < watch.checks[0]:
+        if watch is None:
             return
+        if watch.checks and step - watch.began >= watch.checks[0]:
+            self._look_early(watch, step)
+        if watch.expected is not None and step in watch.expected.steps[1:]:
+            watch.see_rates(self.optimizer.param_groups)
+            found = [*self._structure(watch.phase), *self._live(watch, step)]
+            self._settle(found, f"{watch.phase.name}, after step {step}", watch.told)
+
+    def _look_early(self, watch: Watch, step: int) -> None:
         first = watch.checks.pop(0) == EARLY[0]
         watch.read()
+        watch.see_rates(self.optimizer.param_groups)
         found = [*watch.stirred(watch.changed(resting=True)), *self._structure(watch.phase)] if first else []
         silent = watch.silent() if watch.gradients.touched and self._taken(watch, step) > 0 else []
-        lines = [f"no gradient has reached group {name} in {step - watch.began} steps" for name in silent]
+        lines = [f"no gradient has reached {what} in {step - watch.began} steps" for what in silent]
         if not watch.checks:
-            found += lines
+            found += [f"{line}; {UNUSED}" for line in lines]
         elif first:
             self._note([f"{watch.phase.name}: {line}" for line in lines], watch.told)
         if watch.gradients.touched and not silent:
@@ -148,13 +176,16 @@ class Audit:
         if watch is None:
             return
         watch.read()
+        watch.see_rates(self.optimizer.param_groups)
         changed, notes = watch.changed(), list[str]()
-        found = [*watch.stirred(changed), *self._structure(watch.phase)]
+        found = [*watch.stirred(changed), *self._structure(watch.phase), *self._live(watch, step)]
         steps = self._taken(watch, step) if watch.stepped(changed) else 0
         for part in watch.parts:
             self._rows.append(watch.record(part, changed, step))
             bad, fine = watch.judged(part, changed, sure=steps >= SURE) if steps > 0 else ([], [])
             found, notes = found + bad, notes + fine
+        dull = watch.dull() if steps >= SURE and not watch.gradients.broken else []
+        found += [f"only gradients of 0 reached half of what trains or more: {some(dull)}"] if dull else []
         self._drop()
         self.ended()
         self._note([f"{watch.phase.name}: {line}" for line in [*notes, *watch.drifting(changed)]], watch.told)
@@ -194,6 +225,25 @@ class Audit:
             *membership_faults(self.model, self.optimizer),
             *mode_faults(self.model, phase),
         ]
+
+    def _options(self, expected: PhaseTable | None) -> dict[str, dict[str, Any]]:
+        """What is to stay as it is in the groups, besides what the plan says of them."""
+        planned = {"weight_decay"} if expected is not None else set()
+        but = None if self.scheduled is None else {*self.scheduled, *planned}
+        return options_of(self.optimizer.param_groups, but=but)
+
+    def _live(self, watch: Watch, step: int) -> list[str]:
+        """Where the optimizer is no longer as planned, or as it was when the phase began."""
+        groups, expected = self.optimizer.param_groups, watch.expected
+        scale = self.rate_scale()
+        found = option_faults(watch.options, groups)
+        if expected is not None:
+            live = live_table(self.model, self.optimizer, phase=watch.phase.name, step=step)
+            found += expected.differences(live, rate_scale=scale, decay=self.scheduled is not None)
+        # With the rates of a step that begins another phase its own beginning is concerned.
+        next_phase = self.plan is not None and any(step == table.steps[0] for table in self.plan.phases)
+        told = next_phase or (expected is not None and scale is not None and expected.tells(step))
+        return found if told else found + rate_faults(self.due(), groups)
 
     def _note(self, lines: Iterable[str], told: set[str]) -> None:
         for line in lines:

@@ -28,6 +28,8 @@ class Gradients:
         """Names of those that had such a gradient, as far as it is known."""
         self.touched: set[str] = set()
         """Names of those that had any gradient."""
+        self.largest: dict[str, float] = {}
+        """Largest element of the first such gradient of each that had one."""
         self.broken = False
         """Whether a gradient was not finite."""
         self._range: dict[str, tuple[Tensor, Tensor]] = {}
@@ -78,4 +80,5 @@ class Gradients:
         self.broken |= largest < 0.0
         if largest > 0.0 and name in self._handles:
             self.reached.add(name)
+            self.largest[name] = largest
             self._handles.pop(name).remove()

@@ -69,6 +69,15 @@ def statistics(model: nn.Module, path: str) -> dict[str, Tensor]:
     return {f"{path}.{name}".lstrip("."): buffer for name, buffer in module.named_buffers(recurse=False)}
 
 
+def frozen_around(name: str, parameters: Collection[str], trained: Collection[str]) -> bool:
+    """Whether a buffer is in a frozen part: in the smallest one with parameters, if none of these trains."""
+    path = parent_of(name)
+    while path and not any(inside(own, path) for own in parameters):
+        path = parent_of(path)
+    around = [own for own in parameters if inside(own, path)]
+    return bool(around) and not any(own in trained for own in around)
+
+
 def _norms(model: nn.Module, cells: Mapping[str, tuple[int, bool]]) -> dict[str, tuple[int, bool]]:
     """Norm layer with statistics → where its parameters are; one without any is where its surroundings are."""
     found = {}

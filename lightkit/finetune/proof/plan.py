@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 import lightkit.finetune.proof.wording as wording
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.proof.folding import folded
+from lightkit.finetune.proof.moments import Rates
+from lightkit.finetune.proof.moments import stops as stopped
 from lightkit.finetune.proof.parts import Part, split
 from lightkit.finetune.proof.state_sizes import state_sizes
-
-Rates = Mapping[int, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Row:
     """Configuration keys that put the parameters here."""
     state_bytes: int | None = None
     """What the optimizer keeps for them once they train; None where it is not known."""
+    stops: int | None = None
+    """The first of the phase's `steps` from which on the schedule keeps the rate at 0 until it ends; None for none."""
 
     @property
     def tensors(self) -> int:
@@ -75,12 +77,17 @@ class PhaseTable:
         """All elements."""
         return sum(row.parameters for row in self.rows)
 
-    def differences(self, live: PhaseTable, *, rate_scale: float = 1.0) -> list[str]:
+    def tells(self, step: int) -> bool:
+        """Whether the rates of an optimizer step are known."""
+        return step in self.steps and not any(row.rates is None for row in self.rows if row.rate is not None)
+
+    def differences(self, live: PhaseTable, *, rate_scale: float | None = 1.0, decay: bool = True) -> list[str]:
         """Where live objects are not as planned here; see `live_table`.
 
         Args:
             live: The table of the live objects.
-            rate_scale: What all rates are multiplied with besides the schedule.
+            rate_scale: What all rates are multiplied with besides the schedule; None leaves them out.
+            decay: Compare weight decays.
 
         Returns:
             One line each, with the names.
@@ -90,12 +97,12 @@ class PhaseTable:
         lines += [f"group {name} of the plan is not there" for name in planned if name not in found]
         for name in planned:
             if name in found:
-                lines += [f"group {name}: {line}" for line in _differing(planned[name], found[name])]
+                lines += [f"group {name}: {line}" for line in _differing(planned[name], found[name], decay)]
                 lines += [f"group {name}: {line}" for line in self._rates(planned[name], found[name], live, rate_scale)]
         return lines
 
-    def _rates(self, planned: Row, found: Row, live: PhaseTable, scale: float) -> list[str]:
-        if planned.rates is None or found.rates is None:
+    def _rates(self, planned: Row, found: Row, live: PhaseTable, scale: float | None) -> list[str]:
+        if planned.rates is None or found.rates is None or scale is None:
             return []
         expected = {step: rate * scale for step, rate in zip(self.steps, planned.rates)}
         return [
@@ -176,7 +183,8 @@ def build_plan(
         optimizer: Over all its groups.
         phases: What trains when.
         steps: From `phase_steps`.
-        rates: Optimizer step → rate of each group, for all of `steps`; None where they are not known before.
+        rates: Optimizer step → rate of each group, for all of `steps` and perhaps for more, which tell whether a rate
+            is 0 between these; None where they are not known before.
         resting_rules: Configuration keys by which some parameters never train.
         take_step: Lets an optimizer take a step, to measure the memory of its state.
     """
@@ -185,7 +193,8 @@ def build_plan(
     sizes = state_sizes(optimizer, {n: p for n, p in parameters.items() if id(p) in held}, step=take_step)
     known, tables = dict.fromkeys(parameters, 0) | sizes if sizes is not None else None, []
     trained: set[str] = set()
-    for phase, moments in zip(phases, steps):
+    ends = [moments[0] for moments in steps[1:]] + [math.inf]
+    for phase, moments, end in zip(phases, steps, ends):
         trained |= phase.trainable & set(parameters)
         rows = _rows(
             model,
@@ -194,6 +203,7 @@ def build_plan(
             resting=phase.still,
             sizes=known,
             resting_rules=resting_rules,
+            stops=stopped(rates or {}, moments, end),
         )
         state = None if known is None else sum(known[name] for name in trained)
         tables.append(PhaseTable(phase.name, moments, rows, state))
@@ -234,6 +244,7 @@ def _rows(
     resting: Collection[str] | None,
     sizes: Mapping[str, int] | None,
     resting_rules: tuple[str, ...] = (),
+    stops: Mapping[int, int] | None = None,
 ) -> tuple[Row, ...]:
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
     rows = []
@@ -252,6 +263,7 @@ def _rows(
                 norm=None if resting is None else _norm_mode(model, part, resting),
                 rules=resting_rules if index is None else tuple(part.group.get("rules", ())),
                 state_bytes=state if part.trains else None,
+                stops=(stops or {}).get(index) if part.trains and index is not None else None,
             )
         )
     return tuple(rows)
@@ -265,14 +277,15 @@ def _norm_mode(model: nn.Module, part: Part, resting: Collection[str]) -> str:
     return "+".join(sorted(modes))
 
 
-def _differing(planned: Row, found: Row) -> list[str]:
+def _differing(planned: Row, found: Row, decay: bool) -> list[str]:
     lines = []
     gone, new = ([n for n in a.names if n not in set(b.names)] for a, b in ((planned, found), (found, planned)))
     if gone:
         lines.append(f"without {wording.some(gone)}")
     if new:
         lines.append(f"also with {wording.some(new)}")
-    compared = ("frozen", "parameters", "rate", "weight_decay", *(() if planned.rate is None else ("rules",)))
+    compared = ["frozen", "parameters", "rate", *(["weight_decay"] if decay else [])]
+    compared += [] if planned.rate is None else ["rules"]
     for name in compared:
         expected, value = getattr(planned, name), getattr(found, name)
         if expected != value:

@@ -44,6 +44,13 @@ def grouped(model: nn.Module, kind: type[Optimizer] = SGD, **options: Any) -> Op
     return kind(groups, **({"lr": 0.1} | options))
 
 
+def with_own_rates(optimizer: Optimizer) -> Optimizer:
+    """An optimizer whose groups know their own rates, as under any schedule."""
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+    return optimizer
+
+
 def phases(model: nn.Module, *, still: Sequence[str] = ("1", "4")) -> list[Phase]:
     """The head alone for two epochs, then everything, then the head again."""
     head = names(model, *HEAD)
@@ -378,14 +385,74 @@ def test_branch_that_no_gradient_reaches() -> None:
         Run(model, optimizer, [Phase(names(model), epoch=0)]).go(8)
 
 
-def test_single_parameter_without_gradient_is_a_note() -> None:
+def with_spare() -> tuple[nn.Sequential, Phase]:
+    """A network with a parameter that it does not use, and one without elements."""
     model = network()
     model.register_parameter("spare", nn.Parameter(torch.ones(2)))
     model.register_parameter("none", nn.Parameter(torch.ones(0)))
-    model.forward = lambda x: nn.Sequential.forward(model, x)  # type: ignore[method-assign]
-    run = Run(model, SGD(model.parameters(), lr=0.1), [Phase(frozenset(dict(model.named_parameters())), epoch=0)])
-    run.go(4)
-    assert run.lines == ["audit: epoch 0: group 0: no gradient reached spare"]
+    return model, Phase(frozenset(dict(model.named_parameters())), epoch=0)
+
+
+def test_single_parameter_without_gradient() -> None:
+    model, phase = with_spare()
+    unused = "no gradient reached spare; if it is not meant to be used, freeze it: finetune.freeze"
+    run = Run(model, SGD(model.parameters(), lr=0.1), [phase])
+    run.go(2)
+    assert run.lines == [
+        "audit: epoch 0: no gradient has reached spare of group group 0 in 2 steps",
+        f"audit: epoch 0: group 0: {unused}",
+    ]
+    with pytest.raises(AuditError, match=rf"epoch 0, until step 4\)\n.*group 0: {unused}\n"):
+        Run(model, SGD(model.parameters(), lr=0.1), [phase]).go(4)
+    with pytest.raises(AuditError, match=r"after step 32\)\n.*no gradient has reached spare of group group 0 in 32 st"):
+        Run(model, SGD(model.parameters(), lr=0.1), [phase]).go(40)
+
+
+def test_half_of_a_group_that_no_gradient_reaches() -> None:
+    model = network()
+    model[2].register_forward_hook(lambda module, args, output: output.detach())
+    run = Run(model, SGD(model.parameters(), lr=0.1), [Phase(names(model), epoch=0)])
+    with pytest.raises(AuditError, match="group 0: no gradient reached 0.weight, 0.bias, 1.weight, 1.bias; if"):
+        run.go(6)
+
+
+def test_half_of_what_trains_with_gradients_of_zero() -> None:
+    model = network()
+    model[3].register_forward_hook(lambda module, args, output: output.detach() + output * 0)
+    groups = [{"params": [p for p in model.parameters() if (p.dim() > 1) is wide]} for wide in (False, True)]
+    dull = "only gradients of 0 reached"
+    with pytest.raises(AuditError, match=f"{dull} half of what trains or more: 0.bias, 1.weight, 1.bias, 3.bias, 0.we"):
+        Run(model, SGD(groups, lr=0.1), [Phase(names(model), epoch=0)]).go(6)
+    model = network()
+    model[0].bias.register_hook(torch.zeros_like)
+    run = Run(model, SGD(model.parameters(), lr=0.1), [Phase(names(model), epoch=0)])
+    run.go(6)
+    assert run.lines == [f"audit: epoch 0: group 0: {dull} 0.bias"]
+
+
+@pytest.mark.parametrize(("kind", "lr"), [(SGD, 0.1), (AdamW, 0.01)])
+def test_single_parameter_that_never_moves(kind: type[Optimizer], lr: float) -> None:
+    model = network()
+    kept = model[5].bias.detach().clone()
+
+    def put_back(step: int) -> None:
+        model[5].bias.data.copy_(kept)
+
+    run = Run(model, kind(model.parameters(), lr=lr), [Phase(names(model), epoch=0)])
+    run.optimizer.register_step_post_hook(lambda *_: put_back(0))
+    with pytest.raises(AuditError, match="should move but did not, although gradients reached them: 5.bias\n"):
+        run.go(6)
+
+
+def test_single_parameter_whose_steps_are_below_its_resolution() -> None:
+    model = network()
+    model[0].bias.data.fill_(1e6)
+    model[0].bias.register_hook(lambda gradient: gradient * 1e-6)
+    run = Run(model, SGD(model.parameters(), lr=0.1), [Phase(names(model), epoch=0)])
+    run.go(6)
+    assert run.lines == [
+        "audit: epoch 0: group 0: did not move, as their steps were too small for their numbers: 0.bias"
+    ]
 
 
 def test_only_gradients_of_zero() -> None:
@@ -454,7 +521,21 @@ def test_other_buffers_of_frozen_modules_are_a_note() -> None:
         model[0].counter += 1
 
     run.go(8, before=count)
-    assert run.lines == ["audit: epoch 0: buffers of frozen modules changed: 0.counter"]
+    changed = "buffers of frozen modules changed"
+    assert run.lines == [f"audit: epoch 0: {changed}: 0.counter; finetune.dropout=off would hold these in eval mode"]
+    listed = [Phase(names(model, *HEAD), epoch=0, still=frozenset(("1", "4")), quiet=frozenset("0"))]
+    run = Run(model, grouped(model), listed)
+    run.go(8, before=count)
+    assert run.lines == [f"audit: epoch 0: {changed} although in eval mode: 0.counter"]
+
+
+def test_buffers_are_not_those_of_frozen_modules_where_nothing_is_frozen() -> None:
+    model = network()
+    model[2].register_buffer("counter", torch.zeros(1))  # a module without parameters
+    for phase in (Phase(names(model), epoch=0), phases(model)[0]):
+        run = Run(model, grouped(model), [phase])
+        run.go(4, before=lambda step: model[2].counter.add_(1))
+        assert run.lines == []
 
 
 def test_parameter_that_the_network_has_not() -> None:
@@ -551,6 +632,66 @@ def test_rates_after_going_back_with_lower_ones() -> None:
     Run(model, optimizer, listed, plan=plan, rate_scale=lambda: 0.5).go(8)
     with pytest.raises(AuditError, match="learning rate 0.05 at step 0, planned 0.1"):
         Run(model, optimizer, listed, plan=plan).go(8)
+    Run(model, optimizer, listed, plan=plan, rate_scale=lambda: None).go(8)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "when", "text"),
+    [
+        ("lr", 0.2, "after step 4", "group head: learning rate 0.2 at step 4, planned 0.1"),
+        ("initial_lr", 0.2, "after step 4", "group head: rate 0.2, planned 0.1"),
+        ("weight_decay", 0.5, "after step 4", "group head: weight decay 0.5, planned 0.0"),
+        ("momentum", 0.5, "after step 4", "group head: momentum 0.5, 0 when the phase began"),
+        ("nesterov", True, "after step 4", "group head: nesterov True, False when the phase began"),
+    ],
+)
+def test_settings_that_change_in_the_middle_of_a_phase(option: str, value: Any, when: str, text: str) -> None:
+    model = network()
+    optimizer, listed = with_own_rates(grouped(model)), [Phase(names(model, *HEAD), epoch=0, still=frozenset("14"))]
+    group = optimizer.param_groups[1]
+
+    def change(step: int) -> None:
+        if step == 2:
+            group[option] = value
+
+    with pytest.raises(AuditError, match=rf"{when}\)\n *{text}"):
+        Run(model, optimizer, listed, plan=planned(model, optimizer, listed)).go(before=change)
+
+
+def test_settings_that_change_in_the_last_epoch() -> None:
+    model = network()
+    optimizer, listed = with_own_rates(grouped(model)), phases(model)
+    plan = planned(model, optimizer, listed)
+
+    def change(step: int) -> None:
+        if step == 18:
+            optimizer.param_groups[1].update(lr=0.3, momentum=0.9)
+
+    run = Run(model, optimizer, listed, plan=plan, due=lambda: [0.1, 0.1], action="warn")
+    run.go(before=change)
+    assert run.lines == [
+        f"audit (step 14, until step 20): group head: {text}"
+        for text in ("momentum 0.9, 0 when the phase began", "learning rate 0.3, the schedule has set 0.1")
+    ]
+    for group in optimizer.param_groups:
+        group.update(lr=0.1, momentum=0)
+    Run(model, optimizer, listed, plan=plan, due=lambda: None, scheduled={"momentum"}).go(before=change)
+    for group in optimizer.param_groups:
+        group.update(lr=0.1, momentum=0)
+    Run(model, optimizer, listed, plan=plan, due=lambda: None, scheduled=None).go(before=change)
+
+
+def test_groups_that_change_in_the_middle_of_a_phase() -> None:
+    model = network()
+    optimizer, listed = grouped(model), [Phase(names(model), epoch=0)]
+
+    def change(step: int) -> None:
+        if step == 2:
+            body, head = optimizer.param_groups
+            body["params"].append(head["params"].pop())
+
+    with pytest.raises(AuditError, match=r"after step 4\)\n *group body: also with 5.bias"):
+        Run(model, optimizer, listed, plan=planned(model, optimizer, listed)).go(before=change)
 
 
 def test_norm_that_never_changes_its_statistics() -> None:

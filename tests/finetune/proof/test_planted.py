@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Outcome
-from tests.finetune.spies import mischief
-from tests.finetune.whole import MODELS, SHORT, complaints, notes, options
+from tests.finetune.spies import Watch, mischief, watching
+from tests.finetune.whole import MODELS, SHORT, complaints, moved, notes, options, weights
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -20,6 +20,9 @@ LATER = "finetune.schedule=[{epoch: 1, unfreeze: [stages]}]"
 PAUSE = "finetune.schedule=[{step: 1, unfreeze: [stages]}, {epoch: 1, freeze: [stages]}]"
 OWN = ["model=custom", "data=wine", *SHORT]
 SPIES = "tests.finetune.spies"
+
+PLATEAU = ["scheduler=plateau", "scheduler.patience=9", "metrics.monitor=val/loss"]
+ZERO = "_target_: torch.optim.lr_scheduler.ConstantLR, _partial_: true, factor: 0.0, total_iters: 1000"
 
 FAULTS = {
     "norm layers wake up": (
@@ -109,6 +112,56 @@ FAULTS = {
         "epoch 0, before step 0",
         "group head.no_decay: also with head.weight",
     ),
+    "a parameter in another group later": (
+        [mischief("other_group", step=1)],
+        "epoch 0, after step 3",
+        "group head.no_decay: also with head.weight",
+    ),
+    "another weight decay later": (
+        [mischief("more_decay", step=1)],
+        "epoch 0, after step 3",
+        "group head: weight decay 0.5, planned 0.01",
+    ),
+    "another weight decay in the last epoch": (
+        [mischief("more_decay", step=4)],
+        "epoch 0, until step 6",
+        "group head: weight decay 0.5, planned 0.01",
+    ),
+    "other options later": (
+        [mischief("other_betas", step=1)],
+        "epoch 0, after step 3",
+        "group head: betas (0.5, 0.9), (0.9, 0.999) when the phase began",
+    ),
+    "another rate later": (
+        ["scheduler=constant", mischief("double_rate", step=1)],
+        "epoch 0, after step 3",
+        "group head: learning rate 0.02 at step 3, planned 0.01",
+    ),
+    "another rate in the last epoch": (
+        ["scheduler=constant", mischief("double_rate", step=4)],
+        "epoch 0, until step 6",
+        "group head: learning rate 0.02, the schedule has set 0.01",
+    ),
+    "another rate than a schedule sets that waits for validations": (
+        [*PLATEAU, mischief("double_rate", step=1)],
+        "epoch 0, after step 3",
+        "group head: learning rate 0.02, the schedule has set 0.01",
+    ),
+    "another rate than a schedule of PyTorch's sets": (
+        ["scheduler=torch", mischief("double_rate", step=1)],
+        "epoch 0, after step 3",
+        "group head: learning rate 0.019 at step 3, planned 9.5e-3",
+    ),
+    "a schedule that is 0 throughout": (
+        ["scheduler=torch", "~scheduler.scheduler.gamma", f"scheduler.scheduler={{{ZERO}}}"],
+        "before the first step",
+        "epoch 0: group head: its learning rate is 0 in every step, by the schedule; if that is meant, freeze it",
+    ),
+    "one of several parameters that is put back": (
+        ["finetune=full", "optim.no_decay=false", mischief("hold_bias", again=True)],
+        "epoch 0, until step 6",
+        "should move but did not, although gradients reached them: head.bias",
+    ),
 }
 
 
@@ -185,6 +238,82 @@ def test_a_layer_that_no_gradient_reaches(cli: Cli, project: Path) -> None:
     assert done.code == 6, done.err
     assert "no gradient reached it, and it did not move: first.weight" in done.err
     assert "second.weight" not in done.err
+
+
+def test_half_of_what_trains_is_cut_off(cli: Cli, project: Path) -> None:
+    done = cli("train", *OWN, f"model._target_={SPIES}.Cut", "finetune=full", "finetune.slices=[1.0]")
+    assert done.code == 6, done.err
+    assert "no gradient reached first.weight; if it is not meant to be used, freeze it: finetune.freeze" in done.err
+    assert "second.weight" not in done.err
+    done = cli("train", *OWN, f"model._target_={SPIES}.Cut", "finetune=freeze", "finetune.freeze=[first]")
+    assert done.code == 0, done.err
+
+
+def test_a_schedule_that_comes_to_a_halt_is_told(train: Cli, project: Path) -> None:
+    halt = "_target_: torch.optim.lr_scheduler.PolynomialLR, _partial_: true, total_iters: 2"
+    chosen = ["scheduler=torch", "~scheduler.scheduler.gamma", f"scheduler.scheduler={{{halt}}}"]
+    done = train(*chosen, "scheduler.interval=step", "trainer.epochs=3")
+    assert done.code == 0, done.err
+    halted = (
+        "group head: its learning rate is 0 from step 3 on",
+        "group head.no_decay: its learning rate is 0 from st",
+    )
+    lines = complaints(project / "run")
+    assert len(lines) == len(halted)
+    assert all(text in line for text, line in zip(halted, lines))
+
+
+@pytest.mark.parametrize("preset", ["full", "norm", "gradual", "probe", "lora"])
+def test_a_network_may_hold_its_norm_layers_itself(cli: Cli, project: Path, preset: str) -> None:
+    more = {"lora": "finetune.lora.rank=2", "full": "finetune.slices=[1.0]"}.get(preset, "finetune.dropout=keep")
+    own = [*OWN, f"model._target_={SPIES}.HoldsNorms", f"finetune={preset}", more, "trainer.epochs=3"]
+    done = cli("train", *own, watching(), "hydra.run.dir=run")
+    assert done.code == 0, done.err
+    assert complaints(project / "run") == []
+    assert not any(any(taken.norms.values()) for taken in Watch.seen[-1].taken)
+    log = (project / "run" / "run.log").read_text()
+    told = "the network itself holds norm layers in eval mode: blocks.0.1, blocks.1.1, norm" in log
+    assert told == (preset != "lora")
+    plan = notes(project / "run")["plan"]
+    assert {row["norm"] for table in plan["phases"] for row in table["groups"]} == {"", "frozen"}
+
+
+STATES = {"first.weight_u", "first.weight_v", "second.parametrizations.weight.0._u"}
+STATES |= {"second.parametrizations.weight.0._v", "centred.centre"}
+
+
+@pytest.mark.parametrize("preset", ["head", "bitfit"])
+def test_what_frozen_layers_keep_stays_still(cli: Cli, project: Path, preset: str) -> None:
+    own = [*OWN, f"model._target_={SPIES}.Stateful", f"finetune={preset}", watching(), "hydra.run.dir=run"]
+    done = cli("train", *own)
+    assert done.code == 0, done.err
+    assert complaints(project / "run") == []
+    before, after = Watch.seen[-1].start, weights(project / "run")
+    assert set(before) >= STATES
+    assert not moved(before, after) & STATES
+
+
+def test_what_layers_keep_goes_on_when_they_train(cli: Cli, project: Path) -> None:
+    later = "finetune.schedule=[{epoch: 1, unfreeze: [first, second, centred]}]"
+    done = cli("train", *OWN, f"model._target_={SPIES}.Stateful", "finetune=head", watching(prints=True), later)
+    assert done.code == 0, done.err
+    half = len(Watch.seen[-1].taken) // 2
+    steps = {name: Watch.seen[-1].moved(name) for name in STATES}
+    assert steps.pop("centred.centre") == list(range(half, 2 * half))
+    assert all(found and min(found) == half for found in steps.values()), steps
+
+
+def test_statistics_that_cannot_be_held_are_named(cli: Cli, project: Path) -> None:
+    own = [*OWN, f"model._target_={SPIES}.Stateful", "+model.anyhow=true", "hydra.run.dir=run"]
+    done = cli("train", *own, "finetune=head")
+    assert done.code == 0, done.err
+    (line,) = complaints(project / "run")
+    assert line.endswith(
+        "buffers of frozen modules changed: centred.centre; finetune.dropout=off would hold these in eval mode"
+    )
+    done = cli("train", *own[:-1], "hydra.run.dir=second", "finetune=full", "finetune.slices=[1.0]")
+    assert done.code == 0, done.err
+    assert complaints(project / "second") == []
 
 
 def test_a_head_that_would_never_train(cli: Cli, bases: dict[str, Path], project: Path) -> None:

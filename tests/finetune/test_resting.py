@@ -1,0 +1,114 @@
+"""What rests beside the parameters of frozen parts: norm layers that a network holds, and the numbers of layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightkit.finetune.names import Names
+from lightkit.finetune.phases import Phase
+from lightkit.finetune.resting import has_state, held_by_network, resting_states, with_held
+from tests.finetune.spies import Centred, CentredAnyhow, HoldsNorms
+
+
+class Counted(nn.Module):
+    """Buffers that no mode of a module changes, or that are no numbers to compute with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(3))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += self.training
+        return x
+
+
+class OwnNorm(nn.Module):
+    """A norm layer that leaves its statistics to a function."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("var", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.mean, self.var, self.weight, self.bias, training=self.training)
+
+
+def spectral(width: int) -> nn.Module:
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(width, width))
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (Centred(3), True),
+        (OwnNorm(3), True),
+        (nn.utils.spectral_norm(nn.Linear(3, 3)), True),
+        (spectral(3), False),
+        (spectral(3).parametrizations.weight[0], True),
+        (CentredAnyhow(3), False),
+        (Counted(), False),
+        (nn.Linear(3, 3), False),
+        (nn.Dropout(0.5), False),
+        (nn.MultiheadAttention(4, 2, dropout=0.5), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_layers_that_keep_numbers_in_train_mode(module: nn.Module, expected: bool) -> None:
+    assert has_state(module) == expected
+
+
+def network() -> nn.Module:
+    model = nn.Sequential()
+    model.stem = nn.Sequential(nn.utils.spectral_norm(nn.Linear(3, 3)), spectral(3), Counted())
+    model.body = nn.Sequential(OwnNorm(3), nn.BatchNorm1d(3))
+    model.head = nn.Linear(3, 2)
+    return model
+
+
+ALL = {"stem.0", "stem.1.parametrizations.weight.0", "body.0"}
+
+
+@pytest.mark.parametrize(
+    ("trained", "bn", "expected"),
+    [
+        (["head.weight", "head.bias"], "frozen", ALL),
+        (["head.weight"], "stats", set()),
+        (["head.weight"], "train", set()),
+        (["stem.0.bias", "stem.1.bias", "body.0.bias"], "frozen", ALL),
+        (["body.0.weight"], "frozen", ALL - {"body.0"}),
+        (["stem.0.weight_orig"], "frozen", ALL - {"stem.0"}),
+        (["stem.1.parametrizations.weight.original"], "frozen", ALL - {"stem.1.parametrizations.weight.0"}),
+    ],
+)
+def test_states_of_frozen_layers_rest(trained: list[str], bn: str, expected: set[str]) -> None:
+    model = network()
+    names = Names(model, head="head")
+    assert resting_states(model, trained, names, trainable=frozenset(trained), bn=bn) == expected
+
+
+def test_norm_layers_that_a_network_holds_are_found() -> None:
+    model = HoldsNorms(3, 2)
+    model.eval()
+    held = held_by_network(model)
+    assert held == {"norm", "blocks.0.1", "blocks.1.1"}
+    assert not any(module.training for module in model.modules())
+    assert held_by_network(network()) == frozenset()
+
+
+def test_what_a_network_holds_may_depend_on_what_trains() -> None:
+    class Holds(nn.Sequential):
+        def train(self, mode: bool = True) -> Holds:
+            super().train(mode)
+            self[1].training = mode and self[0].weight.requires_grad
+            return self
+
+    model = Holds(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))
+    everything = frozenset(name for name, _ in model.named_parameters())
+    phases = [Phase(everything, epoch=0), Phase(everything - {"0.weight"}, epoch=1, still=frozenset("2"))]
+    assert [with_held(model, phase).still for phase in phases] == [frozenset(), frozenset("12")]
