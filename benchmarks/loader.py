@@ -1,6 +1,7 @@
-"""Batches of data in memory: lightkit's loader beside bare `index_select` and PyTorch's DataLoader.
+"""Batches: lightkit's loader beside PyTorch's DataLoader, and for data in memory also beside bare `index_select`.
 
-Everyone goes through the same rows in a new order each epoch and reads one number of every batch.
+Everyone goes through the same samples in a new order each epoch. Of data in memory one number of every batch is read,
+of JPEG files the mean of every batch.
 
     python -m benchmarks.loader [--rounds 9] [--steps 1000]
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -54,11 +56,11 @@ def tensors(case: Case, rows: int) -> tuple[Tensor, Tensor]:
     return torch.randn(rows, *case.shape, generator=generator), y
 
 
-def read(epochs: Callable[[int], Iterable[Any]], *, count: int) -> Sample:
-    """Go through the batches of `count` epochs."""
+def read(epochs: Callable[[int], Iterable[Any]], *, number: int) -> Sample:
+    """Go through the batches of so many epochs."""
     samples, total = 0, torch.zeros((), dtype=torch.int64)
     with (sample := Sample()):
-        for epoch in range(count):
+        for epoch in range(number):
             for x, y in epochs(epoch):
                 samples += len(x)
                 total += y[0]
@@ -97,21 +99,29 @@ def measure(case: Case, *, rounds: int, steps: int) -> bool:
         BARE: lambda epoch: bare(x, y, case),
         TORCH: lambda epoch: torchs,
     }
-    count = max(1, steps // per_epoch)
-    results = interleave({name: partial(read, source, count=count) for name, source in sources.items()}, rounds=rounds)
+    number = max(1, steps // per_epoch)
+    results = interleave(
+        {name: partial(read, source, number=number) for name, source in sources.items()}, rounds=rounds
+    )
     check_same(results, samples=0)
-    show(case.title, results, BARE, per=count * per_epoch, unit="µs")
+    show(case.title, results, BARE, per=number * per_epoch, unit="µs")
     return judge(results, [Bar(LIGHTKIT, BARE, 1.3), Bar(LIGHTKIT, TORCH)])
 
 
 def main(arguments: list[str] | None = None) -> bool:
     """Run the benchmark; returns whether the bars hold."""
-    args = options("batches per second of data in memory", rounds=9, steps=1000).parse_args(arguments)
+    args = options("batches of data in memory and of JPEG files", rounds=9, steps=1000).parse_args(arguments)
     torch.set_num_threads(1)
     held = []
     for case in CASES:
         held.append(measure(case, rounds=args.rounds, steps=args.steps))
         print()
+    if find_spec("torchvision") is None:
+        print("JPEG files: torchvision is not installed")
+    else:
+        from benchmarks import jpegs
+
+        held.append(jpegs.measure(rounds=args.rounds, batches=args.steps))
     return all(held)
 
 

@@ -8,7 +8,7 @@ workers changes what a sample looks like.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -47,10 +47,13 @@ class SampleRandom:
         """`(B, count)` int64 with 64 random bits each."""
         import torch
 
-        lanes = torch.arange(self._drawn, self._drawn + count)
+        positions: Any = self.positions
+        lanes: Any = torch.arange(self._drawn, self._drawn + count)
         self._drawn += count
-        stream = _splitmix(self.positions + self.key)
-        return _splitmix(stream[:, None] + lanes[None, :] * _GOLDEN)
+        if count * len(positions) < _MANY:
+            positions, lanes = positions.numpy(), lanes.numpy()
+        stream = _splitmix(positions + self.key)
+        return torch.as_tensor(_splitmix(stream[:, None] + lanes[None, :] * _GOLDEN))
 
     def uniform(self, count: int = 1, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
         """`(B, count)` float32, uniform in `[low, high)`."""
@@ -76,10 +79,16 @@ class SampleRandom:
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
 _MUL1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MUL2 = -7723592293110705685  # 0x94D049BB133111EB
+_MANY = 1 << 14
+"""So many numbers PyTorch draws, in several threads; fewer are drawn by NumPy, which needs less time to begin."""
 
 
-def _splitmix(value: torch.Tensor) -> torch.Tensor:
-    """SplitMix64's finaliser on int64 (wrapping arithmetic); `>>` keeps the sign, so it is masked to be logical."""
+def _splitmix(value: Any) -> Any:
+    """SplitMix64's finaliser on int64 (wrapping arithmetic); `>>` keeps the sign, so it is masked to be logical.
+
+    Args:
+        value: A tensor or an array.
+    """
     value = value + _GOLDEN
     value = (value ^ ((value >> 30) & ((1 << 34) - 1))) * _MUL1
     value = (value ^ ((value >> 27) & ((1 << 37) - 1))) * _MUL2

@@ -47,7 +47,8 @@ class ImageFolder:
         self.classes = _class_names(parts["train"] if split else folder)
         found = {n: _find(p, self.classes) for n, p in (parts if split else {"train": folder}).items()}
         self.files = [file for files, _ in found.values() for file in files]
-        self.targets = torch.tensor([number for _, numbers in found.values() for number in numbers])
+        self._numbers = [number for _, numbers in found.values() for number in numbers]
+        self.targets = torch.tensor(self._numbers)
         pieces = torch.arange(len(self.files)).split([len(files) for files, _ in found.values()])
         self.splits: dict[str, Tensor] = dict(zip(found, pieces, strict=True)) if split else {}
         listing = [(file.relative_to(folder).as_posix(), file.stat().st_size) for file in self.files]
@@ -58,7 +59,7 @@ class ImageFolder:
         return len(self.files)
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        return read_image(self.files[row], size=self.size, channels=self.channels), int(self.targets[row])
+        return read_image(self.files[row], size=self.size, channels=self.channels), self._numbers[row]
 
 
 def check_image_size(size: int, channels: int) -> None:
@@ -97,9 +98,11 @@ def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
 
     if size is not None:
         image = _square(image, size)
-    levels = np.asarray(image.convert("RGB" if channels == 3 else "L"), dtype=np.float32) / np.float32(255)
-    pixels = torch.from_numpy(levels)
-    return pixels.permute(2, 0, 1).contiguous() if channels == 3 else pixels[None]
+    mode = "RGB" if channels == 3 else "L"
+    levels = np.asarray(image if image.mode == mode else image.convert(mode))
+    levels = levels.transpose(2, 0, 1) if channels == 3 else levels[None]
+    pixels = np.empty(levels.shape, np.float32)
+    return torch.from_numpy(np.divide(levels, np.float32(255), out=pixels, dtype=np.float32))
 
 
 def _square(image: Any, size: int) -> Any:

@@ -24,6 +24,10 @@ class Transform(Protocol):
         ...
 
 
+class SampleWise:
+    """Base of transforms that look at each sample by itself: they may be given a batch in pieces."""
+
+
 @dataclass(frozen=True)
 class Prepare:
     """Scales the inputs of a batch, then applies the transforms in order.
@@ -42,6 +46,11 @@ class Prepare:
     def idle(self) -> bool:
         """Whether batches pass unchanged."""
         return self.normalizer is None and not self.augment
+
+    @property
+    def sample_wise(self) -> bool:
+        """Whether it makes no difference to a sample which others are given along with it."""
+        return all(isinstance(transform, SampleWise) for transform in self.augment)
 
     def __call__(self, batch: Any, *, epoch: int, first: int) -> Any:
         """Prepared batch.

@@ -166,8 +166,9 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] |
 
 
 def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] | None) -> None:
-    # A sum is finite unless a value is not (or it overflows), and needs no mask of the size of the data.
-    if torch.isfinite(values.sum(dtype=torch.float64)):
+    # A sum is finite unless a value is not (or it overflows), and needs no mask of the size of the data. Nor shall it
+    # need a copy: that is what another type makes of it.
+    if torch.isfinite(values.sum()):
         return
     wrong = ~torch.isfinite(values)
     if wrong.any():

@@ -9,6 +9,7 @@ sample's neighbours matter. Inputs are already scaled (`data.normalize`): a `fil
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,13 @@ from torch.nn import functional
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom
+from lightkit.data.prepare import SampleWise
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By size in bytes."""
 
 
-class RandomShift:
+class RandomShift(SampleWise):
     """Moves images by whole pixels; what comes in is `fill`.
 
     Args:
@@ -32,15 +37,17 @@ class RandomShift:
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
         """Shifted copy of `(B, C, H, W)`."""
-        height, width = _image_size(x, self)
-        p = self.pixels
-        offset = random.integers(0, 2 * p + 1, 2)
-        padded = functional.pad(x, (p, p, p, p), value=self.fill)
-        windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-        return windows[torch.arange(len(x)), :, offset[:, 0], offset[:, 1]]
+        sides = _image_size(x, self)
+        moves = random.integers(0, 2 * self.pixels + 1, 2) - self.pixels
+        moved = torch.full(x.shape, self.fill, dtype=x.dtype)
+        source, target = _bits(x), _bits(moved)
+        for i, move in enumerate(moves.tolist()):
+            (rows, from_rows), (columns, from_columns) = map(_overlap, sides, move)
+            target[i, :, rows, columns] = source[i, :, from_rows, from_columns]
+        return moved
 
 
-class RandomFlip:
+class RandomFlip(SampleWise):
     """Mirrors images left to right, or top to bottom.
 
     Args:
@@ -55,11 +62,15 @@ class RandomFlip:
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
         """Copy of `(B, C, H, W)` with some samples mirrored."""
         _image_size(x, self)
-        chosen = _chosen(random, self.probability)
-        return torch.where(_per_sample(chosen, x), x.flip(-2 if self.vertical else -1), x)
+        mirrored = torch.empty(x.shape, dtype=x.dtype)
+        source, target = _bits(x), _bits(mirrored)
+        turned = source[:, :, ::-1] if self.vertical else source[..., ::-1]
+        for i, chosen in enumerate(_chosen(random, self.probability).tolist()):
+            target[i] = turned[i] if chosen else source[i]
+        return mirrored
 
 
-class RandomAffine:
+class RandomAffine(SampleWise):
     """Turns, scales, shears and moves images, with bilinear interpolation.
 
     Args:
@@ -105,7 +116,7 @@ class RandomAffine:
         return torch.stack([torch.stack(first, 1), torch.stack(second, 1)], 1)
 
 
-class RandomErasing:
+class RandomErasing(SampleWise):
     """Overwrites a rectangle of each chosen image (Zhong et al. 2020, https://arxiv.org/abs/1708.04896).
 
     Args:
@@ -134,7 +145,7 @@ class RandomErasing:
         return x.masked_fill(inside[:, None], self.fill)
 
 
-class GaussianNoise:
+class GaussianNoise(SampleWise):
     """Adds normal noise to every element; for tables, to every feature.
 
     Args:
@@ -150,7 +161,7 @@ class GaussianNoise:
         return x + random.normal(math.prod(x.shape[1:])).reshape(x.shape) * self.deviation
 
 
-class FeatureDropout:
+class FeatureDropout(SampleWise):
     """Sets single elements to `fill`, each by chance; for tables, whole features.
 
     Args:
@@ -167,7 +178,7 @@ class FeatureDropout:
         return x.masked_fill(random.uniform(math.prod(x.shape[1:])).reshape(x.shape) < self.probability, self.fill)
 
 
-class Brightness:
+class Brightness(SampleWise):
     """Adds one random number to all of a sample.
 
     Args:
@@ -183,7 +194,7 @@ class Brightness:
         return x + _per_sample(random.uniform(1, -self.strength, self.strength)[:, 0], x)
 
 
-class Contrast:
+class Contrast(SampleWise):
     """Scales a sample's distance from its own mean.
 
     Args:
@@ -203,6 +214,18 @@ class Contrast:
 
 def _chosen(random: SampleRandom, probability: float) -> Tensor:
     return random.uniform()[:, 0] < probability
+
+
+def _bits(x: Tensor) -> Any:
+    """A tensor's memory as a NumPy array: copying a part of a sample costs less there, and any type can be copied."""
+    return x.view(_INTEGERS[x.element_size()]).numpy()
+
+
+def _overlap(side: int, by: int) -> tuple[slice, slice]:
+    """Where pixels of a line of `side` lie after a move that are still on it, and where they come from."""
+    by = max(-side, min(side, by))
+    begin, end = max(0, -by), side - max(0, by)
+    return slice(begin, end), slice(begin + by, end + by)
 
 
 def _per_sample(values: Tensor, x: Tensor) -> Tensor:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler, default_collate
+from torch.utils.data import Sampler
 
-from lightkit.common.blame import DEBUG, blame, in_short
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
-from lightkit.common.memory import is_out_of_memory
 from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
-from lightkit.data.sample import kept_generators, read_sample, seed_generators
-from lightkit.data.waiting import IDLE, JOINING, Board, Job, Watch, WatchedLoader, some_end
+from lightkit.data.fetch import Failure, Fetch
+from lightkit.data.sample import kept_generators
+from lightkit.data.waiting import Job, Watch, WatchedLoader, some_end
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import LoaderOptions
@@ -28,14 +26,6 @@ if TYPE_CHECKING:
 
 _SPARED_SECONDS = 60
 """How long a worker lives on after a signal to the whole process group; the main process ends it much earlier."""
-
-
-class _Failure(NamedTuple):
-    """A user error on its way out of a worker, where raising it would bury it in a traceback."""
-
-    text: str
-    trace: str
-    """The traceback of what is behind it; empty where nothing is."""
 
 
 class SampleReader:
@@ -54,7 +44,7 @@ class SampleReader:
 
     def __init__(self, base: Any, options: LoaderOptions, prepare: Prepare) -> None:
         self._watch = Watch(options)
-        self._fetch = _Fetch(base, options.seed, prepare, self._watch.board)
+        self._fetch = Fetch(base, options.seed, prepare, self._watch.board)
         self._options = options
         self._jobs = _Jobs()
         self._loader: WatchedLoader | None = None
@@ -69,7 +59,7 @@ class SampleReader:
         jobs = [Job(epoch, first, rows.tolist()) for first, rows in parts]
         made = self._from_workers(jobs) if self._options.num_workers else self._from_here(jobs)
         for batch in made:
-            if isinstance(batch, _Failure):
+            if isinstance(batch, Failure):
                 raise UserError(batch.text) from (RuntimeError(batch.trace) if batch.trace else None)
             yield batch
 
@@ -187,81 +177,10 @@ class _Jobs(Sampler[Job]):
         return len(self.jobs)
 
 
-class _Fetch:
-    """Turns a job into a batch; lives in every worker."""
-
-    def __init__(self, base: Any, seed: int, prepare: Prepare, board: Board) -> None:
-        self.base, self.seed, self.prepare, self.board = base, seed, prepare, board
-        self.draws = getattr(base, "draws", True)
-        self.check: Callable[[Any, list[int]], None] = getattr(base, "check", _no_check)
-        self.collate: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
-
-    def __getitem__(self, job: Job) -> Any:
-        try:
-            return self.read(job)
-        except UserError as error:
-            return _Failure(str(error), _trace(error.__cause__))
-        finally:
-            self.board.note(IDLE, job.first)
-
-    def read(self, job: Job) -> Any:
-        """The batch of a job; raises `UserError` where the data set is at fault."""
-        return self.prepare(self._batch(job), epoch=job.epoch, first=job.first)
-
-    def _batch(self, job: Job) -> Any:
-        samples = [self._sample(job, job.first + i, row) for i, row in enumerate(job.rows)]
-        self.board.note(JOINING, job.first)
-        batch = _float32(self._collated(samples, job.rows))
-        self.check(batch, job.rows)
-        return batch
-
-    def _collated(self, samples: list[Any], rows: list[int]) -> Any:
-        try:
-            return default_collate(samples) if self.collate is None else self.collate(samples)
-        except Exception as error:
-            if is_out_of_memory(error) or isinstance(error, UserError):
-                raise
-            if self.collate is not None:
-                what = f"collate_fn of the data set failed on rows {rows[:5]} and so on: {in_short(error)}"
-                raise UserError(what, key="data.dataset", origin=blame(error), fix=DEBUG) from error
-            raise UserError(
-                f"rows {rows[:5]} and so on do not make a batch: {error}",
-                key="data.dataset",
-                expected="samples of one shape, as tensors, arrays or numbers",
-                fix="a method collate_fn(samples) of the data set, which makes the batch that a task of your own gets "
-                "(trainer.task)",
-            ) from error
-
-    def _sample(self, job: Job, position: int, row: int) -> Any:
-        self.board.note(row, job.first)
-        if self.draws:
-            seed_generators(mix(self.seed, "sample", job.epoch, position))
-        return read_sample(self.base, row)
-
-
-def _float32(batch: Any) -> Any:
-    """Pairs as a tuple, Python floats (which collate to float64) as float32."""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        return batch
-    return tuple(_single(part) for part in batch)
-
-
-def _trace(error: BaseException | None) -> str:
-    return "" if error is None else "".join(traceback.format_exception(error))
-
-
-def _single(part: Any) -> Any:
-    return part.to(torch.float32) if isinstance(part, Tensor) and part.dtype == torch.float64 else part
-
-
 def _pin(batch: Any) -> Any:
     from torch.utils.data._utils.pin_memory import pin_memory
 
     return pin_memory(batch)
-
-
-def _no_check(batch: Any, rows: list[int]) -> None:
-    del batch, rows
 
 
 def _unchanged(batch: Any) -> Any:

@@ -32,18 +32,35 @@ def figures(text: str) -> dict[str, float]:
     ("main", "arguments", "bars"),
     [
         (step_overhead.main, ["--rounds", "1", "--steps", "20", "--no-peers"], len(step_overhead.BARS)),
-        (loader.main, ["--rounds", "1", "--steps", "3"], 2),
         (checkpoint.main, ["--rounds", "1", "--steps", "1"], len(checkpoint.BARS)),
         (lora.main, ["--rounds", "1", "--steps", "1", "--no-peers"], 2),
         (monitor.main, ["--rounds", "1", "--steps", "20"], len(monitor.BARS)),
         pytest.param(ddp.main, ["--rounds", "1", "--steps", "3"], len(ddp.BARS), marks=pytest.mark.slow),
         pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
     ],
-    ids=["step_overhead", "loader", "checkpoint", "lora", "monitor", "ddp", "startup"],
+    ids=["step_overhead", "checkpoint", "lora", "monitor", "ddp", "startup"],
 )
 def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
     main(arguments)
     assert len(figures(capsys.readouterr().out)) == bars
+
+
+def test_loaders_are_measured_on_data_in_memory_and_on_files(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchvision")
+    from benchmarks import jpegs
+
+    monkeypatch.setattr(jpegs, "WORKERS", (0, 1))
+    monkeypatch.setattr(jpegs, "SIZE", 32)
+    loader.main(["--rounds", "1", "--steps", "3"])
+    told = capsys.readouterr().out
+    assert figures(told).keys() == {"lightkit / index_select, wall", "lightkit / DataLoader, wall"}
+    assert re.findall(r"^JPEG: (.+); workers: (\d)", told, re.M) == [
+        (case, workers)
+        for case in ("resize", "resize, shift, flip", "resize, crop, flip, colour")
+        for workers in ("0", "1")
+    ]
+    assert len(re.findall(r"^lightkit / DataLoader, wall: [\d.]+ \(at most 1: ", told, re.M)) == 6
+    assert len(re.findall(r" samples 192, mean 0\.\d+$", told, re.M)) == 12
 
 
 @pytest.mark.parametrize(("module", "lines"), [(gpu_throughput, 1), (gpu_graphs, 2)])

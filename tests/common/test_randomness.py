@@ -53,3 +53,25 @@ def test_nothing_is_drawn_from_the_global_generator() -> None:
     before = torch.get_rng_state()
     SampleRandom(0, torch.arange(3)).normal(3)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_few_numbers_and_many_are_the_same() -> None:
+    """Few are drawn by NumPy, many by PyTorch."""
+    many = SampleRandom(mix("many"), torch.arange(20_000))
+    few = SampleRandom(mix("many"), torch.arange(19_990, 20_000))
+    for _ in range(2):
+        assert torch.equal(many.bits(3)[-10:], few.bits(3))
+    assert torch.equal(many.uniform(2, -1.0, 3.0)[-10:], few.uniform(2, -1.0, 3.0))
+    first, second = SampleRandom(0, torch.arange(1)).bits(2)[0].tolist()
+    assert (first % 2**64, second % 2**64) == (_splitmix(_splitmix(0)), _splitmix(_splitmix(0) + GOLDEN))
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _splitmix(value: int) -> int:
+    value = (value + GOLDEN) % 2**64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) % 2**64
+    value ^= value >> 31
+    return value

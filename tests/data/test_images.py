@@ -52,6 +52,20 @@ def test_every_kind_of_image(tmp_path: Path, mode: str, channels: int) -> None:
     assert torch.equal(image, torch.ones(channels, 4, 4))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixels_are_levels_of_255(tmp_path: Path, channels: int) -> None:
+    (tmp_path / "a").mkdir()
+    shape = (16, 16, 3) if channels == 3 else (16, 16)
+    levels = (
+        np.random.default_rng(0).permutation(np.resize(np.arange(256, dtype=np.uint8), shape).ravel()).reshape(shape)
+    )
+    Image.fromarray(levels).save(tmp_path / "a" / "1.png")
+    image, _ = ImageFolder(str(tmp_path), 16, channels)[0]
+    expected = torch.from_numpy(levels.astype(np.float32) / np.float32(255)).reshape(16, 16, channels).permute(2, 0, 1)
+    assert torch.equal(image, expected)
+    assert image.is_contiguous()
+
+
 def test_train_and_test_folders_are_splits(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     for split in ("train", "test"):

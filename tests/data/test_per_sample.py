@@ -65,6 +65,37 @@ def test_the_generators_are_put_back() -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
 
 
+def test_transforms_that_follow_one_another_give_what_each_gives_of_a_batch() -> None:
+    def turned(image: torch.Tensor) -> torch.Tensor:
+        return image.T if torch.rand(()) < 0.5 else image
+
+    def laid(image: torch.Tensor) -> torch.Tensor:
+        assert image.is_contiguous()
+        return noisy(image)
+
+    flip, x, places = RandomFlip(), torch.arange(200.0).reshape(8, 5, 5), torch.arange(3, 11)
+    chain, kept, last = as_transforms([turned, laid, flip, noisy])
+    assert kept is flip
+    expected = PerSample(turned, "data.augment[0]")(x, SampleRandom(7, places))
+    expected = PerSample(laid, "data.augment[1]")(expected, SampleRandom(7, places))
+    assert torch.equal(chain(x, SampleRandom(7, places)), expected)
+    alone = PerSample(noisy, "data.augment[3]")(x, SampleRandom(7, places))
+    assert torch.equal(last(x, SampleRandom(7, places)), alone)
+
+
+def test_of_transforms_that_follow_one_another_the_one_at_fault_is_named() -> None:
+    def crop(image: torch.Tensor) -> torch.Tensor:
+        return image[: int(torch.randint(1, 8, ()))]
+
+    def broken(image: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no")
+
+    for transforms, key in (([noisy, crop, noisy], "1"), ([noisy, noisy, broken], "2")):
+        (chain,) = as_transforms(transforms)
+        with pytest.raises(UserError, match=rf"data\.augment\[{key}\]"):
+            chain(torch.zeros(20, 9), SampleRandom(7, torch.arange(20)))
+
+
 def test_samples_of_different_shapes_are_refused() -> None:
     def crop(x: torch.Tensor) -> torch.Tensor:
         return x[: int(torch.randint(1, 8, ()))]

@@ -69,6 +69,24 @@ def _shifted(image: Tensor, dy: int, dx: int) -> Tensor:
     return padded[:, 2 + dy : 2 + dy + 9, 2 + dx : 2 + dx + 11]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8], ids=str)
+@pytest.mark.parametrize("pixels", [3, 12])
+def test_shift_and_flip_are_what_indexing_gives(dtype: torch.dtype, pixels: int) -> None:
+    """Also of inputs that lie otherwise in memory, and where a shift is wider than the image."""
+    x = (images() * 50).abs().to(dtype).to(memory_format=torch.channels_last)
+    random = SampleRandom(7, torch.arange(23))
+    offset = random.integers(0, 2 * pixels + 1, 2)
+    chosen = random.uniform()[:, 0] < 0.5
+    windows = torch.nn.functional.pad(x, (pixels,) * 4, value=9.0).unfold(2, 9, 1).unfold(3, 11, 1)
+    shifted = windows[torch.arange(23), :, offset[:, 0], offset[:, 1]]
+    random = SampleRandom(7, torch.arange(23))
+    moved = T.RandomShift(pixels, fill=9.0)(x, random)
+    assert torch.equal(moved, shifted)
+    mirrored = T.RandomFlip()(moved, random)
+    assert torch.equal(mirrored, torch.where(chosen[:, None, None, None], shifted.flip(-1), shifted))
+    assert (mirrored.dtype, mirrored.is_contiguous()) == (dtype, True)
+
+
 def test_flip_share() -> None:
     x = images(2000)
     assert torch.equal(apply(T.RandomFlip(1.0), x), x.flip(-1))

@@ -1,0 +1,149 @@
+"""JPEG files and two ways to read and augment them: lightkit's, and torchvision's in a data set for a DataLoader.
+
+Both decode with Pillow, cut the middle square, scale it, and hand over `(3, size, size)` floats from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+
+from benchmarks.harness import Bar, Sample, check_same, interleave, judge, show
+from lightkit.data import Data, build_data
+from lightkit.data.images import ImageFolder
+from lightkit.data.transforms import RandomFlip, RandomShift
+
+LIGHTKIT, TORCH = "lightkit", "DataLoader"
+FILES, BATCH, SIZE = 1000, 64, 224
+WORKERS = (0, 1, 2)
+_CLASSES = 10
+_WIDTH, _HEIGHT = 320, 240
+_SHIFT = 4
+
+
+class Augmentation(NamedTuple):
+    """What is done to training images.
+
+    Args:
+        title: What it is.
+        ours: Entries of `data.augment`.
+        theirs: Transforms of one sample that do the same.
+    """
+
+    title: str
+    ours: Sequence[Any]
+    theirs: Sequence[Any]
+
+
+def augmentations(size: int) -> list[Augmentation]:
+    """The cases: none, lightkit's own beside torchvision's, torchvision's on both sides."""
+    colour = [v2.RandomResizedCrop(size, (0.5, 1.0)), v2.RandomHorizontalFlip(), v2.ColorJitter(0.2, 0.2, 0.2)]
+    shift = [v2.RandomCrop(size, padding=_SHIFT), v2.RandomHorizontalFlip()]
+    return [
+        Augmentation("resize", (), ()),
+        Augmentation("resize, shift, flip", (RandomShift(_SHIFT), RandomFlip()), shift),
+        Augmentation("resize, crop, flip, colour", colour, colour),
+    ]
+
+
+def write(folder: Path, files: int) -> None:
+    """Write smooth random images into class folders below `folder`."""
+    generator = np.random.default_rng(0)
+    for number in range(files):
+        target = folder / str(number % _CLASSES)
+        target.mkdir(exist_ok=True)
+        small = Image.fromarray(generator.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        small.resize((_WIDTH, _HEIGHT), Image.Resampling.BICUBIC).save(target / f"{number:04d}.jpg", quality=90)
+
+
+class Files(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """The same files, as a data set for a DataLoader is written.
+
+    Args:
+        folder: Where `write` put them.
+        size: Pixels a side.
+        transforms: Of one sample.
+    """
+
+    def __init__(self, folder: Path, size: int, transforms: Sequence[Any]) -> None:
+        self.files, self.size = sorted(folder.glob("*/*.jpg")), size
+        self.transform = v2.Compose(
+            [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *transforms, v2.ToPureTensor()]
+        )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        file = self.files[index]
+        with Image.open(file) as opened:
+            image = opened.convert("RGB")
+        side = min(image.size)
+        left, top = (image.width - side) / 2, (image.height - side) / 2
+        box = (left, top, left + side, top + side)
+        scaled = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
+        return self.transform(scaled), int(file.parent.name)
+
+
+def build_ours(folder: Path, size: int, augment: Sequence[Any], *, batch: int, workers: int) -> Data:
+    """Lightkit's loaders over all files."""
+    everything = {"by": "ordered", "val": 0.0, "test": 0.0}
+    data = ImageFolder(str(folder), size)
+    return build_data(dataset=data, split=everything, augment=augment, batch_size=batch, num_workers=workers)
+
+
+def build_theirs(
+    folder: Path, size: int, transforms: Sequence[Any], *, batch: int, workers: int
+) -> torch.utils.data.DataLoader[tuple[Tensor, int]]:
+    """A DataLoader over all files, its processes kept between epochs as lightkit's are."""
+    data = Files(folder, size, transforms)
+    return torch.utils.data.DataLoader(
+        data, batch_size=batch, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+    )
+
+
+def look(epochs: Callable[[], Iterable[Any]]) -> Sample:
+    """Go through the batches of an epoch of images."""
+    samples, total = 0, 0.0
+    with (sample := Sample()):
+        for x, _ in epochs():
+            samples += len(x)
+            total += float(x.sum()) / x[0].numel()
+    sample.proof = {"samples": float(samples), "mean": total / samples}
+    return sample
+
+
+def measure_case(folder: Path, case: Augmentation, *, workers: int, rounds: int) -> bool:
+    """Measure one way to augment JPEG files; returns whether the bar holds."""
+    settings = {"batch": BATCH, "workers": workers}
+    data = build_ours(folder, SIZE, case.ours, **settings)
+    torchs = build_theirs(folder, SIZE, case.theirs, **settings)
+    epochs = count()
+    sources = {LIGHTKIT: lambda: data.train.epoch(next(epochs)), TORCH: lambda: torchs}
+    results = interleave({name: partial(look, source) for name, source in sources.items()}, rounds=rounds)
+    data.close()
+    check_same(results, samples=0, mean=0.05)
+    show(f"JPEG: {case.title}; workers: {workers}", results, TORCH, per=data.train.num_samples, unit="µs")
+    return judge(results, [Bar(LIGHTKIT, TORCH, 1.0)])
+
+
+def measure(*, rounds: int, batches: int) -> bool:
+    """Measure all cases on at most so many batches of files; returns whether the bars hold."""
+    held = []
+    with TemporaryDirectory() as folder:
+        write(Path(folder), min(FILES, batches * BATCH))
+        for case in augmentations(SIZE):
+            for workers in WORKERS:
+                held.append(measure_case(Path(folder), case, workers=workers, rounds=rounds))
+                print()
+    return all(held)
