@@ -21,20 +21,20 @@ Labels stand for parts that every network has under other names:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.modules import inside, is_norm, parameter_aliases, parent_of
+from lightkit.common.modules import TransposedLinear, inside, is_norm, parameter_aliases, parent_of
 from lightkit.common.patterns import Pattern
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
 _OTHERWISE = "is found in this network: name modules of it, or take another way, such as finetune=lora"
 _WITHOUT = {"@blocks": f"no block {_OTHERWISE}", "@attention": f"no attention {_OTHERWISE}"}
 """What to do about a label that no module of a network has."""
-KINDS: dict[str, tuple[type[nn.Module], ...]] = {
-    "@linear": (nn.Linear,),
+KINDS: dict[str, tuple[type, ...]] = {
+    "@linear": (nn.Linear, TransposedLinear),
     "@conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
     "@embedding": (nn.Embedding,),
 }
@@ -45,14 +45,20 @@ class Names:
 
     Args:
         model: The network, before anything is injected.
-        head: Path of its output layer; None where it has none.
+        head: Path of its output layer, or name of a parameter that is one; None where it has none.
+        beside: Names of further parameters of the output layer.
         groups: Further labels of modules, such as `@blocks`, with the paths they stand for.
     """
 
     def __init__(
-        self, model: nn.Module, *, head: str | None, groups: Mapping[str, Sequence[str]] | None = None
+        self,
+        model: nn.Module,
+        *,
+        head: str | None,
+        beside: Collection[str] = (),
+        groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.head = head
+        self.head, self._beside = head, frozenset(beside)
         self.aliases = parameter_aliases(model)
         self.tuned: list[str] = []
         self._modules = dict(model.named_modules())
@@ -104,7 +110,7 @@ class Names:
         patterns: Iterable[str],
         *,
         key: str,
-        kinds: tuple[type[nn.Module], ...] | None = None,
+        kinds: tuple[type, ...] | None = None,
         paths: Iterable[str] = (),
     ) -> list[str]:
         """Paths of the modules that patterns stand for, in the order of the network.
@@ -167,9 +173,7 @@ class Names:
         found: set[str] = set()
         for pattern in patterns:
             if pattern.startswith("@"):
-                found |= (
-                    {name for name in pool if self.head and inside(name, self.head)} if pattern == "@head" else set()
-                )
+                found |= set(filter(self._of_head, pool)) if pattern == "@head" else set()
             else:
                 found |= set(filter(Pattern(pattern).covers, pool))
         return found
@@ -192,10 +196,17 @@ class Names:
 
     def _head_parameters(self, key: str) -> set[str]:
         if self.head is None:
-            fix = "name it: finetune.head.name"
-            raise UserError("the network has no output layer that can be found", key=key, received="@head", fix=fix)
-        head = self.head
-        return self._where(lambda name: inside(name, head))
+            raise UserError(
+                "the network has no output layer that can be found",
+                key=key,
+                received="@head",
+                choices=dict.fromkeys(filter(None, map(parent_of, self.aliases))),
+                fix="name it: finetune.head.name=PATH",
+            )
+        return self._where(self._of_head)
+
+    def _of_head(self, name: str) -> bool:
+        return self.head is not None and (inside(name, self.head) or name in self._beside)
 
     def _where(self, wanted) -> set[str]:  # type: ignore[no-untyped-def]
         return {first for first, names in self.aliases.items() if any(wanted(name) for name in names)}
@@ -216,6 +227,9 @@ class Names:
         if label in self._groups:
             return {path for path in self._groups[label] if path != self.head}
         if label == "@head" and self.head is not None:
+            if self.head not in self._modules:
+                what = f"the output layer is {self.head}, a parameter that no layer holds alone"
+                raise UserError(what, key=key, received=label, expected="labels and patterns of modules")
             return {self.head}
         if label not in KINDS:
             choices = [*KINDS, *self._groups, "@head"]
@@ -236,7 +250,7 @@ class Names:
         return found
 
     def _unusable(
-        self, pattern: str, hits: set[str], key: str, kinds: tuple[type[nn.Module], ...], usable: Iterable[str]
+        self, pattern: str, hits: set[str], key: str, kinds: tuple[type, ...], usable: Iterable[str]
     ) -> UserError:
         path = min(hits, key=list(self._modules).index)
         holds = any(inside(name, path) for name in usable)
