@@ -28,11 +28,10 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.common.modules import TransposedLinear, inside, is_norm, parameter_aliases, parent_of
 from lightkit.common.patterns import Pattern
+from lightkit.finetune.inserted.attention import KNOWN
+from lightkit.finetune.inserted.blocks import is_attention
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
-_OTHERWISE = "is found in this network: name modules of it, or take another way, such as finetune=lora"
-_WITHOUT = {"@blocks": f"no block {_OTHERWISE}", "@attention": f"no attention {_OTHERWISE}"}
-"""What to do about a label that no module of a network has."""
 KINDS: dict[str, tuple[type, ...]] = {
     "@linear": (nn.Linear, TransposedLinear),
     "@conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -118,7 +117,8 @@ class Names:
         Args:
             patterns: Patterns and labels.
             key: Configuration key that holds them, for errors.
-            kinds: Classes that can be used; of what a pattern matches the others are left out. None takes any module.
+            kinds: Classes that can be used; of what a pattern matches the others are left out, and of the parts that
+                `@attention` and `@blocks` stand for, what is in them is taken. None takes any module.
             paths: Modules that can be used although they are of another class.
 
         Raises:
@@ -133,6 +133,8 @@ class Names:
         for pattern in patterns:
             hits = self.paths(pattern, key=key)
             fitting = {path for path in hits if usable(path)}
+            if kinds and pattern in self._groups:
+                fitting |= {path for path in self._usable(usable) for hit in hits - fitting if inside(path, hit)}
             if hits and not fitting and not pattern.startswith("@"):
                 raise self._unusable(pattern, hits, key, kinds or (), self._usable(usable))
             found |= fitting
@@ -142,7 +144,7 @@ class Names:
                 key=key,
                 received=", ".join(patterns),
                 choices=self._usable(usable),
-                fix=next((_WITHOUT[label] for label in patterns if label in _WITHOUT), None),
+                fix=self._instead(patterns, key),
             )
         return [path for path in self._modules if path in found]
 
@@ -261,6 +263,17 @@ class Names:
             expected=", ".join(kind.__name__ for kind in kinds) or None,
             fix=f"name what is in it: {path}.*" if holds else None,
         )
+
+    def _instead(self, patterns: Collection[str], key: str) -> str | None:
+        """What to do about labels that no module has, and why none has."""
+        other = "" if key.startswith("finetune.lora") else ", or take another way, such as finetune=lora"
+        if "@attention" in patterns:
+            unknown = [path for path, module in self._modules.items() if is_attention(path.rpartition(".")[2], module)]
+            if unknown:
+                kind = type(self._modules[unknown[0]]).__name__
+                return f"{unknown[0]} is a {kind}, which prefixes do not know{other}: they know {KNOWN}"
+            return f"no attention is found in this network: name modules of it{other}"
+        return f"no block is found in this network: name modules of it{other}" if "@blocks" in patterns else None
 
     def _usable(self, usable) -> list[str]:  # type: ignore[no-untyped-def]
         return [path for path in self._modules if path and usable(path)]
