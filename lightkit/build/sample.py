@@ -64,7 +64,7 @@ def _first(output: Any) -> Tensor:
     output = logits(output)
     while isinstance(output, (Mapping, tuple, list)):
         output = next(iter(output.values() if isinstance(output, Mapping) else output))
-    return output  # type: ignore[no-any-return]
+    return output
 
 
 def _by_task(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data, model: nn.Module) -> Tensor:

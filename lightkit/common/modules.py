@@ -24,8 +24,13 @@ class _OfTransposedWeight(type):
         return isinstance(weight, Tensor) and weight.ndim == 2 and weight.shape[1] == instance.nf
 
 
-class TransposedLinear(metaclass=_OfTransposedWeight):
+class TransposedLinear(nn.Module, metaclass=_OfTransposedWeight):
     """A linear layer with a weight of inputs × outputs: `Conv1D`, with which transformers builds GPT-2 and the like."""
+
+    nf: int
+    """Number of outputs."""
+    weight: Tensor
+    bias: Tensor
 
 
 def is_norm(module: nn.Module) -> bool:

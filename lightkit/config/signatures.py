@@ -106,8 +106,10 @@ def _of_class(found: Found) -> Signature:
 
 
 def _makes_dataclasses(found: Found) -> bool:
-    """Whether a class, or one it comes from, makes data classes of those derived from it, as configurations of
-    transformers are: their `__init__` also takes what they have no field for."""
+    """Whether a class, or one it comes from, makes data classes of all derived from it.
+
+    Configurations of transformers are such: they also take what they have no field for.
+    """
     node = found.node
     assert isinstance(node, ast.ClassDef)
     return _decorated(node, "dataclass_transform") or any(map(_makes_dataclasses, bases(found)))

@@ -23,7 +23,7 @@ CONVOLUTIONS: tuple[type[nn.Module], ...] = (
     nn.ConvTranspose2d,
     nn.ConvTranspose3d,
 )
-LAYERS: tuple[type, ...] = (nn.Linear, *CONVOLUTIONS, TransposedLinear)
+LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *CONVOLUTIONS, TransposedLinear)
 """Layers that another one can be made like."""
 _USUAL = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Layers that a guess goes by."""
@@ -165,7 +165,7 @@ def _named(model: nn.Module, name: str, computed: Head | None) -> Head:
     return Head(last[-1], **rest)
 
 
-def _layers(model: nn.Module, part: str, kinds: tuple[type, ...]) -> list[str]:
+def _layers(model: nn.Module, part: str, kinds: tuple[type[nn.Module], ...]) -> list[str]:
     return [path for path, module in model.named_modules() if inside(path, part) and isinstance(module, kinds)]
 
 

@@ -32,7 +32,7 @@ from lightkit.finetune.inserted.attention import KNOWN
 from lightkit.finetune.inserted.blocks import is_attention
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
-KINDS: dict[str, tuple[type, ...]] = {
+KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "@linear": (nn.Linear, TransposedLinear),
     "@conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
     "@embedding": (nn.Embedding,),
@@ -109,7 +109,7 @@ class Names:
         patterns: Iterable[str],
         *,
         key: str,
-        kinds: tuple[type, ...] | None = None,
+        kinds: tuple[type[nn.Module], ...] | None = None,
         paths: Iterable[str] = (),
     ) -> list[str]:
         """Paths of the modules that patterns stand for, in the order of the network.
@@ -252,7 +252,7 @@ class Names:
         return found
 
     def _unusable(
-        self, pattern: str, hits: set[str], key: str, kinds: tuple[type, ...], usable: Iterable[str]
+        self, pattern: str, hits: set[str], key: str, kinds: tuple[type[nn.Module], ...], usable: Iterable[str]
     ) -> UserError:
         path = min(hits, key=list(self._modules).index)
         holds = any(inside(name, path) for name in usable)
@@ -265,15 +265,25 @@ class Names:
         )
 
     def _instead(self, patterns: Collection[str], key: str) -> str | None:
-        """What to do about labels that no module has, and why none has."""
-        other = "" if key.startswith("finetune.lora") else ", or take another way, such as finetune=lora"
-        if "@attention" in patterns:
-            unknown = [path for path, module in self._modules.items() if is_attention(path.rpartition(".")[2], module)]
-            if unknown:
-                kind = type(self._modules[unknown[0]]).__name__
-                return f"{unknown[0]} is a {kind}, which prefixes do not know{other}: they know {KNOWN}"
-            return f"no attention is found in this network: name modules of it{other}"
-        return f"no block is found in this network: name modules of it{other}" if "@blocks" in patterns else None
+        """What to do about a label that no module has, where naming one of the choices is not all."""
+        other = "is found in this network: name modules of it, or take another way, such as finetune=lora"
+        if key.startswith("finetune.lora"):
+            return None
+        if "@attention" not in patterns:
+            return f"no block {other}" if "@blocks" in patterns else None
+        unknown = next(filter(self._attends, self._modules), None)
+        if unknown is None:
+            return f"no attention {other}"
+        kind = type(self._modules[unknown]).__name__
+        if key.startswith("finetune.adapter"):
+            return f"@attention does not stand for a {kind}, which can be named: {unknown}"
+        return f"another way, such as finetune=lora: {unknown} is a {kind}, and prefixes know {KNOWN}"
+
+    def _attends(self, path: str) -> bool:
+        """Whether a module is an attention of any kind, and no part around one."""
+        module = self._modules[path]
+        layers = [child for child in module.children() if isinstance(child, KINDS["@linear"])]
+        return len(layers) > 1 and is_attention(path.rpartition(".")[2], module)
 
     def _usable(self, usable) -> list[str]:  # type: ignore[no-untyped-def]
         return [path for path in self._modules if path and usable(path)]

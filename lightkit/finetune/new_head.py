@@ -20,7 +20,7 @@ def outputs_of(model: nn.Module, path: str) -> int:
     """Number of outputs of a layer that can be replaced."""
     layer: Any = model.get_submodule(path)
     if isinstance(layer, TransposedLinear):
-        return int(layer.nf)  # type: ignore[attr-defined]
+        return int(layer.nf)
     return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)
 
 
@@ -85,7 +85,7 @@ def _stuck(model: nn.Module, path: str, outputs: int) -> str | None:
     kind = type(layer).__name__
     if not isinstance(layer, LAYERS):
         return f"{path} is a {kind}, and how one is built for another number of outputs is not known"
-    if isinstance(layer, CONVOLUTIONS) and outputs % layer.groups:
+    if isinstance(layer, CONVOLUTIONS) and outputs % int(layer.groups):  # type: ignore[arg-type]
         return f"{path} has {layer.groups} groups, which cannot share {outputs} outputs"
     own: Iterable[tuple[str, Tensor]] = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
     sized = [name for name, each in own if name not in ("weight", "bias") and outputs_of(model, path) in each.shape]
@@ -118,7 +118,7 @@ def _resized(old: nn.Module, outputs: int) -> nn.Module:
         new.reset_parameters()
     else:
         nn.init.normal_(new.weight, std=0.02)
-    return new  # type: ignore[no-any-return]
+    return new
 
 
 def _start(layer: nn.Module, init: str) -> None:

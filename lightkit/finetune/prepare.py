@@ -114,7 +114,7 @@ def prepare(
     head = head or find_head(model, options["head"]["name"])
     new = _new_head(model, head, options["head"], outputs)
     groups = {"@attention": attentions(model), "@blocks": blocks(model)}
-    names = Names(model, head=head and head.path, beside=head.beside if head else (), groups=groups)
+    names = Names(model, head=head.path if head else None, beside=head.beside if head else (), groups=groups)
     check_patterns(names, options)
     layers, plain = depths(model), frozenset(path for path, _ in model.named_modules() if path)
     frozen = _frozen(model, names, options)

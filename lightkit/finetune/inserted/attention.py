@@ -60,7 +60,7 @@ def queries_of(module: Any, x: Tensor) -> Tensor:
     """What a packed or split attention compares with its keys, before any positions turn it, `(..., H, K)`."""
     layer, count = (module.qkv, module.proj.in_features) if is_packed(module) else _query_layer(module)  # type: ignore[misc]
     queries = _linear(layer, x, count).unflatten(-1, heads_of(module))
-    return module.q_norm(queries) if isinstance(getattr(module, "q_norm", None), nn.Module) else queries  # type: ignore[no-any-return]
+    return module.q_norm(queries) if isinstance(getattr(module, "q_norm", None), nn.Module) else queries
 
 
 def end_of(module: nn.Module) -> nn.Module | None:
@@ -72,7 +72,7 @@ def end_of(module: nn.Module) -> nn.Module | None:
 def without_bias(layer: Any, x: Tensor) -> Tensor:
     """What a linear layer makes of its inputs but for the bias."""
     if layer._forward_hooks or not isinstance(layer, nn.Linear):
-        return layer(x) if layer.bias is None else layer(x) - layer.bias  # type: ignore[no-any-return]
+        return layer(x) if layer.bias is None else layer(x) - layer.bias
     return F.linear(x, layer.weight)
 
 
@@ -104,7 +104,7 @@ def takes_more_positions(module: nn.Module) -> bool:
 def _linear(layer: nn.Module, x: Tensor, count: int) -> Tensor:
     """The first outputs of a linear layer. One with a hook, such as LoRA's, has to be run."""
     if layer._forward_hooks or not isinstance(layer, nn.Linear):
-        return layer(x)[..., :count]  # type: ignore[no-any-return]
+        return layer(x)[..., :count]
     return F.linear(x, layer.weight[:count], None if layer.bias is None else layer.bias[:count])
 
 

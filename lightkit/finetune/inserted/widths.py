@@ -89,7 +89,7 @@ def _known(module: nn.Module) -> bool:
 def _told(module: nn.Module) -> Sizes | None:
     """What the usual attributes of a layer say."""
     if isinstance(module, TransposedLinear):
-        inputs, outputs = module.weight.shape  # type: ignore[attr-defined]
+        inputs, outputs = module.weight.shape
         return int(inputs), int(outputs)
     for names in (("in_features", "out_features"), ("in_channels", "out_channels")):
         pair = tuple(getattr(module, name, None) for name in names)
