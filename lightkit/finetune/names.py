@@ -134,7 +134,8 @@ class Names:
             hits = self.paths(pattern, key=key)
             fitting = {path for path in hits if usable(path)}
             if kinds and pattern in self._groups:
-                fitting |= {path for path in self._usable(usable) for hit in hits - fitting if inside(path, hit)}
+                within = {path for path in self._usable(usable) for hit in hits - fitting if inside(path, hit)}
+                fitting |= {path for path in within if not self._in_attention(path)}
             if hits and not fitting and not pattern.startswith("@"):
                 raise self._unusable(pattern, hits, key, kinds or (), self._usable(usable))
             found |= fitting
@@ -236,12 +237,15 @@ class Names:
         if label not in KINDS:
             choices = [*KINDS, *self._groups, "@head"]
             raise UserError("there is no such label of modules", key=key, received=label, choices=choices)
-        attentions = [path for path, module in self._modules.items() if isinstance(module, nn.MultiheadAttention)]
         return {
             path
             for path, module in self._modules.items()
-            if isinstance(module, KINDS[label]) and path != self.head and not any(inside(path, at) for at in attentions)
+            if isinstance(module, KINDS[label]) and path != self.head and not self._in_attention(path)
         }
+
+    def _in_attention(self, path: str) -> bool:
+        """Whether a module belongs to one that is adapted as a whole."""
+        return isinstance(self._modules.get(parent_of(path)), nn.MultiheadAttention)
 
     def _module_hits(self, pattern: str, key: str) -> set[str]:
         wanted = Pattern(pattern, key=key)
