@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from lightkit.trainer.tasks import Retrieval, Supervised, Task, logits
 
 _CPU = torch.device("cpu")
 _SAMPLES = 2
+_FEW = 16
+"""Tokens that are tried first: a large language model takes long for a whole sample."""
 
 
 def forwards(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None = None) -> list[Forward]:
@@ -43,8 +46,8 @@ def forwards(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None 
 def _inputs(info: DataInfo) -> list[Callable[[], Tensor]]:
     """Samples like those of the data."""
     if info.vocab_size is not None:
-        length = info.context_length or (info.input_shape or (1,))[0]
-        return [lambda: torch.arange(_SAMPLES * length).view(_SAMPLES, length) % info.vocab_size]
+        whole = info.context_length or (info.input_shape or (1,))[0]
+        return [partial(_tokens, length, info.vocab_size) for length in sorted({min(whole, _FEW), whole})]
     if not info.input_shape:
         return []
     shape = (_SAMPLES, *info.input_shape)
@@ -53,6 +56,10 @@ def _inputs(info: DataInfo) -> list[Callable[[], Tensor]]:
         lambda: torch.rand(shape, generator=numbers).requires_grad_().clone(),
         lambda: torch.zeros(shape, dtype=torch.long),
     ]
+
+
+def _tokens(length: int, vocab_size: int) -> Tensor:
+    return torch.arange(_SAMPLES * length).view(_SAMPLES, length) % vocab_size
 
 
 def _on(make: Callable[[], Tensor]) -> Forward:

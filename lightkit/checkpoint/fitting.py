@@ -101,7 +101,7 @@ def fit(
     under = _head_prefix(list(here), head_name)
     report = _compared(here, there, Report(source, prefix=prefix), under=under, head=head)
     fits = head != "refuse" or not any(inside(name, under) for name in report.reshaped)
-    _refuse(report, strict, head_fits=fits, fix=_advice(report, strict, head, asked))
+    _refuse(report, strict, head=under, head_fits=fits, fix=_advice(report, strict, head, asked))
     with torch.no_grad():
         for name in report.loaded:
             here[name].copy_(there[name])
@@ -191,7 +191,7 @@ def _advice(report: Report, strict: str, head: str, asked: str | None) -> str | 
     return ", ".join(ways) + (", or " if ways else "") + "a mapping of names" + (f" ({asked}mapping)" if asked else "")
 
 
-def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str | None) -> None:
+def _refuse(report: Report, strict: str, *, head: str, head_fits: bool, fix: str | None) -> None:
     """Raise unless the report is good enough."""
     names = "the names or shapes differ"
     refusals = {
@@ -203,7 +203,7 @@ def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str | None) ->
     if not report.loaded:
         refused, why = True, "not one tensor fits"
     elif not head_fits and not refused:
-        refused, why = True, "its last layer has another shape"
+        refused, why = True, f"its last layer has another shape, {head}"
     if refused:
         what = f"the weights were not loaded: {why} ({report.summary()})\n{report.text()}"
         raise UserError(what.rstrip(), key=report.source, fix=fix)

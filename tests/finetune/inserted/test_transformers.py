@@ -187,6 +187,14 @@ def test_a_plan_of_a_model_and_its_nested_configuration(cli: Cli) -> None:
     assert len(adapted["modules"]) == 6
 
 
+def test_outputs_for_other_classes_are_told_by_their_shape(cli: Cli) -> None:
+    done = cli("plan", *overrides("BertForSequenceClassification", "sentences"))
+    assert done.code == 2
+    assert "an output for num_classes=3 (multiclass targets)" in done.err
+    assert "output (2, 2) float32 for targets (2,) int64" in done.err
+    assert cli("plan", *overrides("BertForSequenceClassification", "sentences", "+model.config.num_labels=3")).code == 0
+
+
 def test_a_run_is_trained_and_exported_and_its_head_is_new(tmp_path: Path, hasty: None) -> None:
     more = ("finetune=lora", "finetune.lora.rank=2", "trainer.epochs=1", "checkpoint.export=safetensors")
     cfg = compose(overrides("GPT2ForSequenceClassification", "sentences", *more)).cfg
