@@ -102,7 +102,8 @@ def build(
     data = data.shortened(rows, seed=cfg.seed) if rows else data
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)
-    made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained)
+    run = None if pretrained else folder
+    made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained, run=run, data=data)
     model, task = engine.place_model(made.model), build_task(cfg, data.info, engine, trains=trains)
     criterion = build_loss(cfg, data.info, engine)
     network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step

@@ -12,7 +12,8 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from lightkit.build.origin import check_vocabulary, embeds_tokens, other_classes
+from lightkit.build.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
+from lightkit.build.sample import forwards
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.fitting import Report
 from lightkit.checkpoint.names import renamed
@@ -21,9 +22,9 @@ from lightkit.common.errors import UserError
 from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema import FinetuneConfig
-from lightkit.data import DataInfo
+from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
-from lightkit.finetune.head import find_head, outputs_of
+from lightkit.finetune.head import Head, find_head
 from lightkit.finetune.inserted.plain import merged_state, plain_names
 from lightkit.finetune.prepare import Prepared, prepare
 from lightkit.optim.layers import layer_depths
@@ -43,6 +44,8 @@ class Network:
     """The network, without wrappers."""
     report: Report | None = None
     """What was loaded from a file; None where nothing was."""
+    head: Head | None = None
+    """The output layer; None where there is none, and in plain training."""
     prepared: Prepared | None = None
     """What fine-tuning made of it; None in plain training."""
 
@@ -57,7 +60,14 @@ class Network:
 
 
 def build_network(
-    cfg: DictConfig, info: DataInfo, engine: Engine, timetable: Timetable | None = None, *, pretrained: bool = True
+    cfg: DictConfig,
+    info: DataInfo,
+    engine: Engine,
+    timetable: Timetable | None = None,
+    *,
+    pretrained: bool = True,
+    run: Path | None = None,
+    data: Data | None = None,
 ) -> Network:
     """The network as it is before the first step, on the CPU.
 
@@ -67,12 +77,14 @@ def build_network(
         engine: Gives the building its random numbers.
         timetable: Lengths of the run, for what happens in mid-run; None where nothing will be trained.
         pretrained: Load pretrained weights; False where a checkpoint will be loaded anyway.
+        run: Folder of a run that has begun, which keeps its output layer; None for others.
+        data: Samples to run the network on, where made-up ones won't do.
 
     Raises:
         UserError: A part of it cannot be built or loaded, or does not fit.
     """
     options = finetune_options(cfg)
-    made = build_base(cfg, info, engine, pretrained=pretrained)
+    made = build_base(cfg, info, engine, pretrained=pretrained, run=run, data=data)
     if options is None:
         return made
     adapter = options["weights"]["adapter"] if pretrained else None
@@ -85,31 +97,42 @@ def build_network(
         steps_per_epoch=timetable.steps_per_epoch if timetable else 1,
         total_steps=timetable.total_steps if timetable else sys.maxsize,
         fresh=[name for name in made.fresh if name in dict(made.model.named_parameters())],
+        head=made.head,
     )
     report = made.report
     if adapter:
         source = "" if report is None else report.source
         apply_delta(made.model, read_delta(located(adapter)), base_fingerprint=base, base_source=source)
-    return Network(made.model, report, prepared)
+    return Network(made.model, report, made.head, prepared)
 
 
-def build_base(cfg: DictConfig, info: DataInfo, engine: Engine, *, pretrained: bool = True) -> Network:
-    """The network with its pretrained weights, before fine-tuning changes anything."""
+def build_base(
+    cfg: DictConfig,
+    info: DataInfo,
+    engine: Engine,
+    *,
+    pretrained: bool = True,
+    run: Path | None = None,
+    data: Data | None = None,
+) -> Network:
+    """The network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
     model = build_model(cfg, info, engine)
     options = finetune_options(cfg)
     weights = options["weights"] if options else {}
+    wanted = options["head"] if options else {}
+    known = head_of_run(run, model) if run and not wanted.get("name") else None
+    head = known or (find_head(model, wanted["name"], forwards(cfg, info, engine, data)) if options else None)
     if not pretrained or not weights.get("path"):
-        return Network(model)
+        return Network(model, head=head)
     found = _read(weights, info, engine, to_plain(cfg.trust))
     if embeds_tokens(model, info, found.state):
         check_vocabulary(located(weights["path"]), info, key=f"{_ASKED}path")
-    wanted = options["head"] if options else {}
-    name, head = find_head(model, wanted.get("name")), weights["head"]
-    if head == "keep" and wanted.get("replace") != "never" and other_classes(located(weights["path"]), info):
-        head = "reset"
-    chosen: dict[str, Any] = {"strict": weights["strict"], "head": head, "asked": _ASKED}
-    report = load_weights(model, found, **chosen, head_name=name)
-    return Network(model, report)
+    do = weights["head"]
+    if do == "keep" and wanted.get("replace") != "never" and other_classes(located(weights["path"]), info):
+        do = "reset"
+    chosen: dict[str, Any] = {"strict": weights["strict"], "head": do, "asked": _ASKED}
+    report = load_weights(model, found, **chosen, head_name=head.path if head else None)
+    return Network(model, report, head)
 
 
 def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:
@@ -150,24 +173,35 @@ def trained_network(
         raise UserError("not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them")
     cfg, weights = load_run(run, trust=trust).cfg, read_weights(run)
     check_vocabulary(run, info, key=key)
-    model = build_network(cfg, info, engine, pretrained=False).model
-    learnt = _with_outputs_of(weights.state, model, info)
-    if learnt != info:
-        model = build_network(cfg, learnt, engine, pretrained=False).model
+    made = build_network(cfg, info, engine, pretrained=False, run=run)
+    head = made.head or find_head(made.model, forwards=forwards(cfg, info, engine))
+    learnt = _with_outputs_of(weights.state, made.model, head, info)
+    model = made.model if learnt == info else build_network(cfg, learnt, engine, pretrained=False, run=run).model
     load_weights(model, weights)
     return model
 
 
-def _with_outputs_of(state: Mapping[str, torch.Tensor], model: nn.Module, info: DataInfo) -> DataInfo:
+def _with_outputs_of(
+    state: Mapping[str, torch.Tensor], model: nn.Module, head: Head | None, info: DataInfo
+) -> DataInfo:
     """The facts about the data, but for the number of outputs, which is that of a run's own output layer."""
-    head = find_head(model)
     live = {plain: own for own, plain in plain_names(model).items()}
-    weight = state.get(live.get(f"{head}.weight", ""))
-    if head is None or weight is None or len(weight) == outputs_of(model, head):
+    known = info.vocab_size or info.num_classes
+    outputs = _learnt(state, model, live, head.path, known) if head else known
+    if outputs == known:
         return info
     if info.vocab_size is not None:
-        return replace(info, vocab_size=len(weight))
-    return replace(info, num_classes=len(weight), class_names=())
+        return replace(info, vocab_size=outputs)
+    return replace(info, num_classes=outputs, class_names=())
+
+
+def _learnt(state: Mapping[str, torch.Tensor], model: nn.Module, live: Mapping[str, str], head: str, known: int) -> int:
+    """Number of outputs in the weights of a run: what its output layer has in the place of the data's number."""
+    name = live.get(f"{head}.weight", live.get(head, ""))
+    own, weight = model.state_dict().get(name), state.get(name)
+    if own is None or weight is None or own.ndim != weight.ndim:
+        return known
+    return next((new for old, new in zip(own.shape, weight.shape) if old == known != new), known)
 
 
 def check_base(cfg: DictConfig) -> None:

@@ -19,10 +19,13 @@ from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
 from lightkit.data.normalize import Normalizer
 from lightkit.data.text import UNKNOWN
+from lightkit.finetune.head import Head, guess_head
 
 _SCALED = ("data.normalize", "data.normalize_rows")
 _FILLED = tuple(f"data.dataset.{name}" for name in ("missing", "fill_value", "add_indicator"))
 _CONFIG, _FACTS = "config.yaml", "environment.json"
+TUNING = "finetune.json"
+"""What a run keeps of its fine-tuning: plan, output layer, what the audit found."""
 _SHOWN, _WRITTEN = 10, 200
 _UNKNOWN: Any = object()
 
@@ -134,6 +137,22 @@ def _as_before(cfg: DictConfig, run: Path, keys: Iterable[str]) -> bool:
     return all(OmegaConf.select(cfg, key) == _written(run, key) for key in keys)
 
 
+def head_of_run(run: Path, model: nn.Module) -> Head | None:
+    """The output layer that the fine-tuning of a run went by; None where it is not known.
+
+    Args:
+        run: The folder of the run.
+        model: Its network, before fine-tuning changes anything.
+    """
+    facts = _facts(run, TUNING)
+    if "head" not in facts:
+        return guess_head(model, "earlier versions did") if "plan" in facts else None
+    kept = facts["head"]
+    with suppress(AttributeError, LookupError, TypeError):  # somebody has edited it
+        return Head(kept["name"], kept["found"], kept["why"], tuple(kept["beside"]))
+    return None
+
+
 def facts_of(data: Data) -> dict[str, Any]:
     """What a run writes down of its data for those that will be fine-tuned from it."""
     info = data.info
@@ -187,9 +206,9 @@ def _written(run: Path, key: str) -> Any:
         return None
 
 
-def _facts(run: Path | None) -> dict[str, Any]:
+def _facts(run: Path | None, file: str = _FACTS) -> dict[str, Any]:
     try:
-        found = json.loads((run / _FACTS).read_text(encoding="utf-8")) if run else {}
+        found = json.loads((run / file).read_text(encoding="utf-8")) if run else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

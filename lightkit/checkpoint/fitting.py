@@ -10,7 +10,7 @@ from torch import nn
 
 from lightkit.checkpoint.names import nearest_names, shared_prefix, unwrapped
 from lightkit.common.errors import UserError
-from lightkit.common.modules import HEADS
+from lightkit.common.modules import HEADS, inside
 
 STRICT = ("exact", "complete", "matching")
 HEAD = ("keep", "reset", "refuse")
@@ -86,7 +86,8 @@ def fit(
             whatever fits.
         head: What becomes of the last layer. `keep` takes what fits and leaves the rest as the model was built, `reset`
             leaves all of it so, `refuse` refuses a last layer that does not fit.
-        head_name: Name of the last layer's module; None goes by the usual names, or takes the last module.
+        head_name: Name of the last layer's module, or of the parameter that is one; None goes by the usual names, or
+            takes the last module.
         asked: What stands before `strict` and `head` where a user gives them, for the message: `finetune.weights.`;
             None where nobody is asked.
 
@@ -99,8 +100,8 @@ def fit(
     there, prefix = _aligned(state, here)
     under = _head_prefix(list(here), head_name)
     report = _compared(here, there, Report(source, prefix=prefix), under=under, head=head)
-    fits = head != "refuse" or not any(name.startswith(under) for name in report.reshaped)
-    _refuse(report, strict, head_fits=fits, fix=_advice(report, strict, head, asked))
+    fits = head != "refuse" or not any(inside(name, under) for name in report.reshaped)
+    _refuse(report, strict, head=under, head_fits=fits, fix=_advice(report, strict, head, asked))
     with torch.no_grad():
         for name in report.loaded:
             here[name].copy_(there[name])
@@ -130,19 +131,19 @@ def _aligned(
 
 
 def _head_prefix(names: Sequence[str], given: str | None) -> str:
-    """What the names of the last layer begin with."""
+    """The module or tensor that the last layer is."""
     first = {name.split(".")[0] for name in names}
     usual = [name for name in HEADS if name in first]
     module = given or (usual[0] if usual else names[-1].rpartition(".")[0] if names else "")
-    if given and not any(name.startswith(f"{given}.") for name in names):
+    if given and not any(inside(name, given) for name in names):
         raise UserError("the model has no such layer", key="head_name", received=given, choices=sorted(first))
-    return f"{module}."
+    return module or (names[-1] if names else "")
 
 
 def _compared(
     here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], report: Report, *, under: str, head: str
 ) -> Report:
-    """The report on the two sides; `under` is what names of the head begin with."""
+    """The report on the two sides; `under` is the module or tensor that the head is."""
     both = [name for name in here if name in there]
     fits = [name for name in both if _alike(here[name], there[name])]
     reshaped = {name: _differing(here[name], there[name]) for name in both if not _alike(here[name], there[name])}
@@ -162,8 +163,8 @@ def _compared(
     )  # fmt: skip
 
 
-def _is_below(name: str, prefix: str | None) -> bool:
-    return prefix is not None and name.startswith(prefix)
+def _is_below(name: str, path: str | None) -> bool:
+    return path is not None and inside(name, path)
 
 
 def _really_missing(
@@ -190,7 +191,7 @@ def _advice(report: Report, strict: str, head: str, asked: str | None) -> str | 
     return ", ".join(ways) + (", or " if ways else "") + "a mapping of names" + (f" ({asked}mapping)" if asked else "")
 
 
-def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str | None) -> None:
+def _refuse(report: Report, strict: str, *, head: str, head_fits: bool, fix: str | None) -> None:
     """Raise unless the report is good enough."""
     names = "the names or shapes differ"
     refusals = {
@@ -202,7 +203,7 @@ def _refuse(report: Report, strict: str, *, head_fits: bool, fix: str | None) ->
     if not report.loaded:
         refused, why = True, "not one tensor fits"
     elif not head_fits and not refused:
-        refused, why = True, "its last layer has another shape"
+        refused, why = True, f"its last layer has another shape, {head}"
     if refused:
         what = f"the weights were not loaded: {why} ({report.summary()})\n{report.text()}"
         raise UserError(what.rstrip(), key=report.source, fix=fix)

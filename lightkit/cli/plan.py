@@ -14,7 +14,6 @@ from lightkit.cli.terminal import complain, fitting, say, table, width
 if TYPE_CHECKING:
     from lightkit.build import Components
     from lightkit.build.matches import Match
-    from lightkit.checkpoint.fitting import Report
     from lightkit.finetune.proof.plan import Plan
 
 HELP = {
@@ -24,9 +23,9 @@ usage: lightkit plan [OVERRIDES] [--long | --json]
 What `lightkit train OVERRIDES` would train, without training: for every phase and every parameter group its size,
 whether it trains, the learning rate at the start of each epoch (first, highest, last), weight decay, the mode of
 its norm layers with running statistics, and the keys of the configuration that put it there; then the share that
-trains, the memory of the optimizer's state, how many modules, tensors and parameters each pattern of the
-configuration matches, and what was loaded from pretrained weights. A later phase shows what changes in it; groups that
-go on as before and have one rate are put together.
+trains, the memory of the optimizer's state, what is taken for the output layer, how many modules, tensors and
+parameters each pattern of the configuration matches, and what was loaded from pretrained weights. A later phase
+shows what changes in it; groups that go on as before and have one rate are put together.
 Everything is built on the CPU; nothing is written.
 
 options:
@@ -63,17 +62,17 @@ def plan(args: list[str]) -> int:
         if options.json:
             notes = {"notes": parts.data.notes} if parts.data.notes else {}
             patterns = {"patterns": [match.to_json() for match in matches]}
-            say(json.dumps({**found.to_json(), **patterns, **_weights(parts), **notes}, indent=2))
+            say(json.dumps({**found.to_json(), **_head(parts), **patterns, **_weights(parts), **notes}, indent=2))
         else:
             for note in parts.data.notes:
                 say(note)
-            _show(found, matches, parts.made.report, long=options.long)
+            _show(found, matches, parts, long=options.long)
             for note in notes_on_base(cfg, parts.data) if parts.made.report else ():
                 say(note)
     return 0
 
 
-def _show(found: Plan, matches: Sequence[Match], report: Report | None, *, long: bool) -> None:
+def _show(found: Plan, matches: Sequence[Match], parts: Components, *, long: bool) -> None:
     from lightkit.build.matches import COLUMNS
 
     titles, rows = found.table(long=long)
@@ -82,14 +81,26 @@ def _show(found: Plan, matches: Sequence[Match], report: Report | None, *, long:
     say()
     for line in found.lines():
         say(line)
+    if parts.made.prepared is not None:
+        say(f"output layer: {parts.made.prepared.described_head}")
     if matches:
         cells = fitting(COLUMNS, [match.cells() for match in matches], columns=[0, 1], width=width())
         say(f"\n{table(COLUMNS, cells, right=(2, 3, 4))}")
+    report = parts.made.report
     if report is not None:
         say(f"\nweights from {report.source}: {report.summary()}")
         more: Sequence[Sequence[str]] = report.table()[1][1:]
         if more:
             say(table([], [["", *row] for row in more]))
+
+
+def _head(parts: Components) -> dict[str, Any]:
+    """The output layer, as plain values; nothing in plain training, which does not ask for it."""
+    prepared = parts.made.prepared
+    if prepared is None:
+        return {}
+    new = {"new": prepared.replaced}
+    return {"head": prepared.head and {**prepared.head.to_json(), **new}}
 
 
 def _weights(parts: Components) -> dict[str, Any]:

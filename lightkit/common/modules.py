@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import re
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 HEADS = ("head", "heads", "fc", "classifier", "lm_head", "last_linear", "score", "output", "cls")
 """What the output layer, or the part that ends in it, is called in lightkit, torchvision, timm and transformers."""
 _NORM_NAME = re.compile(r"norm(\d?d)?(act(\d?d)?)?$", re.IGNORECASE)
+
+
+class _OfTransposedWeight(type):
+    """Makes `isinstance` go by what a module holds: its class is that of a package that need not be there."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if not isinstance(instance, nn.Module) or not isinstance(getattr(instance, "nf", None), int):
+            return False
+        named = any(kind.__name__ == "Conv1D" for kind in type(instance).__mro__)
+        weight = getattr(instance, "weight", None) if named else None
+        return isinstance(weight, Tensor) and weight.ndim == 2 and weight.shape[1] == instance.nf
+
+
+class TransposedLinear(nn.Module, metaclass=_OfTransposedWeight):
+    """A linear layer with a weight of inputs × outputs: `Conv1D`, with which transformers builds GPT-2 and the like."""
+
+    nf: int
+    """Number of outputs."""
+    weight: Tensor
+    bias: Tensor
 
 
 def is_norm(module: nn.Module) -> bool:

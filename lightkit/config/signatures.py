@@ -100,7 +100,19 @@ def _of_class(found: Found) -> Signature:
         return _of_function(init, found.module, skip=1, forwarded=found)
     if _decorated(node, "dataclass", "define", "attrs"):
         return _of_dataclass(found)
+    if any(_makes_dataclasses(base) for base in bases(found)):
+        return replace(_of_dataclass(found), open=True)
     return _inherited(found)
+
+
+def _makes_dataclasses(found: Found) -> bool:
+    """Whether a class, or one it comes from, makes data classes of all derived from it.
+
+    Configurations of transformers are such: they also take what they have no field for.
+    """
+    node = found.node
+    assert isinstance(node, ast.ClassDef)
+    return _decorated(node, "dataclass_transform") or any(map(_makes_dataclasses, bases(found)))
 
 
 def _inherited(found: Found) -> Signature:

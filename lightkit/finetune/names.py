@@ -21,20 +21,19 @@ Labels stand for parts that every network has under other names:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.modules import inside, is_norm, parameter_aliases, parent_of
+from lightkit.common.modules import TransposedLinear, inside, is_norm, parameter_aliases, parent_of
 from lightkit.common.patterns import Pattern
+from lightkit.finetune.inserted.attention import KNOWN
+from lightkit.finetune.inserted.blocks import is_attention
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
-_OTHERWISE = "is found in this network: name modules of it, or take another way, such as finetune=lora"
-_WITHOUT = {"@blocks": f"no block {_OTHERWISE}", "@attention": f"no attention {_OTHERWISE}"}
-"""What to do about a label that no module of a network has."""
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
-    "@linear": (nn.Linear,),
+    "@linear": (nn.Linear, TransposedLinear),
     "@conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
     "@embedding": (nn.Embedding,),
 }
@@ -45,14 +44,20 @@ class Names:
 
     Args:
         model: The network, before anything is injected.
-        head: Path of its output layer; None where it has none.
+        head: Path of its output layer, or name of a parameter that is one; None where it has none.
+        beside: Names of further parameters of the output layer.
         groups: Further labels of modules, such as `@blocks`, with the paths they stand for.
     """
 
     def __init__(
-        self, model: nn.Module, *, head: str | None, groups: Mapping[str, Sequence[str]] | None = None
+        self,
+        model: nn.Module,
+        *,
+        head: str | None,
+        beside: Collection[str] = (),
+        groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.head = head
+        self.head, self._beside = head, frozenset(beside)
         self.aliases = parameter_aliases(model)
         self.tuned: list[str] = []
         self._modules = dict(model.named_modules())
@@ -112,7 +117,8 @@ class Names:
         Args:
             patterns: Patterns and labels.
             key: Configuration key that holds them, for errors.
-            kinds: Classes that can be used; of what a pattern matches the others are left out. None takes any module.
+            kinds: Classes that can be used; of what a pattern matches the others are left out, and of the parts that
+                `@attention` and `@blocks` stand for, what is in them is taken. None takes any module.
             paths: Modules that can be used although they are of another class.
 
         Raises:
@@ -127,6 +133,9 @@ class Names:
         for pattern in patterns:
             hits = self.paths(pattern, key=key)
             fitting = {path for path in hits if usable(path)}
+            if kinds and pattern in self._groups:
+                within = {path for path in self._usable(usable) for hit in hits - fitting if inside(path, hit)}
+                fitting |= {path for path in within if not self._in_attention(path)}
             if hits and not fitting and not pattern.startswith("@"):
                 raise self._unusable(pattern, hits, key, kinds or (), self._usable(usable))
             found |= fitting
@@ -136,7 +145,7 @@ class Names:
                 key=key,
                 received=", ".join(patterns),
                 choices=self._usable(usable),
-                fix=next((_WITHOUT[label] for label in patterns if label in _WITHOUT), None),
+                fix=self._instead(patterns, key),
             )
         return [path for path in self._modules if path in found]
 
@@ -167,9 +176,7 @@ class Names:
         found: set[str] = set()
         for pattern in patterns:
             if pattern.startswith("@"):
-                found |= (
-                    {name for name in pool if self.head and inside(name, self.head)} if pattern == "@head" else set()
-                )
+                found |= set(filter(self._of_head, pool)) if pattern == "@head" else set()
             else:
                 found |= set(filter(Pattern(pattern).covers, pool))
         return found
@@ -192,10 +199,17 @@ class Names:
 
     def _head_parameters(self, key: str) -> set[str]:
         if self.head is None:
-            fix = "name it: finetune.head.name"
-            raise UserError("the network has no output layer that can be found", key=key, received="@head", fix=fix)
-        head = self.head
-        return self._where(lambda name: inside(name, head))
+            raise UserError(
+                "the network has no output layer that can be found",
+                key=key,
+                received="@head",
+                choices=dict.fromkeys(filter(None, map(parent_of, self.aliases))),
+                fix="name it: finetune.head.name=PATH",
+            )
+        return self._where(self._of_head)
+
+    def _of_head(self, name: str) -> bool:
+        return self.head is not None and (inside(name, self.head) or name in self._beside)
 
     def _where(self, wanted) -> set[str]:  # type: ignore[no-untyped-def]
         return {first for first, names in self.aliases.items() if any(wanted(name) for name in names)}
@@ -216,16 +230,22 @@ class Names:
         if label in self._groups:
             return {path for path in self._groups[label] if path != self.head}
         if label == "@head" and self.head is not None:
+            if self.head not in self._modules:
+                what = f"the output layer is {self.head}, a parameter that no layer holds alone"
+                raise UserError(what, key=key, received=label, expected="labels and patterns of modules")
             return {self.head}
         if label not in KINDS:
             choices = [*KINDS, *self._groups, "@head"]
             raise UserError("there is no such label of modules", key=key, received=label, choices=choices)
-        attentions = [path for path, module in self._modules.items() if isinstance(module, nn.MultiheadAttention)]
         return {
             path
             for path, module in self._modules.items()
-            if isinstance(module, KINDS[label]) and path != self.head and not any(inside(path, at) for at in attentions)
+            if isinstance(module, KINDS[label]) and path != self.head and not self._in_attention(path)
         }
+
+    def _in_attention(self, path: str) -> bool:
+        """Whether a module belongs to one that is adapted as a whole."""
+        return isinstance(self._modules.get(parent_of(path)), nn.MultiheadAttention)
 
     def _module_hits(self, pattern: str, key: str) -> set[str]:
         wanted = Pattern(pattern, key=key)
@@ -247,6 +267,27 @@ class Names:
             expected=", ".join(kind.__name__ for kind in kinds) or None,
             fix=f"name what is in it: {path}.*" if holds else None,
         )
+
+    def _instead(self, patterns: Collection[str], key: str) -> str | None:
+        """What to do about a label that no module has, where naming one of the choices is not all."""
+        other = "is found in this network: name modules of it, or take another way, such as finetune=lora"
+        if key.startswith("finetune.lora"):
+            return None
+        if "@attention" not in patterns:
+            return f"no block {other}" if "@blocks" in patterns else None
+        unknown = next(filter(self._attends, self._modules), None)
+        if unknown is None:
+            return f"no attention {other}"
+        kind = type(self._modules[unknown]).__name__
+        if key.startswith("finetune.adapter"):
+            return f"@attention does not stand for a {kind}, which can be named: {unknown}"
+        return f"another way, such as finetune=lora: {unknown} is a {kind}, and prefixes know {KNOWN}"
+
+    def _attends(self, path: str) -> bool:
+        """Whether a module is an attention of any kind, and no part around one."""
+        module = self._modules[path]
+        layers = [child for child in module.children() if isinstance(child, KINDS["@linear"])]
+        return len(layers) > 1 and is_attention(path.rpartition(".")[2], module)
 
     def _usable(self, usable) -> list[str]:  # type: ignore[no-untyped-def]
         return [path for path in self._modules if path and usable(path)]

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.modules import inside
 from lightkit.common.patterns import Matched
 from lightkit.finetune.inserted.inject import Targets, targets
 from lightkit.finetune.names import Names
@@ -49,8 +50,9 @@ def matched(names: Names, options: Mapping[str, Any], where: Targets) -> list[Ma
         for hits in [names.covered(pattern, key=key)]
     ]
     for key, pattern in _of_modules(options):
-        hits = names.paths(pattern, key=key)
-        chosen = tuple(path for path in where[key.split(".")[1]] if path in hits)
+        part, hits = key.split(".")[1], names.paths(pattern, key=key)
+        within = part == "lora" and names.group(pattern)
+        chosen = tuple(p for p in where[part] if p in hits or (within and any(inside(p, hit) for hit in hits)))
         found.append(Matched(key, pattern, chosen, modules=True))
     return found
 

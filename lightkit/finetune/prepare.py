@@ -9,14 +9,16 @@ from typing import Any
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import parent_of
 from lightkit.common.patterns import Matched
-from lightkit.finetune.head import find_head, outputs_of, replace_head
+from lightkit.finetune.head import KEY, Head, find_head
 from lightkit.finetune.inserted.blocks import blocks
 from lightkit.finetune.inserted.inject import inject, targets
 from lightkit.finetune.inserted.lora import lora_b_names
 from lightkit.finetune.inserted.plain import plain_names
 from lightkit.finetune.inserted.prefix import attentions
 from lightkit.finetune.names import Names
+from lightkit.finetune.new_head import gives, replace_head
 from lightkit.finetune.patterns import check_patterns, matched
 from lightkit.finetune.phases import (
     Moment,
@@ -39,8 +41,10 @@ class Prepared:
 
     phases: tuple[Phase, ...]
     """When what trains."""
-    head: str | None
-    """Path of the output layer."""
+    head: Head | None
+    """The output layer."""
+    replaced: bool = False
+    """Whether that is a new one."""
     injected: tuple[str, ...] = ()
     """Names of the parameters that LoRA, adapters and prefixes brought in."""
     rules: tuple[dict[str, Any], ...] = ()
@@ -55,6 +59,11 @@ class Prepared:
     """What each pattern of the configuration stands for, by the names before anything was injected."""
     held: frozenset[str] = frozenset()
     """Paths of norm layers that would train, and that the network's own `train()` holds in eval mode."""
+
+    @property
+    def described_head(self) -> str:
+        """The output layer in words."""
+        return "none is found" if self.head is None else ("a new " if self.replaced else "") + self.head.describe()
 
     @property
     def trained(self) -> frozenset[str]:
@@ -88,6 +97,7 @@ def prepare(
     steps_per_epoch: int,
     total_steps: int,
     fresh: Collection[str] = (),
+    head: Head | None = None,
 ) -> Prepared:
     """Change a network as the options of `finetune` ask for, and find out what trains when.
 
@@ -99,12 +109,15 @@ def prepare(
         steps_per_epoch: Optimizer steps of an epoch.
         total_steps: Optimizer steps of the run.
         fresh: Names of parameters that did not get pretrained weights.
+        head: The output layer; None looks for it without running the network.
 
     Raises:
         UserError: A pattern matches nothing, parts contradict each other, or nothing would train.
     """
-    head, new = _head(model, options["head"], outputs)
-    names = Names(model, head=head, groups={"@attention": attentions(model), "@blocks": blocks(model)})
+    head = head or find_head(model, options["head"]["name"])
+    new = _new_head(model, head, options["head"], outputs)
+    groups = {"@attention": attentions(model), "@blocks": blocks(model)}
+    names = Names(model, head=head.path if head else None, beside=head.beside if head else (), groups=groups)
     check_patterns(names, options)
     layers, plain = depths(model), frozenset(path for path, _ in model.named_modules() if path)
     frozen = _frozen(model, names, options)
@@ -120,29 +133,33 @@ def prepare(
         phases=phases,
         held=frozenset().union(*(phase.still - own.still for phase, own in zip(phases, asked))),
         head=head,
+        replaced=bool(new),
         injected=tuple(names.tuned),
         fresh=frozenset(live.get(name, name) for name in (*new, *fresh)),
         aliases={own: plain for plain, own in live.items() if plain != own},
         depths=layers,
         matched=tuple(matched(names, options, where)),
     )
-    _check_fresh(found)
+    _check_fresh(found, names)
     rules = make_rules(options, names, live=live, injected=injected, lora_b=lora_b_names(model), trained=found.trained)
     return replace(found, rules=tuple(rules))
 
 
-def _head(model: nn.Module, options: Mapping[str, Any], outputs: int | None) -> tuple[str | None, list[str]]:
-    """Path of the output layer, and the names of its parameters where it is a new one."""
-    head, wanted = find_head(model, options["name"]), options["replace"]
-    if wanted == "always" and (head is None or outputs is None):
-        fix = "name it: finetune.head.name"
-        raise UserError("there is no output layer to replace", key="finetune.head.replace", received=wanted, fix=fix)
+def _new_head(model: nn.Module, head: Head | None, options: Mapping[str, Any], outputs: int | None) -> list[str]:
+    """Names of the parameters of a new output layer; none where the old one stays."""
+    wanted, key = options["replace"], "finetune.head.replace"
+    if wanted == "always" and head is None:
+        fix = f"name it: {KEY}=PATH"
+        raise UserError("there is no output layer that can be found", key=key, received=wanted, fix=fix)
+    if wanted == "always" and outputs is None:
+        what = "the data do not tell a number of outputs for a new output layer"
+        raise UserError(what, key=key, received=wanted, fix=f"{key}=never")
     if head is None or outputs is None or wanted == "never":
-        return head, []
-    if wanted == "auto" and outputs_of(model, head) == outputs:
-        return head, []
+        return []
+    if wanted == "auto" and gives(model, head, outputs):
+        return []
     replace_head(model, head, outputs, init=options["init"])
-    return head, [f"{head}.{name}" for name, _ in model.get_submodule(head).named_parameters()]
+    return [f"{head.path}.{name}" for name, _ in model.get_submodule(head.path).named_parameters()]
 
 
 def _frozen(model: nn.Module, names: Names, options: Mapping[str, Any]) -> set[str]:
@@ -210,12 +227,17 @@ def _label(when: Sequence[bool], phases: Sequence[Phase]) -> str:
     return "_".join(parts)
 
 
-def _check_fresh(found: Prepared) -> None:
+def _check_fresh(found: Prepared, names: Names) -> None:
     idle = sorted(found.fresh - found.trained)
-    if idle:
-        raise UserError(
-            "parameters without pretrained weights never train",
-            key="finetune.freeze",
-            received=", ".join(idle[:5]),
-            fix="let them train: finetune.train=[@head]",
-        )
+    if not idle:
+        return
+    plain = [found.aliases.get(name, name) for name in idle]
+    of_head = names.covered("@head", key="finetune.train") if found.head else set()
+    more = ["@head"] if of_head >= set(plain) else sorted({parent_of(name) or name for name in plain})
+    raise UserError(
+        "parameters without pretrained weights never train",
+        key="finetune.freeze",
+        received=", ".join(idle[:5]),
+        expected=f"all of them to train; the output layer is {found.head.describe()}" if found.head else None,
+        fix=f"let them train: finetune.train=[{','.join(more)}]",
+    )

@@ -33,10 +33,10 @@ def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
     kind = cfg.checkpoint.export
     if not parts.store or kind == "none":
         return
-    parts = _on_its_own(cfg, parts)
+    parts = _on_its_own(cfg, folder, parts)
     load_weights(parts, "last" if cfg.trainer.test == "last" else "best", folder)
     if kind == "adapter":
-        base = build_base(cfg, parts.data.info, parts.engine)
+        base = build_base(cfg, parts.data.info, parts.engine, run=folder)
         source = "" if base.report is None else base.report.source
         built, names = base_state(base), plain_names(parts.model)
         parts.engine.place_model(base.model)  # into the format that the trained weights are compared in
@@ -49,11 +49,11 @@ def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
     export(kind, folder, model)
 
 
-def _on_its_own(cfg: DictConfig, parts: Components) -> Components:
+def _on_its_own(cfg: DictConfig, folder: Path, parts: Components) -> Components:
     """The parts with a whole model, where this process holds a part of it only."""
     if not any(map(is_shard, parts.model.parameters())):
         return parts
-    made = build_network(cfg, parts.data.info, parts.engine, pretrained=False)
+    made = build_network(cfg, parts.data.info, parts.engine, pretrained=False, run=folder)
     return replace(parts, made=made, model=made.model)
 
 

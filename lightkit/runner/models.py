@@ -12,15 +12,16 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lightkit.build import Components, Network, build, build_engine, build_network, build_splits
-from lightkit.build.network import build_base
-from lightkit.build.origin import check_vocabulary
+from lightkit.build.network import build_model
+from lightkit.build.origin import check_vocabulary, run_of
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common.errors import UserError
+from lightkit.config.project import located
 from lightkit.data import DataInfo
 from lightkit.device import Engine
-from lightkit.finetune.head import outputs_of, replace_head
 from lightkit.finetune.inserted.plain import merged_state
+from lightkit.finetune.new_head import replace_head
 from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.evaluation import load_weights as load_checkpoint
 
@@ -38,7 +39,7 @@ def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
         UserError: A part cannot be built, or the weights do not fit.
     """
     engine, info = _surroundings(cfg)
-    model = build_network(cfg, info, engine, pretrained=False).model
+    model = build_network(cfg, info, engine, pretrained=False, run=run_of(weights.path)).model
     load_weights(model, weights)
     return model
 
@@ -54,7 +55,9 @@ def plain_model(cfg: DictConfig, weights: Weights | None = None) -> nn.Module:
         UserError: A part cannot be built, the weights do not fit, or something injected cannot be merged.
     """
     engine, info = _surroundings(cfg)
-    made = build_network(cfg, info, engine, pretrained=weights is None)
+    adapter = cfg.finetune.get("weights", {}).get("adapter")
+    path = weights.path if weights is not None else located(adapter) if adapter else None
+    made = build_network(cfg, info, engine, pretrained=weights is None, run=run_of(path) if path else None)
     if weights is not None:
         load_weights(made.model, weights)
     return plain_version(cfg, info, engine, made)
@@ -75,10 +78,9 @@ def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network
     if made.prepared is None or not made.prepared.injected:
         return made.model
     state, head = merged_state(made.model), made.prepared.head
-    plain = build_base(cfg, info, engine, pretrained=False).model
-    outputs = len(state[f"{head}.weight"]) if head else 0
-    if head and outputs_of(plain, head) != outputs:
-        replace_head(plain, head, outputs)
+    plain = build_model(cfg, info, engine)
+    if head and made.prepared.replaced:
+        replace_head(plain, head, info.vocab_size or info.num_classes)
     fit(plain, state, source="the merged weights")
     return plain
 

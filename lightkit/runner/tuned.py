@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from lightkit.build import Components
 from lightkit.build.matches import matches_of
-from lightkit.build.origin import notes_on_base
+from lightkit.build.origin import TUNING, notes_on_base
 from lightkit.build.phases import build_plan_of, build_tuning, phases_of
 from lightkit.common.shards import is_shard
 from lightkit.finetune.proof.plan import Plan
@@ -21,7 +21,6 @@ from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.trainer import State
 
-FILE = "finetune.json"
 _MOST_ROWS = 12  # `lightkit plan` shows all of them
 
 
@@ -37,7 +36,7 @@ class Tuned:
     """
 
     def __init__(self, cfg: DictConfig, folder: Path, parts: Components, *, state: State, logger: Logger) -> None:
-        self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / FILE, parts, logger
+        self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / TUNING, parts, logger
         self._cfg, self._resumed = cfg, state.step > 0
         self._plan, self._earlier = Plan(()), list[dict[str, Any]]()
         if parts.made.prepared is None:
@@ -71,6 +70,8 @@ class Tuned:
             columns, rows = self._plan.table()
             if len(rows) <= _MOST_ROWS:
                 self._logger.table("plan of the fine-tuning", columns, rows)
+            if prepared.head is not None:
+                self._logger.message(f"output layer: {prepared.described_head}")
             for line in self._plan.lines():
                 self._logger.message(line)
             self.write()
@@ -79,7 +80,9 @@ class Tuned:
         """Write the plan, and what the audit found so far, into the run's folder."""
         if self._parts.made.prepared is not None and self._parts.engine.ranks.main:
             patterns = [match.to_json() for match in self._matches]
-            write_json(self._path, {"plan": self._plan.to_json(), "patterns": patterns, "audit": self.found()})
+            known = self._parts.made.prepared.head
+            head = {"head": known and known.to_json()}
+            write_json(self._path, {"plan": self._plan.to_json(), **head, "patterns": patterns, "audit": self.found()})
 
     def found(self) -> list[dict[str, Any]]:
         """What the audit saw of the phases that have ended, also in earlier parts of a resumed run."""

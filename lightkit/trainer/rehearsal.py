@@ -18,7 +18,7 @@ from lightkit.common.errors import UserError
 from lightkit.data import Data
 from lightkit.data.probe import small_batch, whole_batch
 from lightkit.device import Engine
-from lightkit.trainer.tasks import Criterion, Step, Supervised, Task
+from lightkit.trainer.tasks import Criterion, Step, Supervised, Task, logits
 
 _MOST_PARAMETERS = 20_000_000
 
@@ -63,7 +63,7 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
 
 def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) -> Step:
     model, task, criterion = parts
-    model.to("cpu").eval().register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    model.to("cpu").eval().register_forward_hook(lambda _module, _inputs, output: seen.append(logits(output)))
     if isinstance(criterion, nn.Module):
         criterion.to("cpu")
     with torch.no_grad():

@@ -54,7 +54,7 @@ class Task:
 
 
 class Supervised(Task):
-    """One input, one target: `criterion(model(x), y)`."""
+    """One input, one target: `criterion(model(x), y)`; of a model of transformers, its `logits`."""
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
         """Loss and metric inputs of a batch `(x, y)`; see `Task.step`."""
@@ -69,7 +69,7 @@ class Supervised(Task):
                 fix=fix,
             )
         x, y = batch
-        output = fit_shape(model(x), y)
+        output = fit_shape(logits(model(x)), y)
         return Step(criterion(output, y), output, y)
 
 
@@ -100,6 +100,11 @@ def _kind(batch: Any) -> str:
     if isinstance(batch, dict):
         return f"dict of {', '.join(map(str, batch))}"
     return f"{type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
+
+
+def logits(output: Any) -> Any:
+    """What a model gives, or what it has under `logits` where it gives several things by name, as transformers do."""
+    return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
 
 
 def fit_shape(output: Tensor, target: Tensor) -> Tensor:

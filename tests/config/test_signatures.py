@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any, Literal, Optional, Sequence, Union, overload
 from dataclasses import dataclass, field
 from enum import Enum
+from typing_extensions import dataclass_transform
 
 class Base:
     def __init__(self, width: int, name: str = "a", *, flag: bool = False, **kwargs: Any) -> None:
@@ -60,6 +61,17 @@ class Record:
 @dataclass
 class More(Record):
     w: float = 1.0
+
+@dataclass_transform()
+class Making:
+    def __init_subclass__(cls) -> None:
+        dataclass(cls)
+
+class Made(Making):
+    u: int = 0
+
+class MadeOfThat(Made):
+    v: int = 0
 
 class Nothing:
     pass
@@ -246,3 +258,10 @@ def test_reading_imports_nothing(root: Path) -> None:
         "assert 'torch' not in sys.modules and 'torchmetrics' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
+
+
+def test_what_a_base_class_makes_a_data_class_of(pack: None) -> None:
+    found = read("pack.base.MadeOfThat")
+    assert found is not None
+    assert found.names() == ["u", "v"]
+    assert found.open, "it may take more than its fields"

@@ -1,30 +1,53 @@
-"""The output layer is found in networks of every origin, and another one put in its place."""
+"""The output layer is found in networks of every origin by what computes their outputs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import tests.finetune.strange as strange
+from lightkit.build import build
 from lightkit.common.errors import UserError
-from lightkit.finetune.head import find_head, outputs_of, replace_head
+from lightkit.config import compose
+from lightkit.finetune.head import find_head, guess_head
+from lightkit.finetune.new_head import outputs_of
 from lightkit.models import CNN, MLP, TransformerClassifier, TransformerLM
 from lightkit.models.zoo import timm_model, torchvision_model
+from lightkit.runner import Runner
+from tests.conftest import Outcome
+from tests.finetune.whole import SHORT, notes, weights
 
-OWN: dict[str, Callable[[], nn.Module]] = {
-    "mlp": lambda: MLP(in_features=4, num_classes=3, hidden=[5]),
-    "cnn": lambda: CNN((1, 8, 8), 3),
-    "transformer": lambda: TransformerClassifier((6,), 3, dim=8, depth=1, heads=2),
-    "transformer_lm": lambda: TransformerLM(7, 5, dim=8, depth=1, heads=2),
+Cli = Callable[..., Outcome]
+WINE = ("data=wine", "model=custom", "trust=[tests]")
+OWN: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "mlp": (lambda: MLP(in_features=4, num_classes=3, hidden=[5]), torch.rand(2, 4)),
+    "cnn": (lambda: CNN((1, 8, 8), 3), torch.rand(2, 1, 8, 8)),
+    "transformer": (lambda: TransformerClassifier((6,), 3, dim=8, depth=1, heads=2), torch.rand(2, 6)),
+    "transformer_lm": (lambda: TransformerLM(7, 5, dim=8, depth=1, heads=2), torch.zeros(2, 5, dtype=torch.long)),
+    "tied": (lambda: TransformerLM(7, 5, dim=8, depth=1, heads=2, tie=True), torch.zeros(2, 5, dtype=torch.long)),
 }
+
+
+def ran(model: nn.Module, x: Tensor) -> str | None:
+    """Path of the output layer that a forward pass tells."""
+    head = find_head(model, forwards=[lambda twin: twin(x)])
+    assert head is None or head.found == "computed", head
+    return head and head.path
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_own_models_end_in_their_head(name: str) -> None:
-    assert find_head(OWN[name]()) == "head"
+    make, x = OWN[name]
+    guessed = guess_head(make())
+    assert guessed is not None
+    assert guessed.path == "head"
+    assert ran(make(), x) == "head"
 
 
 @pytest.mark.parametrize(
@@ -41,36 +64,138 @@ def test_own_models_end_in_their_head(name: str) -> None:
 def test_heads_of_torchvision(name: str, head: str) -> None:
     with torch.device("meta"):
         model = torchvision_model(name, 7)
-    assert find_head(model) == head
+        assert ran(model, torch.rand(2, 3, 64, 64)) == head
+    guessed = guess_head(model)
+    assert guessed is not None
+    assert guessed.path == head
     assert outputs_of(model, head) == 7
 
 
 @pytest.mark.parametrize(
-    ("name", "head"), [("resnet18", "fc"), ("vit_tiny_patch16_224", "head"), ("convnext_atto", "head.fc")]
+    ("name", "head"),
+    [
+        ("resnet18", "fc"),
+        ("vit_tiny_patch16_224", "head"),
+        ("convnext_atto", "head.fc"),
+        ("deit_tiny_distilled_patch16_224", "head"),
+    ],
 )
 def test_heads_of_timm(name: str, head: str) -> None:
     with torch.device("meta"):
         model = timm_model(name, 7)
-    assert find_head(model) == head
+        assert ran(model, torch.rand(2, 3, 224, 224)) == head
+    guessed = guess_head(model)
+    assert guessed is not None
+    assert guessed.path == head
 
 
-def test_without_a_usual_name_it_is_the_last_linear_layer() -> None:
-    class Odd(nn.Module):
+@pytest.mark.parametrize(
+    ("name", "head", "trained"),
+    [
+        ("Unusual", "zz", ["zz.weight", "zz.bias"]),
+        ("Projected", "answer", ["answer.weight", "answer.bias"]),
+        ("Bare", "out", ["out", "shift"]),
+        ("Auxiliary", "main", ["main.weight", "main.bias"]),
+        ("Angles", "angles", ["angles.weight", "angles.scale"]),
+        ("Prototypes", "prototypes", ["prototypes"]),
+        ("Cool", "cool", ["cool.weight"]),
+        ("Quiet", "last", ["last.weight", "last.bias"]),
+        ("Named", "two", ["two.weight", "two.bias"]),
+    ],
+)
+def test_strange_networks_are_planned_by_what_computes_their_outputs(
+    cli: Cli, name: str, head: str, trained: list[str]
+) -> None:
+    task = ["trainer.task._target_=tests.finetune.strange.Both"] if name == "Named" else []
+    asked = [*WINE, f"model._target_=tests.finetune.strange.{name}", "finetune=head", *task]
+    done = cli("plan", *asked, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["head"]["name"] == head
+    assert found["head"]["found"] == "computed"
+    assert not found["head"]["new"]
+    groups = found["phases"][0]["groups"]
+    assert sorted(name for group in groups if not group["frozen"] for name in group["names"]) == sorted(trained)
+    shown = f"\noutput layer: {head} (found by a forward pass); another one: finetune.head.name=PATH\n"
+    assert shown in cli("plan", *asked).out
+
+
+def test_the_advice_that_a_plan_gives_can_be_taken(cli: Cli) -> None:
+    asked = (*WINE, "model._target_=tests.finetune.strange.Projected", "finetune=head")
+    done = cli("plan", *asked, "finetune.head.name=head")
+    assert "output layer: head (as finetune.head.name says; a forward pass" in done.out, done.err
+    done = cli("plan", *(text.replace("Projected", "Bare") for text in asked), "finetune.head.name=out")
+    assert "output layer: out (as finetune.head.name says)\n" in done.out, done.err
+
+
+def test_a_run_says_and_keeps_what_it_takes_for_the_output_layer(tmp_path: Path) -> None:
+    cfg = compose([*WINE, *SHORT, "model._target_=tests.finetune.strange.Unusual", "finetune=head"]).cfg
+    Runner(cfg, tmp_path).run()
+    assert "output layer: zz (found by a forward pass); another one: finetune.head.name=" in (
+        tmp_path / "run.log"
+    ).read_text(encoding="utf-8")
+    assert notes(tmp_path)["head"] == {"name": "zz", "found": "computed", "why": "", "beside": []}
+
+
+def test_a_run_of_before_goes_on_with_the_layer_it_had_guessed(tmp_path: Path) -> None:
+    changed = [*WINE, *SHORT, "model._target_=tests.finetune.strange.Projected", "+model.between=3", "finetune=head"]
+    Runner(compose([*changed, "finetune.head.name=head", "trainer.epochs=1"]).cfg, tmp_path).run()
+    before = weights(tmp_path)
+    kept = notes(tmp_path)
+    del kept["head"]
+    (tmp_path / "finetune.json").write_text(json.dumps(kept), encoding="utf-8")
+    cfg = compose(changed).cfg  # as if nobody had named it
+    parts = build(cfg, tmp_path, pretrained=False)
+    parts.data.close()
+    assert parts.made.head is not None
+    assert (parts.made.head.path, parts.made.head.found) == ("head", "guessed")
+    assert set(before) == set(parts.model.state_dict())
+
+
+def test_nothing_is_left_of_the_forward_pass() -> None:
+    model: Any = strange.Quiet(4, 3).train()
+    model.body.requires_grad_(False)
+    assert ran(model, torch.rand(2, 4)) == "last"
+    assert model.training
+    assert model.seen is None
+    assert model.times == 0
+    assert [p.requires_grad for p in model.parameters()] == [True, True, False, False]
+
+
+def test_without_a_forward_pass_it_is_guessed_and_the_reason_told() -> None:
+    found = find_head(strange.Stubborn(4, 3), forwards=[lambda twin: twin(torch.rand(2, 4))])
+    assert found is not None
+    assert (found.path, found.found) == ("body.0", "guessed")
+    assert "guessed by the order of definition, as a forward pass fails: RuntimeError: only for" in found.describe()
+    found = find_head(strange.Stubborn(4, 3))
+    assert found is not None
+    assert "as no sample of the inputs is known" in found.describe()
+
+
+def test_a_network_of_convolutions_has_one_when_it_is_run() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2, stride=2), nn.Softmax(1))
+    assert guess_head(model) is None
+    assert ran(model, torch.rand(2, 1, 4, 4)) == "2"
+
+
+def test_parametrized_and_shared_weights_are_found_in_their_layer() -> None:
+    normal = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    assert ran(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), normal), torch.rand(2, 4)) == "2"
+
+    class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second, self.pool = nn.Linear(2, 3), nn.Linear(3, 4), nn.Identity()
+            self.embed, self.last = nn.Embedding(9, 4), nn.Linear(4, 4)
 
-    assert find_head(Odd()) == "second"
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(self.last(self.embed(x)), self.embed.weight)
 
-
-def test_a_network_of_convolutions_has_none() -> None:
-    assert find_head(nn.Sequential(nn.Conv2d(1, 1, 1))) is None
+    assert ran(Tied(), torch.zeros(2, 5, dtype=torch.long)) == "embed"
 
 
 def test_a_part_that_ends_in_it_may_be_named() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)), nn.Linear(2, 2))
-    assert find_head(model, "1") == "1.2"
-    assert find_head(model, "1.0") == "1.0"
+    assert [getattr(find_head(model, name), "path", None) for name in ("1", "1.0")] == ["1.2", "1.0"]
 
 
 @pytest.mark.parametrize(
@@ -81,35 +206,3 @@ def test_a_name_that_is_none_is_refused(name: str, text: str) -> None:
     model.add_module("pool", nn.ReLU())
     with pytest.raises(UserError, match=text):
         find_head(model, name)
-
-
-@pytest.mark.parametrize("layer", [nn.Linear(4, 9), nn.Linear(4, 9, bias=False), nn.Conv2d(4, 9, 1)])
-def test_the_new_one_has_the_inputs_of_the_old(layer: nn.Module) -> None:
-    model = nn.Sequential(nn.Identity(), layer)
-    replace_head(model, "1", 3)
-    new: Any = model[1]
-    assert type(new) is type(layer)
-    assert outputs_of(model, "1") == 3
-    assert (new.bias is None) == (layer.bias is None)
-    x = torch.randn(2, 4, 1, 1) if isinstance(layer, nn.Conv2d) else torch.randn(2, 4)
-    assert model(x).shape[1] == 3
-
-
-def test_type_mode_and_number_of_classes_go_along() -> None:
-    model = nn.Sequential(nn.Linear(4, 9)).double().eval()
-    model.num_classes = 9
-    replace_head(model, "0", 2)
-    assert model[0].weight.dtype == torch.float64
-    assert not model[0].training
-    assert model.num_classes == 2
-
-
-def test_ways_to_start() -> None:
-    model = nn.Sequential(nn.Linear(400, 9))
-    replace_head(model, "0", 50, init="zeros")
-    assert model(torch.randn(1, 400)).abs().max() == 0
-    replace_head(model, "0", 50, init="normal")
-    assert 0.008 < model[0].weight.std() < 0.012
-    assert model[0].bias.abs().max() == 0
-    with pytest.raises(UserError, match="no such way to start"):
-        replace_head(model, "0", 50, init="ones")

@@ -44,7 +44,8 @@ class HeadConfig:
     """The output layer."""
 
     name: Optional[str] = None
-    """Its path in the model, or that of a part that ends in it (`classifier`); null finds it."""
+    """Its path in the model, that of a part that ends in it (`classifier`), or the name of a parameter; null takes what
+    a forward pass computes the outputs with."""
     replace: Literal["never", "auto", "always"] = "auto"
     """Put a new one in its place: `auto` when its outputs are not as many as the data asks for; `never` also keeps that
     of a base with other classes."""

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from lightkit.common.modules import inside, is_norm, parent_of
+from lightkit.common.modules import TransposedLinear, inside, is_norm, parent_of
 from lightkit.finetune.inserted.injected import Injected
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_LAYERS = (nn.Linear, _ConvNd, nn.MultiheadAttention)
+_LAYERS = (nn.Linear, TransposedLinear, _ConvNd, nn.MultiheadAttention)
 _NO_BLOCKS = (Injected, nn.MultiheadAttention)
 _ATTENTION = re.compile(r"att(entio)?n", re.IGNORECASE)
 _FEED_FORWARD = ("mlp", "ffn", "ff", "feed_forward", "feedforward")

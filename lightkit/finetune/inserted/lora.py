@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import TransposedLinear
 from lightkit.finetune.inserted.lowrank import LowRank, LowRankPath, LowRankWeight, add_path
 from lightkit.finetune.inserted.pickling import make_picklable
 from lightkit.finetune.inserted.sites import IMPLS, SUPPORTED, Impl, Site, find_sites
@@ -76,6 +77,7 @@ def inject_lora(
             scale=alpha / (site.rank**0.5 if rslora else site.rank),
             dropout=0.0 if embeds else dropout,
             parts=site.parts,
+            transposed=isinstance(site.host, TransposedLinear),
             normal=embeds,
             generator=generator,
             twin=twins.get(id(site.weight)),

@@ -28,6 +28,7 @@ class LowRank(Injected):
         scale: Factor on the product.
         dropout: Probability of dropping an input of the product in training.
         parts: Matrices stacked in the weight, P; each gets matrices of its own.
+        transposed: The weight is I × O; it then is a single matrix.
         normal: A starts with standard deviation 1, as for embeddings, in place of uniform within ± 1 / √I.
         generator: Draws A; None takes the global generator.
         twin: Take the matrices of this one: the weight is the same tensor.
@@ -46,18 +47,19 @@ class LowRank(Injected):
         scale: float,
         dropout: float = 0.0,
         parts: int = 1,
+        transposed: bool = False,
         normal: bool = False,
         generator: torch.Generator | None = None,
         twin: LowRank | None = None,
     ) -> None:
         super().__init__()
-        self.rank, self.scale, self.parts = rank, scale, parts
+        self.rank, self.scale, self.parts, self.transposed = rank, scale, parts, transposed
         self.merged = False
         self.dropout = nn.Dropout(dropout)
         if twin is not None:
             self.lora_A, self.lora_B = twin.lora_A, twin.lora_B
             return
-        rows, columns = matrix_shape(weight, parts)
+        rows, columns = matrix_shape(weight.t() if transposed else weight, parts)
         stacked = (parts,) if parts > 1 else ()
         self.lora_A = nn.Parameter(weight.new_empty(*stacked, rank, columns, requires_grad=True))
         self.lora_B = nn.Parameter(weight.new_zeros(*stacked, rows, rank, requires_grad=True))
@@ -76,7 +78,9 @@ class LowRank(Injected):
             a = a * self.dropout(a.new_ones(a.shape[-1]))
         # In the weight's own precision: under autocast the layer then rounds once, as it does with a merged weight.
         with _no_autocast(weight.device.type):
-            if self.parts > 1:
+            if self.transposed:
+                total = torch.addmm(weight, a.t(), b.t(), alpha=self.scale)
+            elif self.parts > 1:
                 total = torch.baddbmm(weight.reshape(self.parts, -1, a.shape[-1]), b, a, alpha=self.scale)
             else:
                 total = torch.addmm(weight.reshape(-1, a.shape[-1]), b, a, alpha=self.scale)

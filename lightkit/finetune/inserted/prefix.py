@@ -30,8 +30,26 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.modules import inside
-from lightkit.finetune.inserted.attention import attentions, heads_of, is_supported, takes_more_positions
-from lightkit.finetune.inserted.hosts import find_hosts, give, keep_padding, new_names, sample_of, with_first_output
+from lightkit.finetune.inserted.attention import (
+    KNOWN,
+    attentions,
+    end_of,
+    heads_of,
+    is_split,
+    is_supported,
+    queries_of,
+    takes_more_positions,
+    without_bias,
+)
+from lightkit.finetune.inserted.hosts import (
+    find_hosts,
+    first_tensor,
+    give,
+    keep_padding,
+    new_names,
+    sample_of,
+    with_first_output,
+)
 from lightkit.finetune.inserted.injected import Injected
 from lightkit.finetune.inserted.room import argument_names, first_input, in_front, sequence, with_first_input, with_room
 
@@ -139,7 +157,7 @@ def _give_own(path: str, host: nn.Module, length: int, std: float, key: str) -> 
     heads, width = heads_of(host)
     shape = (heads, length, width)
     give(path, host, "prefix", Prefix(shape, shape, sample_of(path, host, key=key), std=std), key=key)
-    hook = _add_to_multihead if isinstance(host, nn.MultiheadAttention) else _add_to_packed
+    hook = _add_to_multihead if isinstance(host, nn.MultiheadAttention) else _add_to_other
     host.register_forward_hook(hook, with_kwargs=True)
 
 
@@ -152,25 +170,11 @@ def _add_to_multihead(host: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
     return with_first_output(output, output[0] + F.linear(found, host.out_proj.weight))
 
 
-def _add_to_packed(host: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
-    """Forward hook of an attention with layers `qkv` and `proj` and a prefix of its own."""
-    queries = _outputs(host.qkv, first_input(args, kwargs), host.proj.in_features).unflatten(-1, heads_of(host))
-    if isinstance(getattr(host, "q_norm", None), nn.Module):
-        queries = host.q_norm(queries)
-    return output + _like(output, _without_bias(host.proj, host.prefix.read(queries)))
-
-
-def _outputs(layer: nn.Linear, x: Tensor, count: int) -> Tensor:
-    """The first outputs of a layer. One with a hook, such as LoRA's, has to be run."""
-    if layer._forward_hooks:
-        return layer(x)[..., :count]
-    return F.linear(x, layer.weight[:count], None if layer.bias is None else layer.bias[:count])
-
-
-def _without_bias(layer: nn.Linear, x: Tensor) -> Tensor:
-    if not layer._forward_hooks:
-        return F.linear(x, layer.weight)
-    return layer(x) if layer.bias is None else layer(x) - layer.bias
+def _add_to_other(host: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """Forward hook of another attention with a prefix of its own."""
+    found, end = host.prefix.read(queries_of(host, first_input(args, kwargs))), end_of(host)
+    first = first_tensor(output, "an attention", "output")
+    return with_first_output(output, first + _like(first, found if end is None else without_bias(end, found)))
 
 
 def _like(output: Tensor, new: Tensor) -> Tensor:
@@ -254,13 +258,15 @@ def _check_host(model: nn.Module, path: str, host: nn.Module, softmax: Softmax, 
         raise UserError(
             f"{path} is no attention that can be given a prefix",
             key=f"{key}.match",
-            expected="nn.MultiheadAttention, or a module with linear layers qkv and proj and a number of heads",
+            expected=KNOWN,
             received=type(host).__name__,
             choices=[each for each in found if inside(each, path)] or found,
         )
-    if softmax == "joint" and not takes_more_positions(host):
+    if softmax == "joint" and (is_split(host) or not takes_more_positions(host)):
+        table = "has a table of positions, which has none for a prefix"
+        split = "has layers of its own for keys and for values, which a prefix cannot be filled into"
         raise UserError(
-            f"the attention {path} has a table of positions, which has none for a prefix",
+            f"the attention {path} {split if is_split(host) else table}",
             key=f"{key}.softmax",
             received=softmax,
             choices=SOFTMAX,

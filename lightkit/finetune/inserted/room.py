@@ -83,6 +83,8 @@ def with_room(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, .
     new: dict[str, Any] = {
         name: grow(given[name], length) for name, grow in _GROW.items() if torch.is_tensor(given.get(name))
     }
+    if isinstance(given.get("position_embeddings"), tuple):
+        new["position_embeddings"] = _turns(given["position_embeddings"], length)
     # The hints speak of a square causal mask and would take the place of the one that is now given.
     new |= {hint: False for hint, masks in _HINTS.items() if given.get(hint) and any(name in new for name in masks)}
     positional = tuple(new.get(name, value) for name, value in zip(names, args))
@@ -124,8 +126,14 @@ def _table(table: Tensor, length: int) -> Tensor:
     return torch.cat([torch.stack([zeros + 1, zeros]), table], dim=1)
 
 
+def _turns(tables: tuple[Tensor, ...], length: int) -> tuple[Tensor, ...]:
+    """Cosines and sines `(..., N, K)`: learnt positions are not turned."""
+    return tuple(F.pad(table, (0, 0, length, 0), value=1.0 - index) for index, table in enumerate(tables))
+
+
 _GROW: dict[str, Callable[[Tensor, int], Tensor]] = {
     "attn_mask": _seeing,
+    "attention_mask": _seeing,
     "rotary": _table,
     "mask": _hiding,
     "src_mask": _hiding,
@@ -134,5 +142,5 @@ _GROW: dict[str, Callable[[Tensor, int], Tensor]] = {
     "tgt_key_padding_mask": _padding,
     "memory_mask": _memory,
 }
-"""What grows, by name of the argument in lightkit, timm and `nn.TransformerEncoder` and the like."""
+"""What grows, by name of the argument in lightkit, timm, transformers, and `nn.TransformerEncoder` and the like."""
 _HINTS = {"is_causal": ("mask", "src_mask"), "tgt_is_causal": ("tgt_mask",)}

@@ -9,12 +9,14 @@ from typing import Literal
 from torch import nn
 
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.modules import TransposedLinear
 from lightkit.finetune.inserted.lowrank import matrix_shape
 
 Impl = Literal["parametrize", "wrap"]
 IMPLS: tuple[Impl, ...] = ("parametrize", "wrap")
 SUPPORTED: tuple[type[nn.Module], ...] = (
     nn.Linear,
+    TransposedLinear,
     nn.Conv1d,
     nn.Conv2d,
     nn.Conv3d,
@@ -148,7 +150,7 @@ def _impossible(site: Site, key: str) -> UserError | None:
             why = "its gradients are sparse"
     elif isinstance(host, nn.Embedding) and (host.max_norm is not None or host.scale_grad_by_freq):
         why = "it limits the norm of its rows, or divides their gradients by how often they are used"
-    elif not any(type(host).forward is kind.forward for kind in SUPPORTED):
+    elif not isinstance(host, TransposedLinear) and not any(type(host).forward is kind.forward for kind in SUPPORTED):
         why = f"{type(host).__name__} computes in a way of its own"
     if why is None:
         return None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from lightkit.common.modules import is_norm
+from lightkit.common.modules import TransposedLinear, is_norm
 from lightkit.finetune.inserted.injected import Injected
 
 Sizes = tuple[int, int]
@@ -36,7 +36,7 @@ def channels_first(module: nn.Module) -> frozenset[int]:
     found, linear = set(), False
     loose: set[int] = set()
     for part in module.modules():
-        linear = linear or isinstance(part, nn.Linear)
+        linear = linear or isinstance(part, (nn.Linear, TransposedLinear))
         if isinstance(part, _ConvNd):
             found.add(part.weight.ndim)
         elif isinstance(part, nn.GroupNorm | _NormBase):
@@ -83,11 +83,14 @@ def _sizes(module: nn.Module) -> Sizes | None:
 
 def _known(module: nn.Module) -> bool:
     """Layers whose weight may be a parametrized one, which is no parameter of their own."""
-    return isinstance(module, nn.Linear | _ConvNd | nn.Embedding)
+    return isinstance(module, (nn.Linear, TransposedLinear, _ConvNd, nn.Embedding))
 
 
 def _told(module: nn.Module) -> Sizes | None:
     """What the usual attributes of a layer say."""
+    if isinstance(module, TransposedLinear):
+        inputs, outputs = module.weight.shape
+        return int(inputs), int(outputs)
     for names in (("in_features", "out_features"), ("in_channels", "out_channels")):
         pair = tuple(getattr(module, name, None) for name in names)
         if all(isinstance(size, int) for size in pair):

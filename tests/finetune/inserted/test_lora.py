@@ -567,5 +567,5 @@ def test_layers_with_a_forward_of_their_own_can_be_parametrized():
 
 def test_what_is_supported():
     assert {kind.__name__ for kind in SUPPORTED} == {
-        "Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "MultiheadAttention",
+        "Linear", "TransposedLinear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "MultiheadAttention",
     }  # fmt: skip
