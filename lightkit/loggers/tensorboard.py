@@ -24,7 +24,10 @@ SPLITS = ("train", "val", "test")
 VITALS = "vitals"
 """First part of every other tag (`vitals/lr/all`): TensorBoard sorts tags, and what is not a result belongs last."""
 VIEW = "view"
-"""First part of the tags of pictures, which would push curves of the same split off the screen."""
+"""First part of the tags of what a run ends with, after all curves: pictures, and the numbers of the test, which are
+one point each (`view/test/accuracy`). Where they come first, TensorBoard opens on them."""
+CURVES = ("train", "val")
+"""Splits whose values are curves, and so keep their names."""
 _EVENTS = "events.out.tfevents.*"
 _AFTER = "-"
 """What stands in the name of the first file of a resume where others have the host: it comes before all of these."""
@@ -70,7 +73,8 @@ class TensorBoardLogger(Logger):
         rows = [row for row in kept if row["step"] == step]
         events = [self._event(_values(row), step, row.get("epoch", 0), seconds=row.get("time", now)) for row in rows]
         tags = {value.tag for event in events for value in event.summary.value}
-        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS))
+        tags |= {cleaned(name) for row in rows for name in _values(row)}  # of tests in files of older versions
+        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS, VIEW))
         carried = [event for cut in cuts for event in cut.carried]
         self._carried = step, {value.tag for event in carried for value in event.summary.value}
         name = f"{_EVENTS.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"
@@ -105,7 +109,7 @@ class TensorBoardLogger(Logger):
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """A matplotlib figure as an image. `SummaryWriter.add_figure` would import pyplot and pick a window system."""
-        name = f"{VIEW}/{tag(name)}"
+        name = f"{VIEW}/{cleaned(name)}"
         if not self._is_there(name, step):
             self._writer.add_image(name, pixels(figure)[..., :3], step, dataformats="HWC")
 
@@ -116,12 +120,12 @@ class TensorBoardLogger(Logger):
 
     def images(self, name: str, images: Any, *, step: int) -> None:
         """A grid of pictures, each stretched to the full range of grey or colour."""
-        if self._is_there(f"{VIEW}/{tag(name)}", step):
+        if self._is_there(f"{VIEW}/{cleaned(name)}", step):
             return
         pictures = images.detach().float().cpu()
         pictures = pictures if pictures.shape[1] in (1, 3) else pictures[:, :1]
         low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
-        self._writer.add_images(f"{VIEW}/{tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
+        self._writer.add_images(f"{VIEW}/{cleaned(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
 
     def _is_there(self, name: str, step: int) -> bool:
         """Whether it was logged at the step of the checkpoint before that was saved: it must not stand there twice."""
@@ -174,6 +178,12 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def tag(name: str) -> str:
-    """The TensorBoard tag of a name: characters it would complain about become `_`."""
-    allowed = re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
-    return allowed if allowed.partition("/")[0] in SPLITS else f"{VITALS}/{allowed}"
+    """The TensorBoard tag of a name, which decides about its place on the page."""
+    allowed = cleaned(name)
+    first = allowed.partition("/")[0]
+    return allowed if first in CURVES else f"{VIEW if first in SPLITS else VITALS}/{allowed}"
+
+
+def cleaned(name: str) -> str:
+    """A name in which characters that TensorBoard would complain about are `_`."""
+    return re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
