@@ -73,7 +73,7 @@ class TensorBoardLogger(Logger):
         rows = [row for row in kept if row["step"] == step]
         events = [self._event(_values(row), step, row.get("epoch", 0), seconds=row.get("time", now)) for row in rows]
         tags = {value.tag for event in events for value in event.summary.value}
-        tags |= {cleaned(name) for row in rows for name in _values(row)}  # of tests in files of older versions
+        tags |= {plain_tag(name) for row in rows for name in _values(row)}  # of tests in files of older versions
         cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS, VIEW))
         carried = [event for cut in cuts for event in cut.carried]
         self._carried = step, {value.tag for event in carried for value in event.summary.value}
@@ -109,23 +109,23 @@ class TensorBoardLogger(Logger):
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """A matplotlib figure as an image. `SummaryWriter.add_figure` would import pyplot and pick a window system."""
-        name = f"{VIEW}/{cleaned(name)}"
+        name = f"{VIEW}/{plain_tag(name)}"
         if not self._is_there(name, step):
             self._writer.add_image(name, pixels(figure)[..., :3], step, dataformats="HWC")
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
         """Markdown in the Text tab."""
-        if not self._is_there(f"{tag(name)}/text_summary", step):
-            self._writer.add_text(tag(name), markdown, step)
+        if not self._is_there(f"{plain_tag(name)}/text_summary", step):
+            self._writer.add_text(plain_tag(name), markdown, step)
 
     def images(self, name: str, images: Any, *, step: int) -> None:
         """A grid of pictures, each stretched to the full range of grey or colour."""
-        if self._is_there(f"{VIEW}/{cleaned(name)}", step):
+        if self._is_there(f"{VIEW}/{plain_tag(name)}", step):
             return
         pictures = images.detach().float().cpu()
         pictures = pictures if pictures.shape[1] in (1, 3) else pictures[:, :1]
         low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
-        self._writer.add_images(f"{VIEW}/{cleaned(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
+        self._writer.add_images(f"{VIEW}/{plain_tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
 
     def _is_there(self, name: str, step: int) -> bool:
         """Whether it was logged at the step of the checkpoint before that was saved: it must not stand there twice."""
@@ -178,12 +178,12 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def tag(name: str) -> str:
-    """The TensorBoard tag of a name, which decides about its place on the page."""
-    allowed = cleaned(name)
-    first = allowed.partition("/")[0]
-    return allowed if first in CURVES else f"{VIEW if first in SPLITS else VITALS}/{allowed}"
+    """The TensorBoard tag of a value's name: it decides about the place on the page, which is sorted by tags."""
+    first = name.lstrip("/").partition("/")[0]
+    return f"{VIEW}/{plain_tag(name)}" if first in SPLITS and first not in CURVES else plain_tag(name)
 
 
-def cleaned(name: str) -> str:
-    """A name in which characters that TensorBoard would complain about are `_`."""
-    return re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
+def plain_tag(name: str) -> str:
+    """The tag of anything else: characters that TensorBoard would complain about become `_`."""
+    allowed = re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
+    return allowed if allowed.partition("/")[0] in SPLITS else f"{VITALS}/{allowed}"

@@ -153,7 +153,7 @@ def test_a_run_counts_as_finished_when_everything_is_on_the_disk(
     monkeypatch.setattr(RunFolder, "write_result", noted)
     runner(folder, "logger.tensorboard.enabled=true", "trainer.test=last").run()
     assert seen["newest"] == seen["steps"]
-    assert "test/loss" in seen["curves"]
+    assert "view/test/loss" in seen["curves"]
 
 
 def test_evaluation_and_prediction_agree_with_the_final_test(tmp_path: Path) -> None:
