@@ -5,7 +5,7 @@ Paths are looked at, of a table the first line is read, and modules are read as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ _DATA: dict[str, dict[str, str]] = {
 """Arguments of data sets that name a file or folder, seen from the working directory."""
 _TEXT = {"delimiter": ",", "encoding": "utf-8"}
 """How the text of a table is read, where nothing else is said."""
+_NAMING = ("target", "features", "categorical", "split_column")
+"""Arguments of a table that name columns."""
 _WEIGHTS = {"path": "the folder of a run, or a file or folder of weights", "adapter": "an adapter file"}
 
 
@@ -60,8 +62,7 @@ def _data(node: Node, key: Key, report: Report) -> None:
     if node["_target_"] == _IMAGES and there and not Path(node["root"]).expanduser().is_dir():
         report.add((*key, "root"), "a file, not a folder", expected=wanted["root"], received=node["root"])
     if node["_target_"] == _CSV:
-        for name in there:
-            _columns(node, name, key, report)
+        _columns(node, there, key, report)
 
 
 def _teacher(teacher: Any, report: Report) -> None:
@@ -98,34 +99,39 @@ def _exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bo
     return False
 
 
-def _columns(node: Node, name: str, key: Key, report: Report) -> None:
-    """Report names of columns that are not in the first line of a table.
+def _columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
+    """Report names of columns that are not in the first lines of tables.
 
     Args:
         node: The node of the data set.
-        name: Which of its files is read.
+        files: Arguments that name files which are there.
         key: Where the node stands.
         report: Gets the problems.
     """
+    asked = {dotted((*key, part)): _names(node.get(part)) for part in _NAMING}
+    known: Sequence[str] = [name for names in asked.values() for name in names]
+    for name in files:
+        columns = _first_line(node, name, key, report)
+        if columns is None:
+            continue
+        # What the first file lacks is told of it alone; of the others it is they that are wrong.
+        wanted = asked if name == "path" else {dotted((*key, name)): [*dict.fromkeys(known)]}
+        for error in unknown_columns(Path(node[name]).expanduser(), columns, wanted):
+            report.take(error)
+        known = [item for item in known if name != "path" or item in columns]
+
+
+def _first_line(node: Node, name: str, key: Key, report: Report) -> list[str] | None:
+    """The columns of a table; None where they cannot be read, which is reported."""
     file, options = Path(node[name]).expanduser(), {part: node.get(part, usual) for part, usual in _TEXT.items()}
     is_pipe = not file.is_file() and not file.is_dir()  # which gives what it has only once
     if is_pipe or not all(isinstance(value, str) for value in options.values()):
-        return
+        return None
     try:
-        columns = read_columns(file, key=dotted((*key, name)), **options)
+        return read_columns(file, key=dotted((*key, name)), **options)
     except UserError as error:
         report.take(error)
-        return
-    for error in unknown_columns(file, columns, _named(node, name, key)):
-        report.take(error)
-
-
-def _named(node: Node, name: str, key: Key) -> dict[str, list[str]]:
-    """The columns that are asked for of a file, by the key that does; those of the other files are in one."""
-    asked = {part: _names(node.get(part)) for part in ("target", "features", "categorical", "split_column")}
-    if name == "path":
-        return {dotted((*key, part)): names for part, names in asked.items()}
-    return {dotted((*key, name)): [*dict.fromkeys(item for names in asked.values() for item in names)]}
+        return None
 
 
 def _names(value: Any) -> list[str]:
