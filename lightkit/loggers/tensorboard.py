@@ -26,6 +26,9 @@ VITALS = "vitals"
 VIEW = "view"
 """First part of the tags of what a run ends with, after all curves: pictures, and the numbers of the test, which are
 one point each (`view/test/accuracy`). Where they come first, TensorBoard opens on them."""
+BEST = "best"
+"""First part of the tag of the best value so far (`best/val/accuracy`), before all others: where TensorBoard compares
+runs, it shows the last points of the first five curves."""
 CURVES = ("train", "val")
 """Splits whose values are curves, and so keep their names."""
 _EVENTS = "events.out.tfevents.*"
@@ -39,10 +42,15 @@ class TensorBoardLogger(Logger):
     Args:
         folder: The directory: that of the run itself, because TensorBoard's list of runs shows directories. Made at the
             first write, when TensorBoard is imported too.
+        monitor: Name of the value that decides what is best; it gets a second curve, of the best so far, which comes
+            first on the page and ends with what the run is worth among others. Empty for none.
+        mode: Whether `min` or `max` of it is better.
     """
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path | str, monitor: str = "", mode: str = "max") -> None:
+        self.folder, self.monitor = Path(folder), monitor
+        self._better = min if mode == "min" else max
+        self._best: float | None = None
         self._made: Any = None
         self._epoch_at: int | None = None
         self._carried: tuple[int, set[str]] = (-1, set())
@@ -66,6 +74,10 @@ class TensorBoardLogger(Logger):
         TensorBoard forgets whole steps, so what was written at the very step of the checkpoint goes into a new file.
         """
         self.close()
+        self._best = None
+        for row in kept:
+            if row["step"] < step:
+                self._so_far(_values(row))
         if not self._files():
             return
         now, self._epoch_at = int(time.time()), None
@@ -90,17 +102,25 @@ class TensorBoardLogger(Logger):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        named = {tag(name): value for name, value in values.items()}
+        named = self._so_far(values) | {tag(name): value for name, value in values.items()}
         if step != self._epoch_at:
             named[tag("epoch")] = epoch
             self._epoch_at = step
         points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
         return Event(step=step, wall_time=seconds, summary=Summary(value=points))
 
+    def _so_far(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The best monitored value with its tag, where these bring another."""
+        value = values.get(self.monitor, math.nan)
+        if math.isnan(value) or self.monitor.partition("/")[0] not in CURVES:
+            return {}
+        self._best = value if self._best is None else self._better(self._best, value)
+        return {f"{BEST}/{plain_tag(self.monitor)}": self._best}
+
     def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
         """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it.
 
-        The metrics need nothing: TensorBoard shows the last point of every curve.
+        The metrics need nothing: TensorBoard shows the last point of every curve, the best monitored value first.
         """
         writer = self._writer.file_writer
         for summary in records(columns(params, overrides)):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
@@ -184,3 +185,22 @@ def test_the_epoch_has_one_point_a_step(tmp_path):
     logger.close()
     log(tmp_path / "tb", 3, 4, resume=2).close()
     assert [step for step, _ in points(tmp_path / "tb", "vitals/epoch")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", [3.0, 1.0, 1.0, 0.5]), ("max", [3.0, 3.0, 3.0, 3.0])])
+def test_the_best_monitored_value_so_far_comes_first_and_goes_on_over_a_resume(tmp_path, mode, best):
+    values = {1: 3.0, 2: 1.0, 3: math.nan, 4: 2.0, 5: 0.5}
+    first = TensorBoardLogger(tmp_path, "val/loss", mode)
+    for step, value in values.items():
+        first.scalars({"val/loss": value if step < 4 else 0.0}, step=step, epoch=step)
+    first.close()
+    kept = [{"step": step, "epoch": step, "val/loss": values[step]} for step in (1, 2)]
+    resumed = TensorBoardLogger(tmp_path, "val/loss", mode)
+    resumed.start(2, kept)
+    for step in (3, 4, 5):
+        resumed.scalars({"val/loss": values[step]}, step=step, epoch=step)
+    resumed.close()
+    curves = read_scalars(tmp_path)
+    assert curves["best/val/loss"] == [*zip((1, 2, 4, 5), best)]
+    assert min(curves) == "best/val/loss"
+    assert repeated(tmp_path) == {}
