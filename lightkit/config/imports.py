@@ -102,15 +102,15 @@ class _Walk:
         place = f"{relative(str(module.file))}:{statement.lineno}"
         if isinstance(statement, ast.Import):
             for alias in statement.names:
-                yield self.module(alias.name, place) or self.through(alias.name)
+                yield self.through(alias.name) or self.module(alias.name, place)
         elif isinstance(statement, ast.ImportFrom):
             if statement.level > module.name.count(".") + bool(module.folders):
                 yield Failure(place, "the dots lead out of the package", fix="write the full path of the module")
                 return
             source = modules.absolute_name(module, statement)
-            yield self.module(source, place) or self.through(source)
+            yield self.through(source) or self.module(source, place)
             for alias in statement.names:
-                yield self.name(source, alias.name, place) or self.through(f"{source}.{alias.name}")
+                yield self.through(f"{source}.{alias.name}") or self.name(source, alias.name, place)
 
     def module(self, name: str, place: str) -> Failure | None:
         """The failure of a module that is not there."""
@@ -123,10 +123,10 @@ class _Walk:
         else:
             return None
         if prefix == name.partition(".")[0]:
-            install = (
+            wanted = (
                 f"pip install 'lightkit[{EXTRAS[prefix]}]'" if prefix in EXTRAS else f"install what brings {prefix}"
             )
-            return Failure(place, f"there is no module {prefix}", prefix, fix=f"{install}, or mend {place}")
+            return Failure(place, f"there is no module {prefix}", prefix, fix=f"{wanted}, or mend {place}")
         if parent is None or not self.trust.in_project(parent):
             return None
         close = tuple(nearest(prefix.rpartition(".")[2], modules.submodules(parent)))

@@ -76,6 +76,7 @@ def test_what_was_meant_is_told(find: Find) -> None:
         "import pkg\npkg.install()\nimport nosuch",
         "from maker import anything",
         "from hook import anything",
+        "import spread.elsewhere",
     ],
 )
 def test_what_is_not_certain_is_left_to_the_run(find: Find, text: str) -> None:
@@ -84,6 +85,7 @@ def test_what_is_not_certain_is_left_to_the_run(find: Find, text: str) -> None:
         "pkg": "",
         "maker": "globals()['anything'] = 1\n",
         "hook": "def __getattr__(name): return 1\n",
+        "spread/__init__": "__path__.append('elsewhere')\n",
     }
     assert find(text, others) is None
 
