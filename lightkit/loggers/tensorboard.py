@@ -26,9 +26,9 @@ VITALS = "vitals"
 VIEW = "view"
 """First part of the tags of what a run ends with, after all curves: pictures, and the numbers of the test, which are
 one point each (`view/test/accuracy`). Where they come first, TensorBoard opens on them."""
-BEST = "best"
-"""First part of the tag of the best value so far (`best/val/accuracy`), before all others: where TensorBoard compares
-runs, it shows the last points of the first five curves."""
+MAIN = "main"
+"""First part of the tags of curves that are there twice: `main/best/val/accuracy` and a few more, before all others. The
+page opens on the first group, and where runs are compared, it is by the last points of the first five curves."""
 CURVES = ("train", "val")
 """Splits whose values are curves, and so keep their names."""
 _EVENTS = "events.out.tfevents.*"
@@ -42,8 +42,8 @@ class TensorBoardLogger(Logger):
     Args:
         folder: The directory: that of the run itself, because TensorBoard's list of runs shows directories. Made at the
             first write, when TensorBoard is imported too.
-        monitor: Name of the value that decides what is best; it gets a second curve, of the best so far, which comes
-            first on the page and ends with what the run is worth among others. Empty for none.
+        monitor: Name of the value that decides what is best. With the losses, and the best of it so far, it is what the
+            page opens on. Empty for no such group.
         mode: Whether `min` or `max` of it is better.
     """
 
@@ -77,7 +77,7 @@ class TensorBoardLogger(Logger):
         self._best = None
         for row in kept:
             if row["step"] < step:
-                self._so_far(_values(row))
+                self._at_first_sight(_values(row))
         if not self._files():
             return
         now, self._epoch_at = int(time.time()), None
@@ -102,20 +102,24 @@ class TensorBoardLogger(Logger):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        named = self._so_far(values) | {tag(name): value for name, value in values.items()}
+        named = self._at_first_sight(values) | {tag(name): value for name, value in values.items()}
         if step != self._epoch_at:
             named[tag("epoch")] = epoch
             self._epoch_at = step
         points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
         return Event(step=step, wall_time=seconds, summary=Summary(value=points))
 
-    def _so_far(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The best monitored value with its tag, where these bring another."""
-        value = values.get(self.monitor, math.nan)
-        if math.isnan(value) or self.monitor.partition("/")[0] not in CURVES:
+    def _at_first_sight(self, values: Mapping[str, float]) -> dict[str, float]:
+        """What of these one looks at first, by tag: losses, the monitored value, and the best of it so far."""
+        if not self.monitor:
             return {}
-        self._best = value if self._best is None else self._better(self._best, value)
-        return {f"{BEST}/{plain_tag(self.monitor)}": self._best}
+        names = [name for name in ("train/loss", "val/loss", self.monitor) if name in values]
+        found = {f"{MAIN}/{plain_tag(name)}": values[name] for name in names if name.partition("/")[0] in CURVES}
+        value = values.get(self.monitor, math.nan)
+        if not math.isnan(value) and self.monitor.partition("/")[0] in CURVES:
+            self._best = value if self._best is None else self._better(self._best, value)
+            found[f"{MAIN}/best/{plain_tag(self.monitor)}"] = self._best
+        return found
 
     def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
         """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it.

@@ -201,6 +201,17 @@ def test_the_best_monitored_value_so_far_comes_first_and_goes_on_over_a_resume(t
         resumed.scalars({"val/loss": values[step]}, step=step, epoch=step)
     resumed.close()
     curves = read_scalars(tmp_path)
-    assert curves["best/val/loss"] == [*zip((1, 2, 4, 5), best)]
-    assert min(curves) == "best/val/loss"
+    assert curves["main/best/val/loss"] == [*zip((1, 2, 4, 5), best)]
+    assert min(curves) == "main/best/val/loss"
+    assert [step for step, _ in curves["main/val/loss"]] == [1, 2, 3, 4, 5]
     assert repeated(tmp_path) == {}
+
+
+def test_the_page_opens_on_the_losses_and_the_monitored_value(tmp_path):
+    logger = TensorBoardLogger(tmp_path, "val/f1/ä cat", "max")
+    logger.scalars({"train/loss": 2.0, "train/accuracy": 0.1}, step=1, epoch=0)
+    logger.scalars({"val/loss": 3.0, "val/f1/ä cat": 0.5, "val/accuracy": 0.2}, step=1, epoch=0)
+    logger.scalars({"test/loss": 4.0}, step=1, epoch=0)
+    logger.close()
+    first = ["main/best/val/f1/ä_cat", "main/train/loss", "main/val/f1/ä_cat", "main/val/loss"]
+    assert sorted(read_scalars(tmp_path))[:5] == [*first, "train/accuracy"]
