@@ -27,8 +27,8 @@ VIEW = "view"
 """First part of the tags of what a run ends with, after all curves: pictures, and the numbers of the test, which are
 one point each (`view/test/accuracy`). Where they come first, TensorBoard opens on them."""
 MAIN = "main"
-"""First part of the tags of curves that are there twice: `main/best/val/accuracy` and a few more, before all others. The
-page opens on the first group, and where runs are compared, it is by the last points of the first five curves."""
+"""First part of the tags of curves that are there twice, `main/best/val/accuracy` and a few more: the page opens on the
+first group, and where runs are compared, it is by the last points of the first five curves."""
 CURVES = ("train", "val")
 """Splits whose values are curves, and so keep their names."""
 _EVENTS = "events.out.tfevents.*"
