@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +14,7 @@ Row = tuple[int, list[str]]
 """Number of a line, from 1, and its cells."""
 
 
-def read_rows(file: Path, *, delimiter: str, encoding: str, key: str) -> Iterator[Row]:
+def read_rows(file: Path, *, delimiter: str, encoding: str, key: str) -> Generator[Row, None, None]:
     """Every line of a file that is not empty, one after the other.
 
     Args:
