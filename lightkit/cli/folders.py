@@ -167,10 +167,10 @@ def all_runs(root: Path) -> list[Path]:
     return sorted(found, key=lambda folder: (started(folder), folder))
 
 
-def dated(folder: Path) -> dict[str, str | None] | None:
-    """What the path of a run says: its `date`, `time`, `name`, and `job` in a sweep; None for a folder of one's own."""
+def dated(folder: Path) -> dict[str, str] | None:
+    """What the path of a run says: `date`, `time`, `name`, and `job` (empty but in a sweep); None for any other."""
     found = _DATED.search(folder.as_posix())
-    return found.groupdict() if found else None
+    return found.groupdict(default="") if found else None
 
 
 def started(folder: Path) -> datetime:
@@ -212,7 +212,7 @@ def _age(path: Path) -> float:
 def run_name(folder: Path) -> str:
     """The name of a run, without the time: `digits_mlp`, for a job of a sweep `digits_mlp/seed=1`."""
     found = dated(folder)
-    return f"{found['name']}{found['job'] or ''}" if found else folder.name
+    return f"{found['name']}{found['job']}" if found else folder.name
 
 
 def has_checkpoints(folder: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -105,7 +105,7 @@ def _names(file: Path, cells: Sequence[str], delimiter: str) -> list[str]:
     return names
 
 
-def unknown_columns(file: Path, columns: Collection[str], named: dict[str, Sequence[str]]) -> Iterator[UserError]:
+def unknown_columns(file: Path, columns: Collection[str], named: Mapping[str, Sequence[str]]) -> Iterator[UserError]:
     """The errors of names that are no columns.
 
     Args:
