@@ -113,6 +113,8 @@ def build(
     metrics = build_metrics(cfg, data.info, engine)
     if trains:
         measured = {split: part for split, part in metrics.items() if cfg.metrics[split]}
+        for part in measured.values():
+            part.check()  # also those of which nothing is tried: a function may have given anything
         tried = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)
         check_metrics(cfg, tried, fresh=pretrained)
     return Components(

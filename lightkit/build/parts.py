@@ -180,7 +180,7 @@ def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
     """Console, run.log, metrics.jsonl and TensorBoard of a run folder."""
     loggers: list[Logger] = [build_console(cfg), LogLogger(), JsonlLogger(folder / "metrics.jsonl")]
     if cfg.logger.tensorboard.enabled:
-        loggers.append(TensorBoardLogger(folder))
+        loggers.append(TensorBoardLogger(folder, cfg.metrics.monitor, cfg.metrics.mode))
     return Loggers(loggers)
 
 

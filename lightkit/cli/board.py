@@ -9,13 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.board_names import RunLinks
 from lightkit.cli.folders import project
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
@@ -25,7 +28,8 @@ HELP = {
 usage: lightkit board [FOLDER] [--port N] [--host ADDRESS]
 
 Show the curves of all runs below FOLDER (default: outputs/) in a browser. Prints the address, and the `ssh` line to
-type on a laptop when the runs are on a server. Ctrl-C ends it.
+type on a laptop when the runs are on a server. Ctrl-C ends it. Runs go by what tells them from each other, that first:
+of a sweep what was swept, then the name and when it began. `tensorboard --logdir outputs` calls them by their paths.
 
 options:
   --port N        port to listen on (default: 6006, or a free one when that is taken)
@@ -63,8 +67,33 @@ def board(args: list[str]) -> int:
 
 
 def _serve(folder: Path, *, host: str, port: int) -> int:
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder.resolve()), "--host", host]
     signal.signal(signal.SIGTERM, _terminated)
+    with named_runs(folder) as runs:
+        return _listen(runs, host=host, port=port)
+
+
+@contextmanager
+def named_runs(folder: Path) -> Iterator[Path]:
+    """While inside, a folder in which the runs have short names; where no links can be made, it is the given one."""
+    ended = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="lightkit-board-") as place:
+        links = RunLinks(folder, Path(place))
+        try:
+            links.refresh()
+        except OSError:
+            yield folder.resolve()
+            return
+        follower = threading.Thread(target=links.follow, args=(ended,), daemon=True)
+        follower.start()
+        try:
+            yield Path(place)
+        finally:
+            ended.set()
+            follower.join()
+
+
+def _listen(folder: Path, *, host: str, port: int) -> int:
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", host]
     rest = ["--port", str(port), "--reload_interval", "5"]
     process = subprocess.Popen([*command, *rest], stderr=subprocess.PIPE, text=True, errors="replace")
     threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()

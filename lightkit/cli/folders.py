@@ -167,15 +167,21 @@ def all_runs(root: Path) -> list[Path]:
     return sorted(found, key=lambda folder: (started(folder), folder))
 
 
+def dated(folder: Path) -> dict[str, str] | None:
+    """What the path of a run says: `date`, `time`, `name`, and `job` (empty but in a sweep); None for any other."""
+    found = _DATED.search(folder.as_posix())
+    return found.groupdict(default="") if found else None
+
+
 def started(folder: Path) -> datetime:
     """When a run was started, in local time.
 
     The name of its folder says so; where it does not, as in a sweep or in a folder of the user's choice, the run's own
     record does, and else the age of its files.
     """
-    dated = _DATED.search(folder.as_posix())
-    named = _time(f"{dated['date']}T{dated['time']}", "%Y-%m-%dT%H-%M-%S") if dated else None
-    if named is None or (dated and dated["job"]):
+    found = dated(folder)
+    named = _time(f"{found['date']}T{found['time']}", "%Y-%m-%dT%H-%M-%S") if found else None
+    if named is None or (found and found["job"]):
         # The jobs of a sweep start long after the sweep.
         named = _noted_time(folder) or named
     return named or datetime.fromtimestamp(max(_age(folder / name) for name in (RESULT_FILE, CONFIG_FILE)))
@@ -205,8 +211,8 @@ def _age(path: Path) -> float:
 
 def run_name(folder: Path) -> str:
     """The name of a run, without the time: `digits_mlp`, for a job of a sweep `digits_mlp/seed=1`."""
-    dated = _DATED.search(folder.as_posix())
-    return dated["name"] + (dated["job"] or "") if dated else folder.name
+    found = dated(folder)
+    return f"{found['name']}{found['job']}" if found else folder.name
 
 
 def has_checkpoints(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.config.lookup import Found, TargetError, UnreadableError, find, last_name, split, step
 from lightkit.config.modules import Module
 from lightkit.config.origins import Key, dotted
+from lightkit.config.project import beside, project_root
 from lightkit.config.trust import FUNCTIONS, PACKAGES, SLOTS, Trust, is_listed
 
 if TYPE_CHECKING:
@@ -158,6 +159,9 @@ def _facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, A
 def _fix(refusal: Refusal, target: str, places: tuple[str, ...], trust: Trust) -> str | None:
     if not refusal.entry:
         return refusal.fix
+    hint = beside(refusal.entry) if "." not in refusal.entry and project_root() is None else None
+    if hint is not None:
+        return hint
     listed = ", ".join([*trust.entries, refusal.entry])
     last = target.rpartition(".")[2]
     close = next((place for place in places if _exists(f"{place}.{last}")), None)

@@ -11,6 +11,7 @@ from lightkit.config.kinds import mismatch
 from lightkit.config.limits import out_of_range
 from lightkit.config.lookup import BrokenError
 from lightkit.config.origins import Key, dotted
+from lightkit.config.project import beside
 from lightkit.config.schema import SIZES
 from lightkit.config.signatures import Signature, TargetError, read
 from lightkit.config.tree import UNKNOWN
@@ -133,6 +134,10 @@ def _signature(target: str, key: Key, report: Report) -> Signature | None:
         if error.received == top and top in EXTRAS:
             fix = f"pip install 'lightkit[{EXTRAS[top]}]'"
             report.add(place, f"{target} needs the package {top}, which is not installed", received=target, fix=fix)
+            return None
+        hint = beside(top) if error.received == top else None
+        if hint is not None:
+            report.add(place, error.sentence(target), received=error.received, fix=hint)
             return None
         close = nearest(error.received, error.choices)
         full = target.replace(error.received, close[0], 1) if close else None

@@ -18,9 +18,10 @@ from lightkit.config.annotations import choices_of, fits, in_words, shown_value,
 from lightkit.config.arguments import check_arguments
 from lightkit.config.devices import devices
 from lightkit.config.direction import check_mode
-from lightkit.config.finetuning import files, finetuning
+from lightkit.config.finetuning import finetuning
 from lightkit.config.limits import out_of_range, relations
-from lightkit.config.origins import Key, Sources, dotted
+from lightkit.config.origins import Key, Sources, dotted, parts_of
+from lightkit.config.outside import outside
 from lightkit.config.project import project_folders
 from lightkit.config.reach import check_reach
 from lightkit.config.schema import Config, Target
@@ -76,7 +77,7 @@ def problems(
         devices(tree, report)
         finetuning(tree, report)
     if isinstance(tree, dict) and starting:
-        files(tree, report)
+        outside(tree, report)
     return report.errors
 
 
@@ -94,6 +95,11 @@ class Report:
     def add(self, key: Key, what: str, **facts: Any) -> None:
         """Note a problem with the value at `key`; `facts` are those of `UserError`."""
         self.errors.append(UserError(what, key=dotted(key), origin=self.sources.find(key), **facts))
+
+    def take(self, error: UserError) -> None:
+        """Note a problem that was found elsewhere, at the key that it names."""
+        facts = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": error.fix}
+        self.add(parts_of(error.key or ""), error.what, **facts)
 
 
 @cache

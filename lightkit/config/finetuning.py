@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.config.labels import check_patterns
 from lightkit.config.origins import Key
-from lightkit.config.project import located
 
 if TYPE_CHECKING:
     from lightkit.config.check import Report
@@ -33,39 +31,6 @@ def finetuning(tree: Node, report: Report) -> None:
     _gradual(node, _end(trainer), report)
     _parts(node, report)
     _all_frozen(node, report)
-
-
-def files(tree: Node, report: Report) -> None:
-    """Report files and folders of a fine-tuning that are not there.
-
-    This is for runs that are about to start: one that was trained needs its base no more.
-    """
-    node = _branch(tree, "finetune")
-    kinds = {"path": "the folder of a run, or a file or folder of weights", "adapter": "an adapter file"}
-    for name, kind in kinds.items():
-        _exists(_branch(node, "weights").get(name), ("finetune", "weights", name), kind, report)
-    teacher: Any = _branch(node, "distill").get("teacher")
-    key, kind = ("finetune", "distill", "teacher"), "the folder of the teacher's run"
-    if _exists(teacher, key, kind, report) and not (located(teacher) / "config.yaml").is_file():
-        report.add(key, "not the folder of a run: it has no config.yaml", expected=kind, received=teacher)
-
-
-def _exists(value: Any, key: Key, kind: str, report: Report) -> bool:
-    """Whether there is a file or folder of that name; if not, what is beside it is told."""
-    if not isinstance(value, str):
-        return False
-    if not value.strip():
-        report.add(key, "an empty path", expected=f"{kind}, or null", received=value)
-        return False
-    path = located(value)
-    if path.exists():
-        return True
-    folder = located(str(Path(value).parent))
-    beside = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
-    near = [str(Path(value).with_name(name)) for name in beside if not name.startswith(".")]
-    what = "there is no such file or folder" + ("" if folder.is_dir() else f": there is no folder {folder}")
-    report.add(key, what, expected=kind, received=value, choices=near)
-    return False
 
 
 def _rate_holders(tree: Node) -> Iterator[tuple[Key, Node]]:

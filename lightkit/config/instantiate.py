@@ -114,7 +114,9 @@ def _located(target: str, key: str) -> Any:
     try:
         return locate(target)
     except Exception as error:
-        raise _as_user_error(error, target, key) from error
+        # Hydra asks whether the module is installed, whatever went wrong in it.
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        raise _as_user_error(cause, target, key) from cause
 
 
 def _wrong_kind(target: str, key: str, expected: Any) -> UserError:

@@ -179,6 +179,7 @@ def relations(tree: dict[str, Any], report: Report) -> None:
     _monitor(_node(tree, "metrics"), report)
     _reduction(_node(tree, "loss"), report)
     _rates(_node(tree, "optim"), report)
+    _warmups(_node(tree, "scheduler"), report)
     _processes(_node(tree, "device"), _node(tree, "data"), report)
     _sharded(_node(tree, "device"), _node(tree, "finetune"), report)
     _static(_node(tree, "device", "ddp"), _node(tree, "trainer"), report)
@@ -233,6 +234,17 @@ def _rates(optim: dict[str, Any], report: Report) -> None:
     for name in ("lr", "weight_decay"):
         if isinstance(optim.get(name), dict):
             report.add(("optim", name), "wrong type", expected="a number", received="a `_target_`")
+
+
+def _warmups(scheduler: dict[str, Any], report: Report) -> None:
+    """The one warm-up of a schedule of ours, which can be given in two ways."""
+    ours = str(scheduler.get("_target_")).startswith("lightkit.optim.")
+    given = {name: scheduler.get(name) for name in ("warmup_steps", "warmup_epochs")}
+    if ours and all(isinstance(value, (int, float)) and value > 0 for value in given.values()):
+        received = ", ".join(f"{name}: {value}" for name, value in given.items())
+        places = [name for name in given if report.sources.on_command_line(("scheduler", name))]
+        fix = "scheduler.warmup_steps=0 or scheduler.warmup_epochs=0"
+        report.add(("scheduler", (places or [*given])[-1]), "the warm-up is given twice", received=received, fix=fix)
 
 
 def _reduction(loss: dict[str, Any], report: Report) -> None:

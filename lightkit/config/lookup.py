@@ -63,7 +63,7 @@ class BrokenError(TargetError):
 
     def __init__(self, module: Module) -> None:
         place, _, reason = module.broken.partition(": ")
-        self.place = _relative(place)
+        self.place = relative(place)
         super().__init__(f"{self.place}: {reason}", received=module.name)
 
     def sentence(self, target: str) -> str:
@@ -71,7 +71,8 @@ class BrokenError(TargetError):
         return f"{target} can't be read, as its file is no valid Python: {self.what}"
 
 
-def _relative(place: str) -> str:
+def relative(place: str) -> str:
+    """A file, and what follows it, as the user knows it: from the working directory on, where it is below that."""
     here = f"{Path.cwd()}{os.sep}"
     return place.removeprefix(here)
 

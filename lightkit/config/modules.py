@@ -47,6 +47,7 @@ class Module:
         folders: Where submodules are looked for; empty unless it is a package.
         opaque: Its names can't be read (compiled, built in).
         broken: Why its source is no valid Python, with file and line; then it is opaque too.
+        body: Its statements.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Module:
     dynamic: bool = False
     exports: tuple[str, ...] | None = None
     lazy: dict[str, str] = field(default_factory=dict)
+    body: list[ast.stmt] = field(default_factory=list, repr=False)
 
 
 @cache
@@ -154,6 +156,15 @@ def _in_folder(folder: Path, last: str, name: str) -> Module | None:
     return Module(name, folders=(package,)) if package.is_dir() else None
 
 
+def says(module: Module, *words: bytes) -> bool:
+    """Whether any of these words is in the source of a module."""
+    try:
+        text = _text(module.file) if module.file is not None and not module.opaque else b""
+    except OSError:
+        return True
+    return any(word in text for word in words)
+
+
 def submodules(module: Module) -> list[str]:
     """Names of the modules directly inside a package."""
     return sorted(info.name for info in pkgutil.iter_modules(map(str, module.folders)))
@@ -174,7 +185,8 @@ def _read(module: Module) -> None:
     except (ValueError, OSError):
         module.opaque = True
         return
-    for statement, first in _statements(tree.body):
+    module.body = tree.body
+    for statement, first in _statements(module.body):
         _bind(module, statement, first)
     module.dynamic = module.dynamic or "__getattr__" in module.bindings
 
@@ -211,7 +223,7 @@ def _bind(module: Module, statement: ast.stmt, first: bool) -> None:
 
 
 def _bind_from(module: Module, statement: ast.ImportFrom, first: bool) -> None:
-    source = _absolute(module, statement)
+    source = absolute_name(module, statement)
     for alias in statement.names:
         if alias.name == "*":
             module.stars.append(source)
@@ -219,7 +231,8 @@ def _bind_from(module: Module, statement: ast.ImportFrom, first: bool) -> None:
             _put(module, alias.asname or alias.name, Binding(module=source, name=alias.name), first)
 
 
-def _absolute(module: Module, statement: ast.ImportFrom) -> str:
+def absolute_name(module: Module, statement: ast.ImportFrom) -> str:
+    """The module that a statement of a module imports from."""
     if not statement.level:
         return statement.module or ""
     parts = module.name.split(".")

@@ -76,6 +76,29 @@ def project_of(place: Path) -> Path | None:
     return found
 
 
+def beside(name: str) -> str | None:
+    """What to do about a module that lies in the working directory, where it is not looked for.
+
+    Args:
+        name: The first part of its dotted path.
+
+    Returns:
+        None where there is no such file, or it is looked for there.
+    """
+    here = Path.cwd()
+    files = [path for path in (here / f"{name}.py", here / name / "__init__.py") if path.is_file()]
+    if not name.isidentifier() or not files or any(map(is_run, (here, *here.parents))):
+        return None
+    root, file = project_root(), files[0].relative_to(here)
+    if root is None:
+        what = f"{file} is here, but this folder is no project: `mkdir conf` makes it one"
+        return f"{what} (so does experiments/, or LIGHTKIT_PROJECT=FOLDER)"
+    if root == here or not here.is_relative_to(root):
+        return None if root == here else f"{file} is here, but modules are looked for in the project, {root}"
+    full = ".".join((*here.relative_to(root).parts, name))
+    return f"{file} is here, but names begin in the folder of the project, {root}: did you mean {full}?"
+
+
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run: its `config.yaml` is a whole configuration, not one to compose others from."""
     path = folder / RUN_FILE

@@ -146,7 +146,7 @@ def load_run(
         forget_mode(cfg)
     fill_mode(cfg)
     wide = known_trust(folder, () if known else (*offered, *in_project))
-    errors += problems(cfg, sources, wide)
+    errors += problems(cfg, sources, wide, starting=new)
     foreign = None if known else unnamed(cfg, folder, wide, fix=fix)
     errors += [foreign] if foreign else []
     if errors:

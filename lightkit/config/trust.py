@@ -121,9 +121,10 @@ class Trust:
         if is_listed(module.name) and not self._stands_in(module):
             beside = _below(module.name, SETTINGS[:1]) and not module.name.endswith(f".{SETTINGS[1]}")
             return _below(module.name, PLACES) and not beside and not any(full.startswith(one) for one in NOT_THESE)
-        return self._in_project(module)
+        return self.in_project(module)
 
-    def _in_project(self, module: Module) -> bool:
+    def in_project(self, module: Module) -> bool:
+        """Whether a module is the user's own, or one of the shipped experiments."""
         if module.name.partition(".")[0] in sys.stdlib_module_names:
             return False
         return any(self._is_own(path) for path in _files(module))

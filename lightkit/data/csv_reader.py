@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lightkit.common.csv_text import no_rows, read_columns, read_rows, separator, unknown_columns
 from lightkit.common.errors import UserError
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
@@ -37,9 +36,8 @@ class Table:
 
     def need(self, names: Sequence[str], *, key: str) -> None:
         """Raise `UserError` for the first name that is no column."""
-        for name in names:
-            if name not in self.columns:
-                raise UserError(f"{self.path} has no such column", key=key, received=name, choices=self.columns)
+        for error in unknown_columns(self.path, self.columns, {key: names}):
+            raise error
 
     def without(self, rows: set[int]) -> Table:
         """The table less some rows."""
@@ -90,51 +88,14 @@ def read_table(path: str | Path, *, delimiter: str, encoding: str = "utf-8", key
         UserError: It cannot be read, has no rows, names a column twice, or a line has too few or too many cells.
     """
     file = Path(path).expanduser()
-    delimiter = "\t" if delimiter == "\\t" else delimiter
-    if len(delimiter) != 1:
-        raise UserError("not a delimiter", key="data.dataset.delimiter", expected="one character", received=delimiter)
-    rows = _rows(file, delimiter=delimiter, encoding=encoding, key=key)
-    if len(rows) < 2:
-        raise UserError("the file has no rows", key=key, expected="a line of column names and rows", received=str(file))
-    header = [name.strip() for name in rows[0][1]]
-    _check_delimiter(file, header, delimiter)
-    _check_shape(file, header, rows[1:], delimiter=delimiter)
-    cells = [list(column) for column in zip(*(row for _, row in rows[1:]), strict=True)]
+    options = {"delimiter": delimiter, "encoding": encoding, "key": key}
+    header, rows = read_columns(file, **options), list(read_rows(file, **options))[1:]
+    if not rows:
+        raise no_rows(file, key)
+    _check_shape(file, header, rows, delimiter=separator(delimiter))
+    cells = [list(column) for column in zip(*(row for _, row in rows), strict=True)]
     stripped = [[cell.strip() for cell in column] for column in cells]
-    return Table(file, dict(zip(header, stripped, strict=True)), [line for line, _ in rows[1:]])
-
-
-def _rows(file: Path, *, delimiter: str, encoding: str, key: str) -> list[tuple[int, list[str]]]:
-    """Line number and cells of every line that is not empty."""
-    if file.is_dir():
-        found = sorted(str(item) for item in file.glob("*.csv"))
-        raise UserError("a folder, not a file", key=key, expected="a CSV file", received=str(file), choices=found)
-    try:
-        with file.open(newline="", encoding=_codec(encoding)) as stream:
-            reader = csv.reader(stream, delimiter=delimiter, skipinitialspace=True)
-            return [(reader.line_num, row) for row in reader if row]
-    except UnicodeError as error:
-        raise UserError(
-            f"the file is not written in {encoding}: {error}",
-            key=key,
-            received=str(file),
-            fix="data.dataset.encoding=cp1252 (most files from Windows), or the encoding it was saved in",
-        ) from error
-    except (OSError, csv.Error) as error:
-        raise UserError(f"the file cannot be read: {error}", key=key, received=str(file)) from error
-
-
-def _codec(encoding: str) -> str:
-    try:
-        name = codecs.lookup(encoding).name
-    except LookupError as error:
-        raise UserError(
-            "no such encoding",
-            key="data.dataset.encoding",
-            received=encoding,
-            choices=("utf-8", "latin-1", "cp1252", "utf-16"),
-        ) from error
-    return "utf-8-sig" if name == "utf-8" else name  # which leaves out a mark that Excel puts first
+    return Table(file, dict(zip(header, stripped, strict=True)), [line for line, _ in rows])
 
 
 def is_number(cell: str) -> bool:
@@ -155,24 +116,7 @@ def _is_finite(cell: str) -> bool:
     return not is_number(cell) or math.isfinite(float(cell))
 
 
-def _check_delimiter(file: Path, header: list[str], delimiter: str) -> None:
-    """Refuse a single column whose name holds what looks like another delimiter."""
-    if len(header) > 1:
-        return
-    for mark, typed in ((";", "';'"), ("\t", "'\\t'"), ("|", "'|'"), (",", "','")):
-        if mark in header[0]:
-            raise UserError(
-                f"{file} has one column, by its first line",
-                key="data.dataset.delimiter",
-                received=delimiter,
-                fix=f'"data.dataset.delimiter={typed}"',
-            )
-
-
 def _check_shape(file: Path, header: list[str], rows: list[tuple[int, list[str]]], *, delimiter: str) -> None:
-    twice = [name for i, name in enumerate(header) if name in header[:i]]
-    if twice:
-        raise UserError(f"{file} names a column twice", key="data.dataset.path", received=twice[0])
     for line, row in rows:
         if len(row) != len(header):
             raise UserError(

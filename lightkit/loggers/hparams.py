@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HIDDEN = ("checkpoint", "extra", "logger", "name", "profile", "resume", "trust")
+HIDDEN = ("checkpoint", "extra", "hydra", "logger", "name", "profile", "resume", "trust")
 """Sections that say how a run is watched and kept."""
-TYPED = (
-    "device", "metrics", "trainer.nonfinite", "trainer.task", "trainer.test", "trainer.validate_every",
-    "trainer.validate_unit", "data.eval_batch_size", "data.num_workers", "data.persistent_workers", "data.pin_memory",
-    "data.prefetch_factor",
-)  # fmt: skip
-"""What hardly changes what is learnt; of these only what was typed has a column."""
+ALWAYS = ("data", "model", "optim.lr", "seed")
+"""What has a column in every run. TensorBoard shows five at first, so the rest is what somebody chose to type."""
 
 
 def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, bool | float | str]:
-    """The settings worth comparing: those that were typed and those that decide what is learnt.
+    """The settings worth comparing: what was typed, as everything that is swept is, the seed, and what learns what.
 
-    A `_target_` goes by the name of its class (`model: MLP`). What is not set (null, an empty list) has no column.
+    A `_target_` goes by the name of its class (`model: MLP`), an option by its own (`finetune: lora`). What is not set
+    (null, an empty list) has no column.
 
     Args:
         params: The configuration, nested.
         overrides: What was typed on the command line (`optim.lr=0.1`, `data=wine`).
     """
-    typed = {_key(text) for text in overrides}
-    told = {name: value for name, value in flat(params).items() if not _below(name, HIDDEN)}
-    return {name: value for name, value in told.items() if name in typed or not _below(name, TYPED)}
+    pairs = [override.lstrip("+").partition("=") for override in overrides if not override.startswith("~")]
+    typed = {key.partition("@")[0]: value for key, _, value in pairs if not _below(key, HIDDEN)}
+    known = flat(params)
+    found = {name: known[name] for name in (*typed, *ALWAYS) if name in known}
+    options = {name for name in typed if isinstance(params.get(name), Mapping) or name == "experiment"}
+    return found | {name: typed[name] for name in typed if name in options and name not in known}
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
@@ -85,11 +84,6 @@ def _summary(tag: str, **content: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | str) or (isinstance(value, int | float) and math.isfinite(value))
-
-
-def _key(override: str) -> str:
-    """`++model.hidden=[64]` → `model.hidden`, `loss@_global_.loss=mse` → `loss`."""
-    return re.split("[=@]", override.lstrip("+~"), maxsplit=1)[0]
 
 
 def _below(name: str, keys: Sequence[str]) -> bool:

@@ -24,7 +24,13 @@ SPLITS = ("train", "val", "test")
 VITALS = "vitals"
 """First part of every other tag (`vitals/lr/all`): TensorBoard sorts tags, and what is not a result belongs last."""
 VIEW = "view"
-"""First part of the tags of pictures, which would push curves of the same split off the screen."""
+"""First part of the tags of what a run ends with, after all curves: pictures, and the numbers of the test, which are
+one point each (`view/test/accuracy`). Where they come first, TensorBoard opens on them."""
+MAIN = "main"
+"""First part of the tags of curves that are there twice, `main/best/val/accuracy` and a few more: the page opens on the
+first group, and where runs are compared, it is by the last points of the first five curves."""
+CURVES = ("train", "val")
+"""Splits whose values are curves, and so keep their names."""
 _EVENTS = "events.out.tfevents.*"
 _AFTER = "-"
 """What stands in the name of the first file of a resume where others have the host: it comes before all of these."""
@@ -36,10 +42,15 @@ class TensorBoardLogger(Logger):
     Args:
         folder: The directory: that of the run itself, because TensorBoard's list of runs shows directories. Made at the
             first write, when TensorBoard is imported too.
+        monitor: Name of the value that decides what is best. With the losses, and the best of it so far, it is what the
+            page opens on. Empty for no such group.
+        mode: Whether `min` or `max` of it is better.
     """
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path | str, monitor: str = "", mode: str = "max") -> None:
+        self.folder, self.monitor = Path(folder), monitor
+        self._better = min if mode == "min" else max
+        self._best: float | None = None
         self._made: Any = None
         self._epoch_at: int | None = None
         self._carried: tuple[int, set[str]] = (-1, set())
@@ -63,6 +74,10 @@ class TensorBoardLogger(Logger):
         TensorBoard forgets whole steps, so what was written at the very step of the checkpoint goes into a new file.
         """
         self.close()
+        self._best = None
+        for row in kept:
+            if row["step"] < step:
+                self._at_first_sight(_values(row))
         if not self._files():
             return
         now, self._epoch_at = int(time.time()), None
@@ -70,7 +85,8 @@ class TensorBoardLogger(Logger):
         rows = [row for row in kept if row["step"] == step]
         events = [self._event(_values(row), step, row.get("epoch", 0), seconds=row.get("time", now)) for row in rows]
         tags = {value.tag for event in events for value in event.summary.value}
-        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS))
+        tags |= {plain_tag(name) for row in rows for name in _values(row)}  # of tests in files of older versions
+        cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS, VIEW))
         carried = [event for cut in cuts for event in cut.carried]
         self._carried = step, {value.tag for event in carried for value in event.summary.value}
         name = f"{_EVENTS.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"
@@ -86,17 +102,29 @@ class TensorBoardLogger(Logger):
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        named = {tag(name): value for name, value in values.items()}
+        named = self._at_first_sight(values) | {tag(name): value for name, value in values.items()}
         if step != self._epoch_at:
             named[tag("epoch")] = epoch
             self._epoch_at = step
         points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
         return Event(step=step, wall_time=seconds, summary=Summary(value=points))
 
+    def _at_first_sight(self, values: Mapping[str, float]) -> dict[str, float]:
+        """What of these one looks at first, by tag: losses, the monitored value, and the best of it so far."""
+        if not self.monitor:
+            return {}
+        names = [name for name in ("train/loss", "val/loss", self.monitor) if name in values]
+        found = {f"{MAIN}/{plain_tag(name)}": values[name] for name in names if name.partition("/")[0] in CURVES}
+        value = values.get(self.monitor, math.nan)
+        if not math.isnan(value) and self.monitor.partition("/")[0] in CURVES:
+            self._best = value if self._best is None else self._better(self._best, value)
+            found[f"{MAIN}/best/{plain_tag(self.monitor)}"] = self._best
+        return found
+
     def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
         """Fill the HParams tab, in this directory: `SummaryWriter.add_hparams` would start another run below it.
 
-        The metrics need nothing: TensorBoard shows the last point of every curve.
+        The metrics need nothing: TensorBoard shows the last point of every curve, the best monitored value first.
         """
         writer = self._writer.file_writer
         for summary in records(columns(params, overrides)):
@@ -105,23 +133,23 @@ class TensorBoardLogger(Logger):
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """A matplotlib figure as an image. `SummaryWriter.add_figure` would import pyplot and pick a window system."""
-        name = f"{VIEW}/{tag(name)}"
+        name = f"{VIEW}/{plain_tag(name)}"
         if not self._is_there(name, step):
             self._writer.add_image(name, pixels(figure)[..., :3], step, dataformats="HWC")
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
         """Markdown in the Text tab."""
-        if not self._is_there(f"{tag(name)}/text_summary", step):
-            self._writer.add_text(tag(name), markdown, step)
+        if not self._is_there(f"{plain_tag(name)}/text_summary", step):
+            self._writer.add_text(plain_tag(name), markdown, step)
 
     def images(self, name: str, images: Any, *, step: int) -> None:
         """A grid of pictures, each stretched to the full range of grey or colour."""
-        if self._is_there(f"{VIEW}/{tag(name)}", step):
+        if self._is_there(f"{VIEW}/{plain_tag(name)}", step):
             return
         pictures = images.detach().float().cpu()
         pictures = pictures if pictures.shape[1] in (1, 3) else pictures[:, :1]
         low, high = pictures.amin((1, 2, 3), keepdim=True), pictures.amax((1, 2, 3), keepdim=True)
-        self._writer.add_images(f"{VIEW}/{tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
+        self._writer.add_images(f"{VIEW}/{plain_tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
 
     def _is_there(self, name: str, step: int) -> bool:
         """Whether it was logged at the step of the checkpoint before that was saved: it must not stand there twice."""
@@ -174,6 +202,12 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def tag(name: str) -> str:
-    """The TensorBoard tag of a name: characters it would complain about become `_`."""
+    """The TensorBoard tag of a value's name: it decides about the place on the page, which is sorted by tags."""
+    first = name.lstrip("/").partition("/")[0]
+    return f"{VIEW}/{plain_tag(name)}" if first in SPLITS and first not in CURVES else plain_tag(name)
+
+
+def plain_tag(name: str) -> str:
+    """The tag of anything else: characters that TensorBoard would complain about become `_`."""
     allowed = re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
     return allowed if allowed.partition("/")[0] in SPLITS else f"{VITALS}/{allowed}"

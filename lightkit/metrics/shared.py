@@ -113,6 +113,10 @@ class SharedMetrics(Gathered):
         """The same metrics made anew, with nothing counted."""
         return SharedMetrics(self.meter.anew(), self._ranks)
 
+    def check(self) -> None:
+        """Make the metrics once; see `SplitMetrics.check`."""
+        self.meter.check()
+
     def higher_is_better(self, name: str) -> bool | None:
         """What a metric says of its values; see `SplitMetrics.higher_is_better`."""
         return self._ranks.shared(lambda: self.meter.higher_is_better(name))

@@ -82,6 +82,14 @@ class SplitMetrics:
             self.prefix, self._make, device=self._device, block=self.block, class_names=self.class_names
         )
 
+    def check(self) -> None:
+        """Make the metrics once, apart from those that count.
+
+        Raises:
+            UserError: One is no metric, or wants inputs of an unknown kind.
+        """
+        self.anew()._metrics()
+
     def update(
         self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, kwargs: Kwargs | None = None
     ) -> None:

@@ -35,6 +35,7 @@ METRICS = "metrics.jsonl"
 RESULT = "result.json"
 LOG = "run.log"
 ENVIRONMENT = "environment.json"
+OVERRIDES = "overrides.yaml"
 _SUBFOLDERS = ("checkpoints", "figures", "profile")
 _WRITTEN = (
     *(
@@ -44,7 +45,7 @@ _WRITTEN = (
         RESULT,
         ENVIRONMENT,
         "config.yaml",
-        "overrides.yaml",
+        OVERRIDES,
         "finetune.json",
         "events.out.tfevents.*",
         SCRATCH,
@@ -53,7 +54,7 @@ _WRITTEN = (
     *("weights.*", "model.pt", "adapter.pt", ".config.yaml.*", *_SUBFOLDERS),
 )
 """Names in the folder that are written to."""
-_REPLACED = (RESULT, METRICS, ENVIRONMENT, "config.yaml", "overrides.yaml", "finetune.json", SCRATCH)
+_REPLACED = (RESULT, METRICS, ENVIRONMENT, "config.yaml", OVERRIDES, "finetune.json", SCRATCH)
 
 
 class RunFolder:
@@ -145,10 +146,18 @@ class RunFolder:
             (self.path / RESULT).unlink(missing_ok=True)  # of an earlier part: until this one ends there is none
             save(cfg, self.path)
             lines = "".join(f"- {json.dumps(text)}\n" for text in overrides)
-            replace_file(self.path / "overrides.yaml", lines or "[]\n")
+            replace_file(self.path / OVERRIDES, lines or "[]\n")
             write_json(self.path / ENVIRONMENT, environment(project=project_root(), seed=cfg.seed, **facts))
         except OSError as error:
             raise unwritable(self.path, error) from error
+
+    def typed(self) -> list[str]:
+        """What was typed for the run so far, as `overrides.yaml` says; nothing where it cannot be read."""
+        try:
+            lines = (self.path / OVERRIDES).read_text(encoding="utf-8").splitlines()
+            return [str(json.loads(line.removeprefix("- "))) for line in lines if line.startswith("- ")]
+        except (OSError, ValueError):
+            return []
 
     def facts(self) -> dict[str, Any]:
         """What `environment.json` says; empty where there is none."""

@@ -219,6 +219,7 @@ class Runner:
     def _reopened(self, stack: ExitStack) -> tuple[dict[str, Any], list[Change]]:
         """Lock the folder, read its newest checkpoint, and settle on the configuration to go on with."""
         self._begin(stack)
+        self.overrides = [*dict.fromkeys([*self._place.typed(), *self.overrides])]
         found = newest(build_store(self.cfg, self.folder), self._ranks)
         if found is None:
             fix = "start a new run: lightkit train --from RUN"

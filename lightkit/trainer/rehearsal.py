@@ -56,6 +56,9 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
         return None
     seen: list[Any] = []
     step, error = attempt(lambda: _try(parts, batch, seen))
+    wrong = _wrong_weights(criterion, task, data.info.num_classes, seen)
+    if wrong is not None:
+        return wrong
     if error is None:
         return _no_number(step, task)
     return None if _trains(data, (model, task, criterion), engine) else _misfit(error, data, batch, task, seen)
@@ -164,6 +167,30 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
     )
     problem.__cause__ = error
     return problem
+
+
+def _wrong_weights(criterion: Criterion, task: Task, classes: int | None, seen: list[Any]) -> UserError | None:
+    """The error for weights of a loss of PyTorch's that are not as many as the outputs, or None.
+
+    Some would not fail: what is one number too many may be as many as there are samples, and be spread over them.
+    """
+    output = seen[-1] if seen else None
+    if type(task) is not Supervised or not type(criterion).__module__.startswith("torch.nn."):
+        return None
+    if not isinstance(output, Tensor) or output.ndim == 0:
+        return None
+    binary = isinstance(criterion, (nn.BCELoss, nn.BCEWithLogitsLoss))
+    each = output.shape[1:] if binary else output.shape[1:2]
+    for name in ("weight", "pos_weight"):
+        weights = getattr(criterion, name, None)
+        if not isinstance(weights, Tensor) or weights.numel() == classes or weights.ndim > 1:
+            continue
+        if weights.numel() != (each[-1] if each else 1) and not (binary and weights.numel() == 1):
+            count = each[-1] if each else 1
+            expected = f"{count} number{'s' * (count != 1)}, one for each output"
+            received = f"{weights.numel()}: {[round(value, 6) for value in weights.flatten().tolist()[:20]]}"
+            return UserError("not one weight for each output", key=f"loss.{name}", expected=expected, received=received)
+    return None
 
 
 def _several(output: Any, error: Exception) -> UserError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from lightkit.build import Components, build
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose
 from lightkit.trainer.callbacks import EarlyStopping
+from tests.conftest import Outcome
 
 CONF = Path(__file__).parents[2] / "conf"
 NEEDS_A_TARGET = "custom"
@@ -244,3 +247,41 @@ def test_any_network_by_its_path(tmp_path: Path) -> None:
         "model.out_features=3",
     )
     assert isinstance(parts.model, nn.Linear)
+
+
+OWN = """\
+import torch
+from torch import nn
+
+
+class Lazy(nn.Module):
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self.head = nn.LazyLinear(num_classes)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def metric():
+    return nn.Linear(2, 2)
+"""
+
+
+def test_a_function_that_gives_no_metric_is_told_before_anything_is_written(
+    cli: Callable[..., Outcome], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a network that nothing can be tried with, too."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (project / "own_metric.py").write_text(OWN)
+    done = cli(
+        *("train", "data=wine", "model=custom", "model._target_=own_metric.Lazy", "metrics.monitor=val/loss"),
+        "metrics.test.own._target_=own_metric.metric",
+    )
+    assert (done.code, "Traceback" in done.err) == (2, False)
+    assert "metrics.test.own: not a metric" in done.err
+    assert "'Linear'" in done.err
+    assert sorted(path.name for path in project.iterdir() if path.name != "__pycache__") == [
+        "experiments",
+        "own_metric.py",
+    ]

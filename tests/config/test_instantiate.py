@@ -124,6 +124,14 @@ def test_a_target_that_cannot_be_imported(toy: Path, write: Write) -> None:
         instantiate({"_target_": "sick.f"}, key="model")
 
 
+def test_what_goes_wrong_in_an_import_is_told_with_its_line(toy: Path, write: Write) -> None:
+    write("ill.py", "import os\n\nlength = len(os)\n\n\ndef f(): pass\n")
+    with pytest.raises(UserError, match=r"model: ill\.f could not be built: TypeError: object of") as caught:
+        instantiate({"_target_": "ill.f"}, key="model")
+    assert caught.value.origin == "ill.py:3"
+    assert "installed" not in str(caught.value)
+
+
 def test_to_plain() -> None:
     cfg = OmegaConf.create({"a": 1, "b": {"c": "${a}"}, "d": [1, "${a}"]})
     assert to_plain(cfg) == {"a": 1, "b": {"c": 1}, "d": [1, 1]}

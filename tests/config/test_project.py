@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config import compose, signatures
 from lightkit.config import project as places
+from lightkit.config.project import beside
 from lightkit.config.signatures import read
 
 
@@ -74,3 +76,39 @@ def test_the_folder_of_a_run_is_no_project(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setenv("LIGHTKIT_PROJECT", str(place))
         with pytest.raises(UserError, match="names a folder of a run"):
             places.project_root()
+
+
+@pytest.mark.parametrize("on_path", [False, True], ids=["script", "module"])
+def test_a_module_in_a_folder_that_is_no_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool
+) -> None:
+    """As `python -m lightkit` the working directory is on the path, as `lightkit` it is not."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LIGHTKIT_PROJECT", raising=False)
+    monkeypatch.setattr(sys, "path", [*(["."] if on_path else []), *sys.path])
+    (tmp_path / "boxes_here.py").write_text("class Boxes: pass\n")
+    signatures.clear()
+    chosen = ["data=custom", "data.dataset._target_=boxes_here.Boxes"]
+    with pytest.raises(UserErrors, match=r"boxes_here\.py is here, but this folder is no project: `mkdir conf` makes"):
+        compose(chosen)
+    (tmp_path / "conf").mkdir()
+    signatures.clear()
+    compose(chosen)
+
+
+def test_a_module_below_the_folder_of_the_project(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (toy / "sub/deeper").mkdir(parents=True)
+    (toy / "sub/deeper/boxes_here.py").write_text("class Boxes: pass\n")
+    monkeypatch.chdir(toy / "sub/deeper")
+    assert str(beside("boxes_here")).endswith(f"{toy}: did you mean sub.deeper.boxes_here?")
+    assert beside("no_such") is None
+    monkeypatch.chdir(toy)
+    assert beside("toy") is None
+
+
+def test_the_folder_of_a_run_is_no_project_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "boxes_here.py").touch()
+    assert beside("boxes_here") is not None
+    (tmp_path / "config.yaml").write_text("data: {}\nmodel: {}\n")
+    assert beside("boxes_here") is None

@@ -120,7 +120,7 @@ def test_what_came_after_the_checkpoint_at_its_very_step_goes(tmp_path: Path) ->
         finished = log(tmp_path, 23, 23, resume=22)
         finished.scalars({"test/loss": 1.0}, step=22, epoch=2)
         finished.close()
-        assert raw(tmp_path)["test/loss", 22] == 1, "also where nothing but that was repeated"
+        assert raw(tmp_path)["view/test/loss", 22] == 1, "also where nothing but that was repeated"
     again = log(tmp_path, 23, 24, resume=22)
     again.hparams({"optim": {"lr": 0.1}}, {})
     again.close()

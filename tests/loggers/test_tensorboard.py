@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import plugin_data_pb2
 from torch import nn
 
 from lightkit.loggers import TensorBoardLogger, tensorboard
+from lightkit.loggers.events import read_scalars, repeated
 from lightkit.loggers.tensorboard import tag
 
 
@@ -60,7 +64,7 @@ def test_what_was_written_at_the_step_of_the_checkpoint_after_it_was_saved_goes(
     logger.scalars({"test/loss": 9.0}, step=3, epoch=0)
     logger.close()
     log(folder, 4, 6, resume=3).close()
-    assert "test/loss" not in read(folder).Tags()["scalars"]
+    assert "view/test/loss" not in read(folder).Tags()["scalars"]
     assert [step for step, _ in points(folder, "train/loss")] == [1, 2, 3, 4, 5]
 
 
@@ -92,7 +96,7 @@ def test_other_files_in_the_directory_of_the_run_change_nothing(tmp_path):
 def test_hyperparameters_stand_in_the_same_directory(tmp_path):
     logger = log(tmp_path / "tb", 1, 3)
     settings = {"optim": {"lr": 0.1, "betas": [0.9, 0.99], "fused": None, "amsgrad": False}, "logger": {"x": 1}}
-    logger.hparams(settings, {"test/f1": 0.5}, ["optim.lr=0.1"])
+    logger.hparams(settings, {"test/f1": 0.5}, ["optim.betas=[0.9,0.99]", "optim.amsgrad=false"])
     logger.close()
     assert [path for path in (tmp_path / "tb").rglob("*") if path.is_dir()] == []
     content = read(tmp_path / "tb").summary_metadata
@@ -138,10 +142,30 @@ def test_tags():
     assert tag("") == "vitals/_"
 
 
-def test_results_come_before_everything_else_in_the_order_of_tags():
+def test_curves_come_before_everything_else_in_the_order_of_tags():
     names = ["lr/all", "grad/norm", "speed/data_wait", "epoch", "train/loss", "val/loss", "test/loss"]
     groups = [tag(name).partition("/")[0] for name in sorted(names, key=tag)]
-    assert groups == ["test", "train", "val", *["vitals"] * 4]
+    assert groups == ["train", "val", "view", *["vitals"] * 4]
+    assert tag("test/f1/ä cat") == "view/test/f1/ä_cat"
+
+
+def test_a_run_of_before_whose_test_had_another_tag_goes_on_without_a_point_twice(tmp_path):
+    writer = TensorBoardLogger(tmp_path)
+    for step in (1, 2):
+        writer._writer.file_writer.add_event(old_event({"train/loss": step, "vitals/epoch": 0}, step), step)
+    writer._writer.file_writer.add_event(old_event({"val/loss": 2.0, "test/loss": 3.0}, 2), 2)
+    writer.close()
+    resumed = TensorBoardLogger(tmp_path)
+    rows = [{"step": 2, "epoch": 0, "train/loss": 2.0}, {"step": 2, "epoch": 0, "val/loss": 2.0, "test/loss": 3.0}]
+    resumed.start(2, rows)
+    resumed.close()
+    assert repeated(tmp_path) == {}
+    assert sorted(read_scalars(tmp_path)) == ["train/loss", "val/loss", "view/test/loss", "vitals/epoch"]
+
+
+def old_event(values, step):
+    points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+    return Event(step=step, summary=Summary(value=points))
 
 
 def test_the_file_under_way_is_forced_to_the_disk(tmp_path, monkeypatch):
@@ -161,3 +185,33 @@ def test_the_epoch_has_one_point_a_step(tmp_path):
     logger.close()
     log(tmp_path / "tb", 3, 4, resume=2).close()
     assert [step for step, _ in points(tmp_path / "tb", "vitals/epoch")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", [3.0, 1.0, 1.0, 0.5]), ("max", [3.0, 3.0, 3.0, 3.0])])
+def test_the_best_monitored_value_so_far_comes_first_and_goes_on_over_a_resume(tmp_path, mode, best):
+    values = {1: 3.0, 2: 1.0, 3: math.nan, 4: 2.0, 5: 0.5}
+    first = TensorBoardLogger(tmp_path, "val/loss", mode)
+    for step, value in values.items():
+        first.scalars({"val/loss": value if step < 4 else 0.0}, step=step, epoch=step)
+    first.close()
+    kept = [{"step": step, "epoch": step, "val/loss": values[step]} for step in (1, 2)]
+    resumed = TensorBoardLogger(tmp_path, "val/loss", mode)
+    resumed.start(2, kept)
+    for step in (3, 4, 5):
+        resumed.scalars({"val/loss": values[step]}, step=step, epoch=step)
+    resumed.close()
+    curves = read_scalars(tmp_path)
+    assert curves["main/best/val/loss"] == [*zip((1, 2, 4, 5), best)]
+    assert min(curves) == "main/best/val/loss"
+    assert [step for step, _ in curves["main/val/loss"]] == [1, 2, 3, 4, 5]
+    assert repeated(tmp_path) == {}
+
+
+def test_the_page_opens_on_the_losses_and_the_monitored_value(tmp_path):
+    logger = TensorBoardLogger(tmp_path, "val/f1/ä cat", "max")
+    logger.scalars({"train/loss": 2.0, "train/accuracy": 0.1}, step=1, epoch=0)
+    logger.scalars({"val/loss": 3.0, "val/f1/ä cat": 0.5, "val/accuracy": 0.2}, step=1, epoch=0)
+    logger.scalars({"test/loss": 4.0}, step=1, epoch=0)
+    logger.close()
+    first = ["main/best/val/f1/ä_cat", "main/train/loss", "main/val/f1/ä_cat", "main/val/loss"]
+    assert sorted(read_scalars(tmp_path))[:5] == [*first, "train/accuracy"]

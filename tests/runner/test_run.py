@@ -153,7 +153,7 @@ def test_a_run_counts_as_finished_when_everything_is_on_the_disk(
     monkeypatch.setattr(RunFolder, "write_result", noted)
     runner(folder, "logger.tensorboard.enabled=true", "trainer.test=last").run()
     assert seen["newest"] == seen["steps"]
-    assert "test/loss" in seen["curves"]
+    assert "view/test/loss" in seen["curves"]
 
 
 def test_evaluation_and_prediction_agree_with_the_final_test(tmp_path: Path) -> None:
@@ -165,6 +165,19 @@ def test_evaluation_and_prediction_agree_with_the_final_test(tmp_path: Path) -> 
     hits = sum(row["prediction"] == row["target"] for row in rows)
     assert hits / len(rows) == pytest.approx(tested["test/accuracy"])
     assert len({row["row"] for row in rows}) == len(rows) == 36
+
+
+def test_what_was_typed_is_known_over_all_parts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[list[str]]()
+    monkeypatch.setattr("lightkit.runner.run.conclude", lambda *_, overrides, **__: told.append([*overrides]))
+    runner(tmp_path / "run", "optim.lr=0.01").run()
+    for _ in range(2):
+        longer = load_run(tmp_path / "run", ["trainer.epochs=4"])
+        Runner(longer.cfg, tmp_path / "run", overrides=["trainer.epochs=4"]).run(resume=True)
+    assert told[0] == [*QUICK, "optim.lr=0.01"]
+    assert told[1] == told[2] == [*told[0], "trainer.epochs=4"]
+    assert RunFolder(tmp_path / "run").typed() == told[2]
+    assert RunFolder(tmp_path / "none").typed() == []
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

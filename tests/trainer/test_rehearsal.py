@@ -95,6 +95,45 @@ def test_a_loss_of_each_sample_is_refused() -> None:
         rehearse(data, nn.Linear(4, 3), Supervised(), loss, Engine("cpu"))
 
 
+def binary() -> TensorData:
+    info = DataInfo("binary", (4,), 1, ("yes",))
+    return TensorData(torch.randn(24, 4), (torch.arange(24) % 2).float(), info)
+
+
+class Flat(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).flatten()
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "loss", "text"),
+    [
+        (table, nn.Linear(4, 3), nn.CrossEntropyLoss(torch.ones(4)), r"loss\.weight: .*\n.*expected: 3 numbers"),
+        (table, nn.Linear(4, 3), nn.MultiMarginLoss(weight=torch.ones(2)), r"loss\.weight: .*\n.*expected: 3 numbers"),
+        # As many as there are samples in the first batch, over which PyTorch would spread them.
+        (binary, Flat(4, 1), nn.BCEWithLogitsLoss(pos_weight=torch.ones(2)), r"loss\.pos_weight: .*\n.*: 1 number,"),
+        (table, nn.Linear(4, 2), nn.CrossEntropyLoss(torch.ones(3)), r"^model: "),
+    ],
+)
+def test_weights_of_a_loss_that_fit_no_output_are_named(
+    data: Callable[[], TensorData], model: nn.Module, loss: nn.Module, text: str
+) -> None:
+    with pytest.raises(UserError, match=text):
+        rehearse(split(data()), model, Supervised(), loss, Engine("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "loss"),
+    [
+        (table, nn.Linear(4, 3), nn.CrossEntropyLoss(torch.ones(3))),
+        (table, nn.Linear(4, 5), nn.CrossEntropyLoss(torch.ones(5))),
+        (binary, Flat(4, 1), nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0))),
+    ],
+)
+def test_weights_of_a_loss_that_fit_pass(data: Callable[[], TensorData], model: nn.Module, loss: nn.Module) -> None:
+    rehearse(split(data()), model, Supervised(), loss, Engine("cpu"))
+
+
 def test_the_line_of_the_user_is_named() -> None:
     class Broken(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,157 @@
+"""What a configuration names outside of itself is looked at with everything else that may be wrong with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config import compose, load_run, signatures
+from lightkit.config.check import Report
+from lightkit.config.origins import Sources
+from lightkit.config.outside import outside
+from lightkit.config.tree import UNKNOWN
+from tests.conftest import Outcome
+
+CSV = ("data=csv", "data.dataset.path=t.csv", "data.dataset.target=kind")
+Wrong = Callable[..., str]
+
+
+@pytest.fixture
+def wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wrong]:
+    """`wrong("data=csv")`: the text of everything that is wrong, in a project with a table, texts and pictures."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (project / "t.csv").write_text("width;größe;kind\n1;2;a\n", encoding="latin-1")
+    (project / "test.csv").write_text("width;kind\n1;a\n")
+    (project / "empty.csv").touch()
+    (project / "outputs/texts").mkdir(parents=True)
+
+    def run(*overrides: str) -> str:
+        with pytest.raises(UserErrors) as caught:
+            compose(list(overrides))
+        return str(caught.value)
+
+    yield run
+    signatures.clear()
+
+
+def test_everything_is_told_at_once_and_nothing_is_left(cli: Callable[..., Outcome], project: Path) -> None:
+    (project / "mine.py").write_text("from torch import nn\nimport no_such_package\n\n\nclass Net(nn.Module): pass\n")
+    (project / "experiments/e.yaml").write_text("# @package _global_\nscheduler:\n  warmup_steps: 4\n")
+    done = cli(
+        *("train", "experiment=e", "data=csv", "data.dataset.path=/no/t.csv", "data.dataset.target=x"),
+        *("optim.lrr=0.1", "model=custom", "model._target_=mine.Net", "scheduler.warmup_epochs=1"),
+    )
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    for part in (
+        "optim.lrr: torch.optim.AdamW takes no such argument\n    at:       command line: optim.lrr=0.1",
+        "data.dataset.path: there is no such file or folder: there is no folder /no\n    at:       command line",
+        "mine.Net can't be imported: mine.py:2: there is no module no_such_package\n    at:       command line",
+        "scheduler.warmup_epochs: the warm-up is given twice",
+        "4 problems found",
+    ):
+        assert part in done.err
+    assert not (project / "outputs").exists()
+
+
+def test_the_line_of_a_file_is_told(wrong: Wrong, project: Path) -> None:
+    dataset = "  dataset:\n    path: none.csv\n    target: kind\n"
+    text = f"# @package _global_\ndefaults:\n  - override /data: csv\ndata:\n{dataset}"
+    (project / "experiments/e.yaml").write_text(text)
+    assert "at:       experiments/e.yaml:6\n" in wrong("experiment=e")
+
+
+def test_columns_are_read_with_delimiter_and_encoding(wrong: Wrong) -> None:
+    options = ("data.dataset.delimiter=';'", "data.dataset.encoding=latin-1")
+    text = wrong(
+        *CSV[:2],
+        *options,
+        "data.dataset.target=[kind,sort]",
+        "data.dataset.features=[width,'größe',hight]",
+        "data.dataset.categorical=[colour]",
+        "data.dataset.split_column=part",
+        "data.dataset.test_path=test.csv",
+        "data.dataset.val_path=val.csv",
+    )
+    for part in (
+        "data.dataset.target: t.csv has no such column",
+        "received: 'sort'\n    choices:  width, größe, kind\n",
+        "data.dataset.features: t.csv has no such column",
+        "data.dataset.categorical: t.csv has no such column",
+        "data.dataset.split_column: t.csv has no such column",
+        "data.dataset.val_path: there is no such file or folder",
+        "data.dataset.test_path: test.csv has no such column",
+        "received: 'größe'",
+    ):
+        assert part in text
+    assert "6 problems found" in text, "what the first table lacks is told of that one alone"
+    assert compose([*CSV, *options]).cfg.data.dataset.target == "kind"
+
+
+TABLE, PICTURES, TEXT = (
+    {"_target_": f"lightkit.data.{name}"} for name in ("csv_file.csv", "images.ImageFolder", "text.Text")
+)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (TABLE | {"path": "t.csv"}, ["data.dataset.path: the file is not written in utf-8", "encoding=cp1252"]),
+        (TABLE | {"path": "t.csv", "encoding": "latin-1"}, ["data.dataset.delimiter: t.csv has one column"]),
+        (TABLE | {"path": "t.csv", "delimiter": ";;"}, ["data.dataset.delimiter: not a delimiter"]),
+        (TABLE | {"path": "empty.csv"}, ["data.dataset.path: the file has no rows"]),
+        (TABLE | {"path": "."}, ["data.dataset.path: a folder, not a file", "empty.csv"]),
+        (TABLE | {"path": " "}, ["data.dataset.path: an empty path"]),
+        (TABLE | {"path": "empty.cvs"}, ["data.dataset.path: there is no such file or folder", "nearest: empty.csv"]),
+        (TABLE | {"path": "~/no-such-table.csv"}, ["data.dataset.path: there is no such file or folder"]),
+        (PICTURES | {"root": "pics"}, ["data.dataset.root: there is no such file or folder"]),
+        (PICTURES | {"root": "t.csv"}, ["data.dataset.root: a file, not a folder"]),
+        (TEXT | {"path": "tests.txt"}, ["data.dataset.path: there is no such file or folder"]),
+        (TEXT | {"path": "texts"}, ["fix:      data.dataset.path=", "outputs/texts"]),
+    ],
+)
+@pytest.mark.usefixtures("wrong")
+def test_data(dataset: dict[str, str], said: list[str]) -> None:
+    text = "\n".join(map(str, found({"data": {"dataset": dataset}})))
+    for part in said:
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        TABLE | {"path": "pipe.csv", "target": "kind"},
+        TABLE | {"path": UNKNOWN, "target": "kind"},
+        TABLE | {"path": "test.csv", "target": UNKNOWN, "val_path": None, "delimiter": 3},
+        TEXT | {"path": None},
+        {"_target_": "mine.Data", "path": "nowhere"},
+    ],
+)
+@pytest.mark.usefixtures("wrong")
+def test_what_cannot_be_told_before_the_run(project: Path, dataset: dict[str, Any]) -> None:
+    os.mkfifo(project / "pipe.csv")
+    assert found({"data": {"dataset": dataset}}) == []
+
+
+def found(tree: dict[str, Any]) -> list[UserError]:
+    report = Report(Sources())
+    outside(tree, report)
+    return report.errors
+
+
+def test_a_new_run_from_an_earlier_one_needs_its_files_and_an_old_one_is_still_read(project: Path) -> None:
+    from lightkit.config.saved import save
+
+    (project / "t.csv").write_text("width,kind\n1,a\n")
+    (project / "run").mkdir()
+    save(compose(list(CSV)).cfg, project / "run")
+    (project / "t.csv").unlink()
+    assert load_run(project / "run").cfg.data.dataset.path == "t.csv"
+    with pytest.raises(UserErrors, match=r"data\.dataset\.path: there is no such file[\s\S]*run/config\.yaml:\d+"):
+        load_run(project / "run", new=True)
