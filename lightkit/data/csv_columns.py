@@ -1,0 +1,201 @@
+"""Columns of a table as arrays: numbers, or names by their place in a list; nothing is done cell by cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+"""Cells that mean that there is no value, in lower case."""
+_SPACE = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+"""What `str.strip` takes away."""
+_PLAIN, _SHORT = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$", 100
+"""Numbers that Arrow reads as Python does if they have fewer characters than this, which keeps them finite."""
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number, `nan` and `inf` included."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell means that there is no value, or holds one that nothing can be computed with, such as `inf`."""
+    return cell.lower() in MISSING or (cell.lower().lstrip("+-")[:3] in ("inf", "nan") and not _is_finite(cell))
+
+
+def _is_finite(cell: str) -> bool:
+    return not is_number(cell) or math.isfinite(float(cell))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers.
+
+    Args:
+        values: `(N,)` float32, NaN where there is none.
+        missing: Rows without a value, rising.
+        text: Rows that hold something else than a number, rising.
+    """
+
+    values: np.ndarray
+    missing: np.ndarray
+    text: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Numbers:
+        """The column at some rows."""
+        size = len(self.values)
+        return Numbers(self.values[rows], *(np.flatnonzero(_mask(at, size)[rows]) for at in (self.missing, self.text)))
+
+
+@dataclass(frozen=True)
+class Names:
+    """A column of names.
+
+    Args:
+        codes: `(N,)` place of each cell in `kinds`.
+        kinds: Arrow array of all different cells; some may be in no row.
+    """
+
+    codes: np.ndarray
+    kinds: Any
+
+    @cached_property
+    def as_kinds(self) -> Numbers:
+        """The kinds as numbers."""
+        return parse_numbers(self.kinds)
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Rows without a value, rising."""
+        return self._rows(self.as_kinds.missing)
+
+    @property
+    def numbers(self) -> Numbers:
+        """The column as numbers."""
+        found = self.as_kinds
+        return Numbers(found.values[self.codes], self._rows(found.missing), self._rows(found.text))
+
+    @property
+    def used(self) -> np.ndarray:
+        """Codes of the kinds that are in some row, rising."""
+        return np.flatnonzero(np.bincount(self.codes, minlength=len(self.kinds)))
+
+    def found(self) -> dict[str, int]:
+        """The kinds that are in some row, with their codes."""
+        codes = self.used
+        return dict(zip(self.kinds.take(pa.array(codes)).to_pylist(), codes.tolist(), strict=True))
+
+    def take(self, rows: np.ndarray) -> Names:
+        """The column at some rows."""
+        return Names(self.codes[rows], self.kinds)
+
+    def numbered(self, numbers: dict[str, int]) -> np.ndarray:
+        """`(N,)` int64 number of each cell, by its name; -1 for names that have none."""
+        by_code = np.full(len(self.kinds), -1, dtype=np.int64)
+        for name, code in self.found().items():
+            by_code[code] = numbers.get(name, -1)
+        return by_code[self.codes]
+
+    def _rows(self, kinds: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(_mask(kinds, len(self.kinds))[self.codes]) if len(kinds) else _NONE
+
+
+def join_numbers(pieces: Sequence[Numbers]) -> Numbers:
+    """One column of several pieces."""
+    starts = np.cumsum([0, *(len(piece.values) for piece in pieces)])
+    missing = np.concatenate([_NONE, *(piece.missing + start for piece, start in zip(pieces, starts))])
+    text = np.concatenate([_NONE, *(piece.text + start for piece, start in zip(pieces, starts))])
+    return Numbers(np.concatenate([piece.values for piece in pieces]), missing, text)
+
+
+def parse_names(cells: Any) -> Any:
+    """Arrow's array of strings as a dictionary array, stripped."""
+    return pc.utf8_trim(cells, characters=_SPACE).dictionary_encode()
+
+
+def join_names(pieces: Sequence[Any]) -> Names:
+    """One column of several pieces of `parse_names`."""
+    whole = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
+    whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    return Names(whole.indices.to_numpy(), whole.dictionary)
+
+
+def parse_numbers(cells: Any) -> Numbers:
+    """Numbers as Python's `float` reads them, rounded to float32.
+
+    Args:
+        cells: Arrow's array of strings.
+    """
+    values = _cast(cells)
+    if values is not None:
+        return Numbers(values, _NONE, _NONE)
+    cells = pc.ascii_trim(cells, characters=" \t")
+    missing = pc.is_in(cells, value_set=pa.array(_spellings()))
+    values = _cast(pc.if_else(missing, None, cells))
+    if values is not None:
+        return Numbers(values, np.flatnonzero(missing.to_numpy(zero_copy_only=False)), _NONE)
+    return _parse_others(cells)
+
+
+def _parse_others(cells: Any) -> Numbers:
+    """The same for cells some of which Arrow reads in another way, or not at all."""
+    plain = pc.and_(pc.match_substring_regex(cells, _PLAIN), pc.less(pc.binary_length(cells), _SHORT))
+    values = _cast(pc.if_else(plain, cells, None))
+    assert values is not None, "what is left are plain numbers"
+    others = cells.filter(pc.invert(plain)).dictionary_encode()
+    kinds = [cell.strip() for cell in others.dictionary.to_pylist()]
+    missing = np.array([is_missing(kind) for kind in kinds])
+    text = np.array([not is_number(kind) for kind in kinds]) & ~missing
+    numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
+    rows = np.flatnonzero(~plain.to_numpy(zero_copy_only=False))
+    codes = others.indices.to_numpy()
+    values[rows] = _rounded(np.array(numbers))[codes]
+    return Numbers(values, rows[missing[codes]], rows[text[codes]])
+
+
+def _cast(cells: Any) -> np.ndarray | None:
+    """Numbers as float32, NaN for nulls; None where a cell is something else than a finite number."""
+    try:
+        values = pc.cast(cells, pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return None
+    if np.isfinite(values).sum() < len(cells) - cells.null_count:
+        return None
+    return _rounded(values)
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def _spellings() -> list[str]:
+    """All ways to write the marks of a missing value in small and capital letters."""
+    found = {""}
+    for mark in MISSING:
+        words = [""]
+        for letter in mark:
+            words = [word + way for word in words for way in {letter, letter.upper()}]
+        found |= {*words}
+    return sorted(found)
+
+
+def _mask(rows: np.ndarray, size: int) -> np.ndarray:
+    mask = np.zeros(size, dtype=bool)
+    mask[rows] = True
+    return mask
