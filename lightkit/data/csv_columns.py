@@ -19,8 +19,8 @@ _SPACE = (
     "\u2028\u2029\u202f\u205f\u3000"
 )
 """What `str.strip` takes away."""
-_PLAIN, _SHORT = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$", 100
-"""Numbers that Arrow reads as Python does if they have fewer characters than this, which keeps them finite."""
+_PLAIN = r"^-?([0-9]{1,50}(\.[0-9]{0,50})?|\.[0-9]{1,50})([eE][+-]?[0-9]{1,2})?$"
+"""Numbers that Arrow reads as Python does, all of them finite."""
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -98,7 +98,7 @@ class Names:
     def found(self) -> dict[str, int]:
         """The kinds that are in some row, with their codes."""
         codes = self.used
-        return dict(zip(self.kinds.take(pa.array(codes)).to_pylist(), codes.tolist(), strict=True))
+        return dict(zip(self.kinds.take(_integers(codes)).to_pylist(), codes.tolist(), strict=True))
 
     def take(self, rows: np.ndarray) -> Names:
         """The column at some rows."""
@@ -132,7 +132,7 @@ def join_names(pieces: Sequence[Any]) -> Names:
     """One column of several pieces of `parse_names`."""
     whole = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    return Names(whole.indices.to_numpy(), whole.dictionary)
+    return Names(_view(whole.indices, np.int32), whole.dictionary)
 
 
 def parse_numbers(cells: Any) -> Numbers:
@@ -145,38 +145,40 @@ def parse_numbers(cells: Any) -> Numbers:
     if values is not None:
         return Numbers(values, _NONE, _NONE)
     cells = pc.ascii_trim(cells, characters=" \t")
-    missing = pc.is_in(cells, value_set=pa.array(_spellings()))
-    values = _cast(pc.if_else(missing, None, cells))
+    missing = pc.is_in(cells, value_set=strings(_spellings()))
+    values = _cast(cells, missing)
     if values is not None:
-        return Numbers(values, np.flatnonzero(missing.to_numpy(zero_copy_only=False)), _NONE)
+        return Numbers(values, np.flatnonzero(_bools(missing)), _NONE)
     return _parse_others(cells)
 
 
 def _parse_others(cells: Any) -> Numbers:
     """The same for cells some of which Arrow reads in another way, or not at all."""
-    plain = pc.and_(pc.match_substring_regex(cells, _PLAIN), pc.less(pc.binary_length(cells), _SHORT))
-    values = _cast(pc.if_else(plain, cells, None))
+    other = pc.invert(pc.match_substring_regex(cells, _PLAIN))
+    values = _cast(cells, other)
     assert values is not None, "what is left are plain numbers"
-    others = cells.filter(pc.invert(plain)).dictionary_encode()
+    others = cells.filter(other).dictionary_encode()
     kinds = [cell.strip() for cell in others.dictionary.to_pylist()]
     missing = np.array([is_missing(kind) for kind in kinds])
     text = np.array([not is_number(kind) for kind in kinds]) & ~missing
     numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
-    rows = np.flatnonzero(~plain.to_numpy(zero_copy_only=False))
-    codes = others.indices.to_numpy()
+    rows, codes = np.flatnonzero(_bools(other)), _view(others.indices, np.int32)
     values[rows] = _rounded(np.array(numbers))[codes]
     return Numbers(values, rows[missing[codes]], rows[text[codes]])
 
 
-def _cast(cells: Any) -> np.ndarray | None:
-    """Numbers as float32, NaN for nulls; None where a cell is something else than a finite number."""
+def _cast(cells: Any, without: Any = None) -> np.ndarray | None:
+    """Numbers as float32, NaN where a mask leaves cells out; None where a cell is something else than a finite one."""
+    if without is not None:
+        cells = pc.if_else(without, pa.nulls(len(cells), pa.string()), cells)
     try:
-        values = pc.cast(cells, pa.float64()).to_numpy(zero_copy_only=False)
+        numbers = _view(pc.cast(cells, pa.float64()), np.float64)
     except pa.ArrowInvalid:
         return None
-    if np.isfinite(values).sum() < len(cells) - cells.null_count:
-        return None
-    return _rounded(values)
+    left_out = 0
+    if without is not None:
+        numbers, left_out = np.where(_bools(without), np.nan, numbers), int(_bools(without).sum())
+    return _rounded(numbers) if np.isfinite(numbers).sum() + left_out == len(cells) else None
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
@@ -193,6 +195,26 @@ def _spellings() -> list[str]:
             words = [word + way for word in words for way in {letter, letter.upper()}]
         found |= {*words}
     return sorted(found)
+
+
+def strings(cells: Sequence[str]) -> Any:
+    """Arrow's array of some strings; `pyarrow.array` imports pandas, where it is installed."""
+    parts = [cell.encode() for cell in cells]
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(parts), pa.py_buffer(ends), pa.py_buffer(b"".join(parts)))
+
+
+def _integers(values: np.ndarray) -> Any:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])
+
+
+def _view(values: Any, kind: type[np.generic]) -> np.ndarray:
+    """Numbers of an Arrow array; `to_numpy` imports pandas too."""
+    return np.frombuffer(values.buffers()[1], dtype=kind)[values.offset : values.offset + len(values)]
+
+
+def _bools(mask: Any) -> np.ndarray:
+    return _view(pc.cast(mask, pa.uint8()), np.bool_)
 
 
 def _mask(rows: np.ndarray, size: int) -> np.ndarray:

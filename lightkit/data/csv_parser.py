@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow
 
+from lightkit.data.csv_columns import strings
 from lightkit.data.csv_lines import CsvFile
 
 _BLOCK_BYTES, _BLOCK_ROWS = 2**22, 2**13
@@ -43,7 +44,8 @@ def parse_plain(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
             batch = _parse_block(block, file, names)
             if header and [column[0].as_py().strip() for column in batch.columns] != [*names]:
                 raise NotPlainError("other names of columns")
-            yield batch.slice(int(header)).columns
+            if len(batch) > header:
+                yield batch.slice(int(header)).columns
             header = False
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise NotPlainError(str(error)) from error
@@ -65,7 +67,7 @@ def parse_any(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
     places = [file.names.index(name) for name in names]
     rows = file.rows()
     while block := [cells for _, cells in islice(rows, _BLOCK_ROWS)]:
-        yield [pa.array([cells[place] for cells in block], pa.string()) for place in places]
+        yield [strings([cells[place] for cells in block]) for place in places]
 
 
 def _parse_block(block: bytes, file: CsvFile, names: Sequence[str]) -> Any:
@@ -97,7 +99,7 @@ def _blocks(file: CsvFile) -> Iterator[bytes]:
         if len(rest) > _BLOCK_BYTES or b"\0" in block:  # some versions of the csv module refuse NUL
             raise NotPlainError("a long row, or NUL")
         _check_quotes(block, file.delimiter)
-        if block.strip(b"\r\n"):
+        if block.lstrip(b"\r\n"):
             yield block
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -24,12 +23,13 @@ from lightkit.data.csv_reader import Table, read_table
 from tests.conftest import Outcome
 
 NUMBERS = [
-    "0", "-0", "-0.0", "1e5", "1E5", "+3", " 3 ", "\t4", "5.", ".5", "1_000", "1__0", "0x10", "1e", "e1", ".", "-", "+-1",
-    "1e308", "1e309", "-1e999", "1e-320", "1e-400", "3.4028235e38", "3.5e38", "1.17549435e-39", "16777217", "0.1",
-    "123456789012345678901234567890", "9" * 120, "0." + "3" * 130, "1.00000005960464477539062500001", "1e+05", "1e 5",
-    "nan", "NaN", "-nan", "+nan", "nan(1)", "nan0", "inf", "-Inf", "+INF", "infinity", "-Infinity", "infinite", "info",
-    "", " ", "NA", "na", "Na", "n/a", "N/a", "NULL", "nUll", "None", "?", " ? ", "??", "#N/A", "true", "null ", "½", "²",
-    "１２", "٣", "1\u00a0", "\u2003NA", "\x1c7\x1f", "\x1cNA", "1\u200b", "1,5", "1.5.2", "1d5", "1f", "0b1", "1j", "١e٢",
+    "0", "-0", "-0.0", "1e5", "1E5", "+3", " 3 ", "\t4", "5.", ".5", "1_000", "1__0", "0x10", "1e", "e1", ".", "-",
+    "+-1", "1e308", "1e309", "-1e999", "1e-320", "1e-400", "3.4028235e38", "3.5e38", "1.17549435e-39", "16777217",
+    "0.1", "123456789012345678901234567890", "9" * 120, "0." + "3" * 130, "1.00000005960464477539062500001", "1e+05",
+    "1e 5", "nan", "NaN", "-nan", "+nan", "nan(1)", "nan0", "inf", "-Inf", "+INF", "infinity", "-Infinity", "infinite",
+    "info", "", " ", "NA", "na", "Na", "n/a", "N/a", "NULL", "nUll", "None", "?", " ? ", "??", "#N/A", "true", "null ", "½",
+    "²", "１２", "٣", "1\u00a0", "\u2003NA", "\x1c7\x1f", "\x1cNA", "1\u200b", "1,5", "1.5.2", "1d5", "1f",
+    "0b1", "1j", "١e٢",
 ]  # fmt: skip
 """Numbers, what looks like one, and what stands for none."""
 FILES = {
@@ -360,5 +360,22 @@ def test_classes_of_the_same_number(tmp_path: Path) -> None:
 def test_arrow_is_imported_for_tables_only(
     cli: Callable[..., Outcome], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert cli("train", "data=wine", "trainer.epochs=1", "model.hidden=[4]", "device=cpu").code == 0
+    for name in ("pyarrow", "pyarrow.csv", "pyarrow.compute"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert cli("plan", "data=wine", "model.hidden=[4]", "device=cpu").code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "fingerprint"),
+    [
+        ({}, "f51d469f0557ddb0085c5f6de58a7413"),
+        ({"missing": "drop"}, "05919f439064562665218db648d62ff8"),
+        ({"missing": "constant"}, "4a7d9313f75f2484ff77f0beec70bd91"),
+        ({"target": "x", "features": ["y", "z", "colour"]}, "0a9e28eb6feeee61c7c080b3987da2c2"),
+        ({"target": ["x", "z"], "features": ["y"], "categorical": []}, "c57ae8e3019e8fa44a326cc09d5ec09d"),
+        ({"task": "binary"}, "8ea1203f9bf125116e3fa38ba169df89"),
+    ],
+)
+def test_fingerprints_stay_what_they_were(tmp_path: Path, settings: dict[str, Any], fingerprint: str) -> None:
+    path = mixed(tmp_path / "t.csv", 300)
+    assert csv(path, **{**SETTINGS, **settings}).info.fingerprint == fingerprint
