@@ -9,8 +9,9 @@ from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.loop import Trainer
 
 HEAVY = (
-    "IPython", "PIL", "lightning", "matplotlib", "pandas", "rich", "scipy", "sklearn", "sympy", "tensorboard", "timm",
-    "torch._dynamo", "torch._inductor", "torch.utils.tensorboard", "torchensemble", "torchmetrics", "torchvision",
+    "IPython", "PIL", "lightning", "matplotlib", "pandas", "pyarrow", "rich", "scipy", "sklearn", "sympy",
+    "tensorboard", "timm", "torch._dynamo", "torch._inductor", "torch.utils.tensorboard", "torchensemble",
+    "torchmetrics", "torchvision",
 )  # fmt: skip
 """Modules that are slow to import and have no place before the first step."""
 

@@ -24,6 +24,8 @@ class Sample:
     """Seconds on the clock."""
     cpu: float = 0.0
     """CPU seconds of the process, all threads together."""
+    peak: float = 0.0
+    """The most memory that the process has held, in MiB; 0 where that was not measured."""
     proof: dict[str, float] = field(default_factory=dict)
     """What shows that the work was done, such as the accuracy reached."""
 
@@ -49,7 +51,7 @@ class Bar:
         name: The contestant.
         base: What it is compared with; empty for the time of the contestant itself, in seconds.
         limit: The largest figure that is good enough; None only shows it.
-        kind: `wall` or `cpu`.
+        kind: `wall`, `cpu` or `peak`.
         minus: The difference in seconds in place of the ratio.
     """
 

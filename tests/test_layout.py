@@ -41,6 +41,7 @@ ONLY_IN = {
     "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/common/pixels.py"),
     "pynvml": ("lightkit/device/watching/nvml.py",),
     "psutil": ("lightkit/device/",),
+    "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_parser.py"),
 }
 NEVER_IN = {
     "torch": ("lightkit/cli/", "lightkit/config/"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.common.csv_text import read_columns, unknown_columns
+from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import UserError
 from lightkit.config.allow import judge, targets_in
 from lightkit.config.imports import failing_import
@@ -111,24 +111,25 @@ def _columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None
     asked = {dotted((*key, part)): _names(node.get(part)) for part in _NAMING}
     known: Sequence[str] = [name for names in asked.values() for name in names]
     for name in files:
-        columns = _first_line(node, name, key, report)
-        if columns is None:
+        file = _table(node, name, key, report)
+        if file is None:
             continue
         # What the first file lacks is told of it alone; of the others it is they that are wrong.
         wanted = asked if name == "path" else {dotted((*key, name)): [*dict.fromkeys(known)]}
-        for error in unknown_columns(Path(node[name]).expanduser(), columns, wanted):
-            report.take(error)
-        known = [item for item in known if name != "path" or item in columns]
+        for place, names in wanted.items():
+            for error in file.unknown(names, key=place):
+                report.take(error)
+        known = [item for item in known if name != "path" or item in file.names]
 
 
-def _first_line(node: Node, name: str, key: Key, report: Report) -> list[str] | None:
-    """The columns of a table; None where they cannot be read, which is reported."""
+def _table(node: Node, name: str, key: Key, report: Report) -> CsvFile | None:
+    """A table and the names of its columns; None where they cannot be read, which is reported."""
     file, options = Path(node[name]).expanduser(), {part: node.get(part, usual) for part, usual in _TEXT.items()}
     is_pipe = not file.is_file() and not file.is_dir()  # which gives what it has only once
     if is_pipe or not all(isinstance(value, str) for value in options.values()):
         return None
     try:
-        return read_columns(file, key=dotted((*key, name)), **options)
+        return open_csv(file, key=dotted((*key, name)), **options)
     except UserError as error:
         report.take(error)
         return None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.data.csv_reader import Table, is_missing, is_number, read_table
+from lightkit.data.csv_columns import Names, is_missing, is_number
+from lightkit.common.csv_lines import CsvFile, open_csv
+from lightkit.data.csv_reader import Table, read_table
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.info import DataInfo
 from lightkit.data.missing import Missing
@@ -18,6 +20,8 @@ from lightkit.data.tables import check_scale
 from lightkit.data.tensors import TensorData
 
 _TASKS = ("multiclass", "binary", "multilabel", "regression")
+_NUMBERS = ("multilabel", "regression")
+"""Tasks whose targets are numbers."""
 _MOST_CLASSES = 20
 _SPLITS = ("train", "val", "test")
 
@@ -70,30 +74,35 @@ def csv(
     """
     targets = [target] if isinstance(target, str) else list(target)
     paths = {"train": path, "val": val_path, "test": test_path}
-    tables = {
-        name: read_table(file, delimiter=delimiter, encoding=encoding, key=_path_key(name))
+    files = {
+        name: open_csv(file, delimiter=delimiter, encoding=encoding, key=_path_key(name))
         for name, file in paths.items()
         if file is not None
     }
-    first = tables["train"]
-    chosen = _feature_names(first, features, targets=targets, categorical=categorical, split_column=split_column)
+    chosen = _feature_names(
+        files["train"], features, targets=targets, categorical=categorical, split_column=split_column
+    )
     policy, notes = Missing(missing, fill_value, chosen, targets, categorical), list[str]()
-    for name, table in tables.items():
-        table.need([*chosen, *targets, *([] if split_column is None else [split_column])], key=_path_key(name))
-        tables[name], told = policy.settled(table)
+    _check_task(task, targets)
+    marks = [] if split_column is None else [split_column]
+    names = [*categorical, *marks, *(targets if task not in _NUMBERS else ())]
+    tables = dict[str, Table]()
+    for name, file in files.items():
+        file.need([*chosen, *targets, *marks], key=_path_key(name))
+        tables[name], told = policy.settled(read_table(file, numbers=[*chosen, *targets], names=names))
         notes += told
     kinds = {name: _kinds(tables["train"], name, policy) for name in categorical}
-    task = _task(tables["train"], targets, task)
-    y, names = _targets(list(tables.values()), targets, task=task, scale=check_scale(target_scale))
-    x = torch.cat([_inputs(table, chosen, kinds, policy) for table in tables.values()])
-    count = 1 if task == "binary" else len(names) if task == "multiclass" else len(targets)
+    task = task or _guessed([tables["train"].names(name) for name in targets])
+    y, classes = _targets(list(tables.values()), targets, task=task, scale=check_scale(target_scale))
+    x = _inputs(list(tables.values()), chosen, kinds)
+    count = 1 if task == "binary" else len(classes) if task == "multiclass" else len(targets)
     return TensorData(
         x,
         y,
-        DataInfo(task, (x.shape[1],), count, names),
+        DataInfo(task, (x.shape[1],), count, classes),
         splits=_splits(tables, split_column),
         strata=y.to(torch.int64) if task == "binary" else None,
-        name=str(first.path),
+        name=str(files["train"].path),
         imputer=_imputer(chosen, kinds, policy, add_indicator=add_indicator),
         notes=notes,
     )
@@ -104,7 +113,7 @@ def _path_key(split: str) -> str:
 
 
 def _feature_names(
-    table: Table,
+    file: CsvFile,
     features: Sequence[str] | None,
     *,
     targets: list[str],
@@ -112,13 +121,13 @@ def _feature_names(
     split_column: str | None,
 ) -> list[str]:
     if not targets:
-        raise UserError("no column to predict", key="data.dataset.target", choices=table.columns)
-    table.need(targets, key="data.dataset.target")
-    table.need([] if split_column is None else [split_column], key="data.dataset.split_column")
-    others = [name for name in table.columns if name not in (*targets, split_column)]
+        raise UserError("no column to predict", key="data.dataset.target", choices=file.names)
+    file.need(targets, key="data.dataset.target")
+    file.need([] if split_column is None else [split_column], key="data.dataset.split_column")
+    others = [name for name in file.names if name not in (*targets, split_column)]
     chosen = others if features is None else list(features)
-    table.need(chosen, key="data.dataset.features")
-    table.need(categorical, key="data.dataset.categorical")
+    file.need(chosen, key="data.dataset.features")
+    file.need(categorical, key="data.dataset.categorical")
     twice = [name for name in chosen if name in targets]
     if twice:
         raise UserError("the target is among the features", key="data.dataset.features", received=twice[0])
@@ -132,25 +141,32 @@ def _feature_names(
 
 def _kinds(table: Table, name: str, policy: Missing) -> list[str]:
     """The values of a categorical column, in order."""
-    found = {cell for cell in table.columns[name] if not is_missing(cell)}
+    found = {cell for cell in table.names(name).found() if not is_missing(cell)}
     if not found:
         raise UserError(f"{table.path}: column {name!r} has no value", key="data.dataset.categorical", received=name)
     return sorted(found | {str(policy.constant(name))} if policy.ways[name] == "constant" else found)
 
 
-def _inputs(table: Table, names: list[str], kinds: dict[str, list[str]], policy: Missing) -> Tensor:
+def _inputs(tables: Sequence[Table], names: Sequence[str], kinds: Mapping[str, list[str]]) -> Tensor:
     """Features `(N, F)`, categorical ones spread out, in the order of the columns; NaN where one is to be filled in."""
-    columns: list[Tensor] = []
-    for name in names:
-        gaps = policy.filled(name)
-        if name not in kinds:
-            columns.append(table.numbers(name, key="data.dataset.features", gaps=gaps))
-            continue
-        missing = [gaps and is_missing(cell) for cell in table.columns[name]]
-        for kind in kinds[name]:
-            cells = zip(table.columns[name], missing, strict=True)
-            columns.append(torch.tensor([math.nan if gap else float(cell == kind) for cell, gap in cells]))
-    return torch.stack(columns, 1)
+    widths = [len(kinds[name]) if name in kinds else 1 for name in names]
+    x = torch.empty(sum(map(len, tables)), sum(widths))
+    for table, rows in zip(tables, x.split([len(table) for table in tables]), strict=True):
+        for name, features in zip(names, rows.split(widths, 1), strict=True):
+            if name in kinds:
+                _spread(table.names(name), kinds[name], features)
+            else:
+                features[:, 0] = table.numbers(name, key="data.dataset.features")
+    return x
+
+
+def _spread(column: Names, kinds: Sequence[str], features: Tensor) -> None:
+    """Write a categorical column as 0 and 1 into features `(N, K)`."""
+    number = torch.from_numpy(column.numbered({kind: i for i, kind in enumerate(kinds)}))
+    known = (number >= 0).nonzero()[:, 0]
+    features.zero_()
+    features[known, number[known]] = 1.0
+    features[torch.from_numpy(column.missing)] = torch.nan
 
 
 def _imputer(names: list[str], kinds: dict[str, list[str]], policy: Missing, *, add_indicator: bool) -> Imputer | None:
@@ -172,25 +188,26 @@ def _imputer(names: list[str], kinds: dict[str, list[str]], policy: Missing, *, 
     return Imputer(found, add_indicator=add_indicator) if found else None
 
 
-def _task(table: Table, targets: list[str], task: str | None) -> str:
-    """The kind of task: what was asked for, or what the values of the targets look like."""
-    if task is None:
-        return _guessed([set(table.columns[name]) for name in targets])
-    if task not in _TASKS:
+def _check_task(task: str | None, targets: Sequence[str]) -> None:
+    if task not in (None, *_TASKS):
         raise UserError("not a kind of task", key="data.dataset.task", received=task, choices=_TASKS)
     if task in ("multiclass", "binary") and len(targets) > 1:
         raise UserError(f"{task} has one target column", key="data.dataset.target", received=targets)
-    return task
 
 
-def _guessed(columns: list[set[str]]) -> str:
-    cells = set[str]().union(*columns)
-    numbers = {float(cell) for cell in cells if is_number(cell)}
-    only_numbers = all(map(is_number, cells))
+def _guessed(columns: Sequence[Names]) -> str:
+    """The kind of task that the values of the targets look like."""
+    if any(len(column.numbers.text) for column in columns):
+        return "multiclass" if len(columns) == 1 else "regression"
     if len(columns) > 1:
-        return "multilabel" if only_numbers and numbers <= {0, 1} else "regression"
-    few = all(number.is_integer() for number in numbers) and len(cells) <= _MOST_CLASSES
-    return "multiclass" if few or not only_numbers else "regression"
+        return "multilabel" if all(map(_is_label, columns)) else "regression"
+    few = len(columns[0].used) <= _MOST_CLASSES
+    return "multiclass" if few and all(float(cell).is_integer() for cell in columns[0].found()) else "regression"
+
+
+def _is_label(column: Names) -> bool:
+    rounded = np.isin(column.as_kinds.values[column.used], (0, 1))
+    return bool(rounded.all()) and {float(cell) for cell in column.found()} <= {0, 1}
 
 
 def _targets(tables: list[Table], targets: list[str], *, task: str, scale: float) -> tuple[Tensor, tuple[str, ...]]:
@@ -205,30 +222,30 @@ def _targets(tables: list[Table], targets: list[str], *, task: str, scale: float
 
 
 def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[Tensor, tuple[str, ...]]:
-    found = set(tables[0].columns[target])
-    names = sorted(found, key=float) if all(map(is_number, found)) else sorted(found)
+    found = tables[0].names(target).found()
+    names = sorted(found, key=lambda name: (float(name), name)) if all(map(is_number, found)) else sorted(found)
     if len(names) == 1:
         raise UserError(
             f"column {target!r} holds one class only",
             key="data.dataset.target",
             expected="2 classes or more",
             received=names[0],
-            choices=[name for name in tables[0].columns if name != target],
+            choices=[name for name in tables[0].file.names if name != target],
         )
     if binary and len(names) != 2:
         raise UserError("binary needs a target of two values", key="data.dataset.task", received=names[:5])
-    number = {name: i for i, name in enumerate(names)}
-    for table in tables:
-        for line, cell in zip(table.lines, table.columns[target], strict=True):
-            if cell not in number:
-                raise UserError(
-                    f"{table.path}, line {line}: a class that the training rows lack",
-                    key="data.dataset.target",
-                    received=cell,
-                    choices=names,
-                )
-    y = torch.tensor([number[cell] for table in tables for cell in table.columns[target]])
+    y = torch.cat([_numbered(table, target, names, "a class that the training rows lack") for table in tables])
     return (y.to(torch.float32), (names[1],)) if binary else (y, tuple(names))
+
+
+def _numbered(table: Table, name: str, known: Sequence[str], problem: str, key: str = "data.dataset.target") -> Tensor:
+    """The cells of a column as `(N,)` numbers of known ones."""
+    numbers = table.names(name).numbered({cell: i for i, cell in enumerate(known)})
+    unknown = np.flatnonzero(numbers < 0)
+    if len(unknown):
+        line, cell = table.cell(int(unknown[0]), name)
+        raise UserError(f"{table.path}, line {line}: {problem}", key=key, received=cell, choices=known)
+    return torch.from_numpy(numbers)
 
 
 def _splits(tables: dict[str, Table], split_column: str | None) -> dict[str, Tensor]:
@@ -242,15 +259,6 @@ def _splits(tables: dict[str, Table], split_column: str | None) -> dict[str, Ten
             received=split_column,
             fix="leave out val_path and test_path",
         )
-    table = tables["train"]
-    cells = table.columns[split_column]
-    for line, cell in zip(table.lines, cells, strict=True):
-        if cell not in _SPLITS:
-            raise UserError(
-                f"{table.path}, line {line}: not a split",
-                key="data.dataset.split_column",
-                received=cell,
-                choices=_SPLITS,
-            )
-    rows = {name: [i for i, cell in enumerate(cells) if cell == name] for name in _SPLITS}
-    return {name: torch.tensor(found) for name, found in rows.items() if found}
+    parts = _numbered(tables["train"], split_column, _SPLITS, "not a split", key="data.dataset.split_column")
+    rows = {name: (parts == i).nonzero()[:, 0] for i, name in enumerate(_SPLITS)}
+    return {name: found for name, found in rows.items() if len(found)}

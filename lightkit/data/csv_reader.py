@@ -1,127 +1,117 @@
-"""Rows and columns of a CSV file, with the line of everything that is wrong."""
+"""Rows and columns of a CSV file as arrays, with the line of everything that is wrong."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lightkit.common.csv_text import no_rows, read_columns, read_rows, separator, unknown_columns
 from lightkit.common.errors import UserError
-
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-"""Cells that mean that there is no value, in lower case."""
+from lightkit.data.csv_columns import Names, Numbers, join_names, join_numbers, parse_names, parse_numbers
+from lightkit.common.csv_lines import CsvFile
+from lightkit.data.csv_parser import NotPlainError, parse_any, parse_plain
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of a CSV file.
+    """Columns of a CSV file.
 
     Args:
-        path: The file.
-        columns: Cells of each column, by name, in the order of the file.
-        lines: Line of each row in the file, from 1.
+        file: The file.
+        columns: Those that were read, by name.
+        rows: `(N,)` number of each row among all rows of the file, from 0.
     """
 
-    path: Path
-    columns: dict[str, list[str]]
-    lines: list[int]
+    file: CsvFile
+    columns: dict[str, Numbers | Names]
+    rows: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return len(self.rows)
 
-    def need(self, names: Sequence[str], *, key: str) -> None:
-        """Raise `UserError` for the first name that is no column."""
-        for error in unknown_columns(self.path, self.columns, {key: names}):
-            raise error
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self.file.path
 
-    def without(self, rows: set[int]) -> Table:
+    def without(self, rows: np.ndarray) -> Table:
         """The table less some rows."""
-        kept = [i for i in range(len(self)) if i not in rows]
-        columns = {name: [cells[i] for i in kept] for name, cells in self.columns.items()}
-        return Table(self.path, columns, [self.lines[i] for i in kept])
+        kept = np.delete(np.arange(len(self)), rows)
+        columns = {name: column.take(kept) for name, column in self.columns.items()}
+        return Table(self.file, columns, self.rows[kept])
 
-    def holes(self, names: Sequence[str]) -> list[tuple[int, str]]:
-        """Row and column of every missing or infinite cell, in the order of the rows."""
-        return sorted((i, name) for name in names for i, cell in enumerate(self.columns[name]) if is_missing(cell))
+    def missing(self, name: str) -> np.ndarray:
+        """Rows whose cell in a column is missing or infinite, rising."""
+        return self.columns[name].missing
 
-    def numbers(self, name: str, *, key: str, gaps: bool = False) -> Tensor:
-        """A column as `(N,)` float32.
+    def names(self, name: str) -> Names:
+        """A column that was read as names."""
+        column = self.columns[name]
+        assert isinstance(column, Names), "read_table was told so"
+        return column
+
+    def numbers(self, name: str, *, key: str) -> Tensor:
+        """A column as `(N,)` float32, NaN where a value is missing.
 
         Args:
             name: The column.
             key: Configuration key that names it.
-            gaps: Whether values may be missing; they are NaN.
 
         Raises:
             UserError: A cell is no number; its line is named.
         """
-        cells = self.columns[name]
-        try:
-            values = [math.nan if gaps and is_missing(cell) else float(cell) for cell in cells]
-        except ValueError as error:
-            row = next(i for i, cell in enumerate(cells) if not is_number(cell) and not (gaps and is_missing(cell)))
+        column = self.columns[name]
+        found = column.numbers if isinstance(column, Names) else column
+        if len(found.text):
+            line, cell = self.cell(int(found.text[0]), name)
             raise UserError(
-                f"{self.path}, line {self.lines[row]}: column {name!r} holds text",
+                f"{self.path}, line {line}: column {name!r} holds text",
                 key=key,
                 expected="a number",
-                received=cells[row],
+                received=cell,
                 fix=f"data.dataset.categorical=[{name}] for names, or leave it out of data.dataset.features",
-            ) from error
-        return torch.tensor(values, dtype=torch.float64).to(torch.float32)
+            )
+        return torch.from_numpy(found.values)
+
+    def cell(self, row: int, name: str) -> tuple[int, str]:
+        """Line of a row in the file, from 1, and its cell in a column; read from the file again."""
+        line, cells = self.file.row(int(self.rows[row]))
+        return line, cells[name]
 
 
-def read_table(path: str | Path, *, delimiter: str, encoding: str = "utf-8", key: str = "data.dataset.path") -> Table:
-    """Read a CSV file whose first line names the columns.
+def read_table(file: CsvFile, *, numbers: Sequence[str], names: Sequence[str]) -> Table:
+    """Read columns of a CSV file.
 
     Args:
-        path: The file.
-        delimiter: What stands between two cells, one character; a backslash and a `t` mean a tab.
-        encoding: How the text is written down.
-        key: Configuration key of the path.
+        file: The file.
+        numbers: Columns of numbers; other cells are remembered.
+        names: Columns of names.
 
     Raises:
-        UserError: It cannot be read, has no rows, names a column twice, or a line has too few or too many cells.
+        UserError: It cannot be read, or a line has too few or too many cells.
     """
-    file = Path(path).expanduser()
-    options = {"delimiter": delimiter, "encoding": encoding, "key": key}
-    header, rows = read_columns(file, **options), list(read_rows(file, **options))[1:]
-    if not rows:
-        raise no_rows(file, key)
-    _check_shape(file, header, rows, delimiter=separator(delimiter))
-    cells = [list(column) for column in zip(*(row for _, row in rows), strict=True)]
-    stripped = [[cell.strip() for cell in column] for column in cells]
-    return Table(file, dict(zip(header, stripped, strict=True)), [line for line, _ in rows])
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number, `nan` and `inf` included."""
     try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+        columns = _columns(parse_plain, file, numbers, names)
+    except NotPlainError:
+        columns = _columns(parse_any, file, numbers, names)
+    first = next(iter(columns.values()))
+    return Table(file, columns, np.arange(len(first.codes if isinstance(first, Names) else first.values)))
 
 
-def is_missing(cell: str) -> bool:
-    """Whether a cell means that there is no value, or holds one that nothing can be computed with, such as `inf`."""
-    return cell.lower() in MISSING or (cell.lower().lstrip("+-")[:3] in ("inf", "nan") and not _is_finite(cell))
-
-
-def _is_finite(cell: str) -> bool:
-    return not is_number(cell) or math.isfinite(float(cell))
-
-
-def _check_shape(file: Path, header: list[str], rows: list[tuple[int, list[str]]], *, delimiter: str) -> None:
-    for line, row in rows:
-        if len(row) != len(header):
-            raise UserError(
-                f"{file}, line {line}: {len(row)} cells, not {len(header)}",
-                key="data.dataset.path",
-                received=delimiter.join(row)[:80],
-                fix=f"is {delimiter!r} the delimiter (data.dataset.delimiter)?",
-            )
+def _columns(
+    parse: Callable[[CsvFile, Sequence[str]], Iterable[list[Any]]],
+    file: CsvFile,
+    numbers: Sequence[str],
+    names: Sequence[str],
+) -> dict[str, Numbers | Names]:
+    wanted = [*dict.fromkeys([*names, *numbers])]
+    pieces: dict[str, list[Any]] = {name: [] for name in wanted}
+    for block in parse(file, wanted):
+        for name, cells in zip(wanted, block, strict=True):
+            pieces[name].append(parse_names(cells) if name in names else parse_numbers(cells))
+    return {name: join_names(found) if name in names else join_numbers(found) for name, found in pieces.items()}

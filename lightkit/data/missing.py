@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
@@ -121,39 +122,48 @@ class Missing:
         Raises:
             UserError: A value is missing that must not be, or no row is left.
         """
-        holes = table.holes([name for name, way in self.ways.items() if way == "drop"])
-        rows = {row for row, _ in holes}
-        if len(rows) == len(table) > 0:
+        lacking = _lacking(table, [name for name, way in self.ways.items() if way == "drop"])
+        rows = _all(lacking)
+        if len(rows) == len(table):
             raise UserError(
                 f"{table.path}: every row lacks a value",
                 key=_KEY,
-                received=", ".join(dict.fromkeys(column for _, column in holes)),
+                received=", ".join(lacking),
                 fix="leave such columns out of data.dataset.features, or fill the values in",
             )
-        kept, note = table.without(rows) if rows else table, list[str]()
-        if rows:
-            told = ", ".join(f"{name} {count:,}" for name, count in Counter(column for _, column in holes).items())
+        kept, note = table.without(rows) if len(rows) else table, list[str]()
+        if len(rows):
+            told = ", ".join(f"{name} {len(holes):,}" for name, holes in lacking.items())
             note = [
                 f"{len(rows):,} of the {len(table):,} rows of {table.path} are left out, they lack values in: {told}"
             ]
-        wrong = kept.holes([name for name, way in self.ways.items() if way == "error" or self._unsuited(name)])
-        if wrong:
-            raise self._no_number(wrong[0][1]) if self._unsuited(wrong[0][1]) else self._refused(kept, wrong[0])
+        wrong = _lacking(kept, [name for name, way in self.ways.items() if way == "error" or self._unsuited(name)])
+        for name, holes in wrong.items():
+            raise self._no_number(name) if self._unsuited(name) else self._refused(kept, int(holes[0]), name)
         return kept, note
 
     def _unsuited(self, name: str) -> bool:
         return name in self.categorical and self.ways[name] in ("mean", "median")
 
-    def _refused(self, table: Table, hole: tuple[int, str]) -> UserError:
-        row, column = hole
-        cell = table.columns[column][row]
+    def _refused(self, table: Table, row: int, column: str) -> UserError:
+        line, cell = table.cell(row, column)
         problem = "is infinite" if "inf" in cell.lower() else "has no value"
-        others = len({row for row, _ in table.holes(list(self.ways))})
+        others = len(_all(_lacking(table, list(self.ways))))
         fill = "" if column in self.targets else "; mean, median, most_frequent or constant fill the values in"
         return UserError(
-            f"{table.path}, line {table.lines[row]}: column {column!r} {problem}",
+            f"{table.path}, line {line}: column {column!r} {problem}",
             key="data.dataset.path",
             expected="a finite number or a name",
             received=cell,
             fix=f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}",
         )
+
+
+def _lacking(table: Table, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Rows without a value in those columns that lack any, in the order in which a reader of the table finds them."""
+    found = {name: rows for name in names if len(rows := table.missing(name))}
+    return dict(sorted(found.items(), key=lambda item: (item[1][0], item[0])))
+
+
+def _all(lacking: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *lacking.values()]))

@@ -9,7 +9,19 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks import checkpoint, ddp, gpu, gpu_graphs, gpu_throughput, loader, lora, monitor, startup, step_overhead
+from benchmarks import (
+    checkpoint,
+    csv_tables,
+    ddp,
+    gpu,
+    gpu_graphs,
+    gpu_throughput,
+    loader,
+    lora,
+    monitor,
+    startup,
+    step_overhead,
+)
 from benchmarks.harness import Bar, Sample, check_same, figure, interleave, judge
 from lightkit.device import compiling
 
@@ -25,7 +37,7 @@ def _as_before(root, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def figures(text: str) -> dict[str, float]:
-    return {name: float(value) for name, value in re.findall(r"^(.+, (?:wall|cpu)): (-?[\d.]+)", text, re.M)}
+    return {name: float(value) for name, value in re.findall(r"^(.+, (?:wall|cpu|peak)): (-?[\d.]+)", text, re.M)}
 
 
 @pytest.mark.parametrize(
@@ -36,11 +48,14 @@ def figures(text: str) -> dict[str, float]:
         (lora.main, ["--rounds", "1", "--steps", "1", "--no-peers"], 2),
         (monitor.main, ["--rounds", "1", "--steps", "20"], len(monitor.BARS)),
         pytest.param(ddp.main, ["--rounds", "1", "--steps", "3"], len(ddp.BARS), marks=pytest.mark.slow),
+        pytest.param(csv_tables.main, ["--rounds", "1", "--steps", "2"], len(csv_tables.BARS), marks=pytest.mark.slow),
         pytest.param(startup.main, ["--rounds", "1"], len(startup.BARS), marks=pytest.mark.slow),
     ],
-    ids=["step_overhead", "checkpoint", "lora", "monitor", "ddp", "startup"],
+    ids=["step_overhead", "checkpoint", "lora", "monitor", "ddp", "csv_tables", "startup"],
 )
 def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
+    if main is csv_tables.main:
+        pytest.importorskip("pandas", reason="what it is compared with")
     main(arguments)
     assert len(figures(capsys.readouterr().out)) == bars
 

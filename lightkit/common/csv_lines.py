@@ -1,0 +1,172 @@
+"""A CSV file line by line, as Python's csv module reads it: slow, exact, and with the line of everything."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from lightkit.common.errors import UserError
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """A CSV file whose first line names the columns.
+
+    Args:
+        path: The file.
+        delimiter: What stands between two cells, one character.
+        encoding: How the text is written down.
+        key: Configuration key of the path.
+        names: Names of the columns.
+        content: All of it, where it can be read only once, as a pipe can.
+    """
+
+    path: Path
+    delimiter: str
+    encoding: str
+    key: str
+    names: tuple[str, ...] = ()
+    content: bytes | None = None
+
+    @property
+    def codec(self) -> str:
+        """Python's name of the encoding.
+
+        Raises:
+            UserError: There is no such encoding.
+        """
+        try:
+            io.TextIOWrapper(io.BytesIO(), encoding=self.encoding)  # some codecs make no text of bytes, such as rot13
+        except LookupError as error:
+            raise UserError(
+                "no such encoding",
+                key="data.dataset.encoding",
+                received=self.encoding,
+                choices=("utf-8", "latin-1", "cp1252", "utf-16"),
+            ) from error
+        name = codecs.lookup(self.encoding).name
+        return "utf-8-sig" if name == "utf-8" else name  # which leaves out a mark that Excel puts first
+
+    def need(self, names: Sequence[str], *, key: str) -> None:
+        """Raise `UserError` for the first name that is no column."""
+        for error in self.unknown(names, key=key):
+            raise error
+
+    def unknown(self, names: Sequence[str], *, key: str) -> Iterator[UserError]:
+        """The errors of all names that are no columns."""
+        for name in names:
+            if name not in self.names:
+                yield UserError(f"{self.path} has no such column", key=key, received=name, choices=self.names)
+
+    def stream(self) -> BinaryIO:
+        """Its bytes from the beginning."""
+        return self.path.open("rb") if self.content is None else io.BytesIO(self.content)
+
+    def lines(self) -> Iterator[tuple[int, list[str]]]:
+        """Line number, from 1, and cells of every line that is not empty; that of the names comes first.
+
+        Raises:
+            UserError: It cannot be read.
+        """
+        codec = self.codec
+        try:
+            with io.TextIOWrapper(self.stream(), encoding=codec, newline="") as stream:
+                reader = csv.reader(stream, delimiter=self.delimiter, skipinitialspace=True)
+                yield from ((reader.line_num, row) for row in reader if row)
+        except UnicodeError as error:
+            raise UserError(
+                f"the file is not written in {self.encoding}: {error}",
+                key=self.key,
+                received=str(self.path),
+                fix="data.dataset.encoding=cp1252 (most files from Windows), or the encoding it was saved in",
+            ) from error
+        except (OSError, csv.Error) as error:
+            raise UserError(f"the file cannot be read: {error}", key=self.key, received=str(self.path)) from error
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Line number and stripped cells of every row.
+
+        Raises:
+            UserError: It cannot be read, or a line has too few or too many cells.
+        """
+        lines = self.lines()
+        next(lines)
+        for line, row in lines:
+            if len(row) != len(self.names):
+                raise UserError(
+                    f"{self.path}, line {line}: {len(row)} cells, not {len(self.names)}",
+                    key="data.dataset.path",
+                    received=self.delimiter.join(row)[:80],
+                    fix=f"is {self.delimiter!r} the delimiter (data.dataset.delimiter)?",
+                )
+            yield line, [cell.strip() for cell in row]
+
+    def row(self, number: int) -> tuple[int, dict[str, str]]:
+        """Line number of a row, which are counted from 0, and its cells by the name of their column.
+
+        Raises:
+            UserError: There is no such row any more.
+        """
+        for i, (line, cells) in enumerate(self.rows()):
+            if i == number:
+                return line, dict(zip(self.names, cells, strict=True))
+        raise UserError("the file was changed while it was being read", key=self.key, received=str(self.path))
+
+
+def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", key: str = "data.dataset.path") -> CsvFile:
+    """Find out the columns of a CSV file.
+
+    Args:
+        path: The file.
+        delimiter: What stands between two cells, one character; a backslash and a `t` mean a tab.
+        encoding: How the text is written down.
+        key: Configuration key of the path.
+
+    Raises:
+        UserError: It cannot be read, has no rows, or names a column twice.
+    """
+    path = Path(path).expanduser()
+    delimiter = "\t" if delimiter == "\\t" else delimiter
+    if len(delimiter) != 1:
+        raise UserError("not a delimiter", key="data.dataset.delimiter", expected="one character", received=delimiter)
+    if path.is_dir():
+        found = sorted(str(item) for item in path.glob("*.csv"))
+        raise UserError("a folder, not a file", key=key, expected="a CSV file", received=str(path), choices=found)
+    file = CsvFile(path, delimiter, encoding, key, content=_content(path, key))
+    first = [row for _, row in islice(file.lines(), 2)]
+    if len(first) < 2:
+        raise UserError("the file has no rows", key=key, expected="a line of column names and rows", received=str(path))
+    names = tuple(name.strip() for name in first[0])
+    _check_names(path, names, delimiter)
+    return replace(file, names=names)
+
+
+def _content(path: Path, key: str) -> bytes | None:
+    """What is in a file that cannot be read twice."""
+    if path.is_file() or not path.exists():
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"the file cannot be read: {error}", key=key, received=str(path)) from error
+
+
+def _check_names(path: Path, names: Sequence[str], delimiter: str) -> None:
+    """Refuse a single column whose name holds what looks like another delimiter, and a name that is there twice."""
+    for mark, typed in ((";", "';'"), ("\t", "'\\t'"), ("|", "'|'"), (",", "','")):
+        if len(names) == 1 and mark in names[0]:
+            raise UserError(
+                f"{path} has one column, by its first line",
+                key="data.dataset.delimiter",
+                received=delimiter,
+                fix=f'"data.dataset.delimiter={typed}"',
+            )
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise UserError(f"{path} names a column twice", key="data.dataset.path", received=twice[0])

@@ -1,0 +1,223 @@
+"""Columns of a table as arrays: numbers, or names by their place in a list; nothing is done cell by cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+"""Cells that mean that there is no value, in lower case."""
+_SPACE = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+"""What `str.strip` takes away."""
+_PLAIN = r"^-?([0-9]{1,50}(\.[0-9]{0,50})?|\.[0-9]{1,50})([eE][+-]?[0-9]{1,2})?$"
+"""Numbers that Arrow reads as Python does, all of them finite."""
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number, `nan` and `inf` included."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell means that there is no value, or holds one that nothing can be computed with, such as `inf`."""
+    return cell.lower() in MISSING or (cell.lower().lstrip("+-")[:3] in ("inf", "nan") and not _is_finite(cell))
+
+
+def _is_finite(cell: str) -> bool:
+    return not is_number(cell) or math.isfinite(float(cell))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers.
+
+    Args:
+        values: `(N,)` float32, NaN where there is none.
+        missing: Rows without a value, rising.
+        text: Rows that hold something else than a number, rising.
+    """
+
+    values: np.ndarray
+    missing: np.ndarray
+    text: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Numbers:
+        """The column at some rows."""
+        size = len(self.values)
+        return Numbers(self.values[rows], *(np.flatnonzero(_mask(at, size)[rows]) for at in (self.missing, self.text)))
+
+
+@dataclass(frozen=True)
+class Names:
+    """A column of names.
+
+    Args:
+        codes: `(N,)` place of each cell in `kinds`.
+        kinds: Arrow array of all different cells; some may be in no row.
+    """
+
+    codes: np.ndarray
+    kinds: Any
+
+    @cached_property
+    def as_kinds(self) -> Numbers:
+        """The kinds as numbers."""
+        return parse_numbers(self.kinds)
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Rows without a value, rising."""
+        return self._rows(self.as_kinds.missing)
+
+    @property
+    def numbers(self) -> Numbers:
+        """The column as numbers."""
+        found = self.as_kinds
+        return Numbers(found.values[self.codes], self._rows(found.missing), self._rows(found.text))
+
+    @property
+    def used(self) -> np.ndarray:
+        """Codes of the kinds that are in some row, rising."""
+        return np.flatnonzero(np.bincount(self.codes, minlength=len(self.kinds)))
+
+    def found(self) -> dict[str, int]:
+        """The kinds that are in some row, with their codes."""
+        codes = self.used
+        return dict(zip(self.kinds.take(_integers(codes)).to_pylist(), codes.tolist(), strict=True))
+
+    def take(self, rows: np.ndarray) -> Names:
+        """The column at some rows."""
+        return Names(self.codes[rows], self.kinds)
+
+    def numbered(self, numbers: dict[str, int]) -> np.ndarray:
+        """`(N,)` int64 number of each cell, by its name; -1 for names that have none."""
+        by_code = np.full(len(self.kinds), -1, dtype=np.int64)
+        for name, code in self.found().items():
+            by_code[code] = numbers.get(name, -1)
+        return by_code[self.codes]
+
+    def _rows(self, kinds: np.ndarray) -> np.ndarray:
+        return np.flatnonzero(_mask(kinds, len(self.kinds))[self.codes]) if len(kinds) else _NONE
+
+
+def join_numbers(pieces: Sequence[Numbers]) -> Numbers:
+    """One column of several pieces."""
+    starts = np.cumsum([0, *(len(piece.values) for piece in pieces)])
+    missing = np.concatenate([_NONE, *(piece.missing + start for piece, start in zip(pieces, starts))])
+    text = np.concatenate([_NONE, *(piece.text + start for piece, start in zip(pieces, starts))])
+    return Numbers(np.concatenate([piece.values for piece in pieces]), missing, text)
+
+
+def parse_names(cells: Any) -> Any:
+    """Arrow's array of strings as a dictionary array, stripped."""
+    return pc.utf8_trim(cells, characters=_SPACE).dictionary_encode()
+
+
+def join_names(pieces: Sequence[Any]) -> Names:
+    """One column of several pieces of `parse_names`."""
+    whole = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
+    whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    return Names(_view(whole.indices, np.int32), whole.dictionary)
+
+
+def parse_numbers(cells: Any) -> Numbers:
+    """Numbers as Python's `float` reads them, rounded to float32.
+
+    Args:
+        cells: Arrow's array of strings.
+    """
+    values = _cast(cells)
+    if values is not None:
+        return Numbers(values, _NONE, _NONE)
+    cells = pc.ascii_trim(cells, characters=" \t")
+    missing = pc.is_in(cells, value_set=strings(_spellings()))
+    values = _cast(cells, missing)
+    if values is not None:
+        return Numbers(values, np.flatnonzero(_bools(missing)), _NONE)
+    return _parse_others(cells)
+
+
+def _parse_others(cells: Any) -> Numbers:
+    """The same for cells some of which Arrow reads in another way, or not at all."""
+    other = pc.invert(pc.match_substring_regex(cells, _PLAIN))
+    values = _cast(cells, other)
+    assert values is not None, "what is left are plain numbers"
+    others = cells.filter(other).dictionary_encode()
+    kinds = [cell.strip() for cell in others.dictionary.to_pylist()]
+    missing = np.array([is_missing(kind) for kind in kinds])
+    text = np.array([not is_number(kind) for kind in kinds]) & ~missing
+    numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
+    rows, codes = np.flatnonzero(_bools(other)), _view(others.indices, np.int32)
+    values[rows] = _rounded(np.array(numbers))[codes]
+    return Numbers(values, rows[missing[codes]], rows[text[codes]])
+
+
+def _cast(cells: Any, without: Any = None) -> np.ndarray | None:
+    """Numbers as float32, NaN where a mask leaves cells out; None where a cell is something else than a finite one."""
+    if without is not None:
+        cells = pc.if_else(without, pa.nulls(len(cells), pa.string()), cells)
+    try:
+        numbers = _view(pc.cast(cells, pa.float64()), np.float64)
+    except pa.ArrowInvalid:
+        return None
+    left_out = 0
+    if without is not None:
+        numbers, left_out = np.where(_bools(without), np.nan, numbers), int(_bools(without).sum())
+    return _rounded(numbers) if np.isfinite(numbers).sum() + left_out == len(cells) else None
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def _spellings() -> list[str]:
+    """All ways to write the marks of a missing value in small and capital letters."""
+    found = {""}
+    for mark in MISSING:
+        words = [""]
+        for letter in mark:
+            words = [word + way for word in words for way in {letter, letter.upper()}]
+        found |= {*words}
+    return sorted(found)
+
+
+def strings(cells: Sequence[str]) -> Any:
+    """Arrow's array of some strings; `pyarrow.array` imports pandas, where it is installed."""
+    parts = [cell.encode() for cell in cells]
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(parts), pa.py_buffer(ends), pa.py_buffer(b"".join(parts)))
+
+
+def _integers(values: np.ndarray) -> Any:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])
+
+
+def _view(values: Any, kind: type[np.generic]) -> np.ndarray:
+    """Numbers of an Arrow array; `to_numpy` imports pandas too."""
+    return np.frombuffer(values.buffers()[1], dtype=kind)[values.offset : values.offset + len(values)]
+
+
+def _bools(mask: Any) -> np.ndarray:
+    return _view(pc.cast(mask, pa.uint8()), np.bool_)
+
+
+def _mask(rows: np.ndarray, size: int) -> np.ndarray:
+    mask = np.zeros(size, dtype=bool)
+    mask[rows] = True
+    return mask
