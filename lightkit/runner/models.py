@@ -17,6 +17,7 @@ from lightkit.build.origin import check_vocabulary
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common.errors import UserError
+from lightkit.common.modules import inside
 from lightkit.data import DataInfo
 from lightkit.device import Engine
 from lightkit.finetune.head import outputs_of, replace_head
@@ -76,11 +77,16 @@ def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network
         return made.model
     state, head = merged_state(made.model), made.prepared.head
     plain = build_base(cfg, info, engine, pretrained=False).model
-    outputs = len(state[f"{head}.weight"]) if head else 0
-    if head and outputs_of(plain, head) != outputs:
+    outputs = outputs_of(made.model, head) if head else 0
+    if head and (outputs_of(plain, head) != outputs or _below(head, plain.state_dict()) != _below(head, state)):
         replace_head(plain, head, outputs)
     fit(plain, state, source="the merged weights")
     return plain
+
+
+def _below(path: str, state: Mapping[str, torch.Tensor]) -> set[str]:
+    """Names of the tensors of a module: those of a new head differ where the old one had weight norm."""
+    return {name for name in state if inside(name, path)}
 
 
 def holding(parts: Components, checkpoint: str, folder: Path, cfg: DictConfig) -> Components:
