@@ -13,6 +13,17 @@ HEADS = ("head", "heads", "fc", "classifier", "lm_head", "last_linear", "score",
 _NORM_NAME = re.compile(r"norm(\d?d)?(act(\d?d)?)?$", re.IGNORECASE)
 
 
+_BIAS = re.compile(r"^bias(?![a-z])|bias$")
+_MADE = re.compile(r"(?:^|\.)parametrizations\.([^.]+)\.")
+"""A tensor with parametrizations, in the names of what it is made of."""
+
+
+def is_bias(name: str) -> bool:
+    """Whether a parameter is a bias: its own name begins or ends so, as `bias`, `in_proj_bias` and `bias_ih_l0` do."""
+    made = _MADE.search(name)
+    return _BIAS.search(made.group(1) if made else name.rpartition(".")[2]) is not None
+
+
 def is_norm(module: nn.Module) -> bool:
     """Whether it is a norm layer: PyTorch's, or any class whose name ends in Norm, Norm2d, NormAct and the like."""
     return isinstance(module, _NORMS) or _NORM_NAME.search(type(module).__name__) is not None

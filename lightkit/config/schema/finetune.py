@@ -2,7 +2,7 @@
 
 For patterns see `lightkit.common.patterns`. Labels stand for parts that every model has: `@head`, `@body` (all but the
 head), `@norm`, `@bias`, `@tuned` (what LoRA, adapters and prefixes brought in), and layers by kind: `@linear`, `@conv`,
-`@embedding`, `@attention`, `@blocks`.
+`@embedding`, `@attention`, `@blocks`. None of the latter stands for the head.
 """
 
 from __future__ import annotations
