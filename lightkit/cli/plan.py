@@ -99,7 +99,8 @@ def _weights(parts: Components) -> dict[str, Any]:
         return {}
     groups = ("loaded", "missing", "unexpected", "left")
     names = {group: list(getattr(report, group)) for group in groups}
-    return {"weights": {"source": str(report.source), **names, "reshaped": dict(report.reshaped)}}
+    more = {"reshaped": dict(report.reshaped), "reasons": dict(report.reasons)}
+    return {"weights": {"source": str(report.source), **names, **more}}
 
 
 def _parser() -> Parser:
