@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lightkit.build import Components
 from lightkit.build.matches import matches_of
 from lightkit.build.origin import notes_on_base
-from lightkit.build.phases import build_plan_of, build_tuning, phases_of
+from lightkit.build.phases import build_plan_of, build_tuning, notes_on_weights
 from lightkit.common.shards import is_shard
 from lightkit.finetune.proof.plan import Plan
 from lightkit.finetune.tuning import NoTuning, Tuning
@@ -62,8 +62,8 @@ class Tuned:
             self._logger.message(f"weights {report.source}: {report.summary()}")
             for line in [*report.text().splitlines(), *notes_on_base(self._cfg, self._parts.data)]:
                 self._logger.message(line)
-        if prepared is not None and not self._resumed and _frozen_without_weights(self._parts, self._cfg):
-            self._logger.message("no pretrained weights are given: what is frozen stays as it was drawn")
+        for line in () if self._resumed else notes_on_weights(self._cfg, self._parts):
+            self._logger.message(line)
         if prepared is not None:
             columns, rows = self._plan.table()
             if len(rows) <= _MOST_ROWS:
@@ -96,11 +96,3 @@ def _ended_before(path: Path, step: int) -> list[dict[str, Any]]:
         return [row for row in rows if row["to_step"] <= step]
     except (OSError, ValueError, TypeError, LookupError):  # an older lightkit, or a power cut
         return []
-
-
-def _frozen_without_weights(parts: Components, cfg: DictConfig) -> bool:
-    """Whether random weights are frozen: neither a file nor the model itself brings pretrained ones."""
-    phases = phases_of(parts)
-    some = len(phases[0].trainable) < len(list(parts.model.parameters()))
-    given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
-    return some and not given
