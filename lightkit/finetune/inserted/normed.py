@@ -47,11 +47,11 @@ def weight_of(host: nn.Module, tensor: str) -> Tensor:
         with torch.no_grad():
             return hook.compute_weight(host)
     if changes is None:
-        return getattr(host, tensor, None)  # type: ignore[return-value]
+        return getattr(host, tensor)
     modes = {module: module.training for module in changes.modules()}
     try:
         with torch.no_grad():
-            return changes.eval()()  # type: ignore[no-any-return]
+            return changes.eval()()
     finally:
         for module, training in modes.items():
             module.training = training

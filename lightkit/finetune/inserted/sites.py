@@ -153,7 +153,7 @@ def _unfit(site: Site) -> str | None:
     """Why neither way can adapt this weight, or None."""
     if hasattr(site.host, "lora") or any(isinstance(part, LowRank) for part in _changes(site)):
         return "it has LoRA already"
-    if not isinstance(site.weight, Tensor):
+    if not _changes(site) and not isinstance(getattr(site.host, site.tensor, None), Tensor):
         return "it is not a tensor"
     return "it has no size yet" if isinstance(site.weight, nn.parameter.UninitializedParameter) else None
 
