@@ -55,7 +55,7 @@ class Network:
         own: tuple[str, ...] | None = getattr(self.model, "fresh_parameters", None)
         if self.report is None:
             return own or ()
-        without = (*self.report.missing, *self.report.left)
+        without = (*self.report.missing, *self.report.reshaped, *self.report.left)
         return without if own is None else tuple(name for name in without if name in own)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from omegaconf import DictConfig
+
 from lightkit.build.components import Components
 from lightkit.device.stepping import take_step
 from lightkit.finetune.phases import Phase
@@ -37,6 +39,15 @@ def build_plan_of(parts: Components) -> Plan:
         resting_rules=("finetune.freeze",) if parts.made.prepared else (),
         take_step=take_step,
     )
+
+
+def notes_on_weights(cfg: DictConfig, parts: Components) -> list[str]:
+    """A line for people where random weights are frozen: neither a file nor the model itself brings pretrained ones."""
+    given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
+    some = len(phases_of(parts)[0].trainable) < len(list(parts.model.parameters()))
+    if parts.made.prepared is None or given or not some:
+        return []
+    return ["no pretrained weights are given: what is frozen stays as it was drawn"]
 
 
 def build_tuning(

@@ -18,6 +18,7 @@ from torch import nn
 
 from lightkit.checkpoint.compare import bits, same_bits
 from lightkit.checkpoint.files import write_atomically
+from lightkit.checkpoint.finite import check_finite
 from lightkit.checkpoint.fitting import Report
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.names import unwrapped
@@ -153,13 +154,15 @@ def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_s
         What was loaded, by name.
 
     Raises:
-        UserError: The base is another one, or the model has other tensors than the one the adapter was written for.
+        UserError: The base is another one, the model has other tensors than the one the adapter was written for, or
+            some are not finite.
     """
     if base_fingerprint != found.fingerprint:
         raise _wrong_base(found, base_fingerprint, base_source)
     here = _tensors(model.state_dict())
     values = found.tensors | {name: found.tensors[first] for name, first in found.tied.items()}
     _check_fit(here, values, found)
+    check_finite(values, built=here, source="finetune.weights.adapter")
     with torch.no_grad():
         for name, tensor in values.items():
             here[name].copy_(tensor)

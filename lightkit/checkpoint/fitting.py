@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from lightkit.checkpoint.finite import check_finite
+from lightkit.checkpoint.layers import torn
 from lightkit.checkpoint.names import nearest_names, shared_prefix, unwrapped
 from lightkit.common.errors import UserError
 from lightkit.common.modules import HEADS, inside
@@ -33,7 +35,9 @@ class Report:
     reshaped: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Names in both with another shape (or whole numbers for fractions): that of the model, that of the file."""
     left: tuple[str, ...] = ()
-    """Names of the head that keep the values the model was built with."""
+    """Names that keep the values the model was built with: of the head, or of a layer in which one does not fit."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """For some of these, why what the file has of that name was not taken."""
     nearest: dict[str, str] = field(default_factory=dict)
     """For a missing name, the unexpected one most like it."""
     prefix: str = ""
@@ -46,8 +50,9 @@ class Report:
         rows = [["loaded", f"{len(self.loaded)} tensors", "", self.prefix]]
         rows += [["missing", name, _size(self.shapes[name]), self._like(name)] for name in self.missing]
         rows += [["unexpected", name, _size(self.shapes[name]), ""] for name in self.unexpected]
-        rows += [["reshaped", name, here, f"in the file: {there}"] for name, (here, there) in self.reshaped.items()]
-        rows += [["left", name, "", "keeps the values the model was built with"] for name in self.left]
+        rows += [["reshaped", name, *_sides(*sizes)] for name, sizes in self.reshaped.items()]
+        kept = "keeps the values the model was built with"
+        rows += [["left", name, "", "; ".join(filter(None, [self.reasons.get(name), kept]))] for name in self.left]
         return ["what", "tensor", "shape", "note"], rows
 
     def summary(self) -> str:
@@ -75,8 +80,12 @@ def fit(
     head: str = "refuse",
     head_name: str | None = None,
     asked: str | None = None,
+    finite: bool = False,
 ) -> Report:
     """Copy tensors into a model by name. What is refused changes nothing.
+
+    The tensors of a layer belong together: one in which a tensor has another shape, or whose matrix the file lacks,
+    keeps all the values it was built with.
 
     Args:
         model: The model, wrapped or not; its tensors are changed in place, on their device and in their precision.
@@ -90,9 +99,10 @@ def fit(
             takes the last module.
         asked: What stands before `strict` and `head` where a user gives them, for the message: `finetune.weights.`;
             None where nobody is asked.
+        finite: Refuse NaN and infinities, unless the model was built with them.
 
     Raises:
-        UserError: The weights do not fit; the message lists the names.
+        UserError: The weights do not fit, or are not finite; the message lists the names.
     """
     _check_choice("strict", strict, STRICT)
     _check_choice("head", head, HEAD)
@@ -102,10 +112,17 @@ def fit(
     report = _compared(here, there, Report(source, prefix=prefix), under=under, head=head)
     fits = head != "refuse" or not any(inside(name, under) for name in report.reshaped)
     _refuse(report, strict, head=under, head_fits=fits, fix=_advice(report, strict, head, asked))
+    if finite:
+        values = {name: there[name] for name in report.loaded}
+        check_finite(values, built=here, source=source, fix=_leaving_out(asked))
     with torch.no_grad():
         for name in report.loaded:
             here[name].copy_(there[name])
     return report
+
+
+def _leaving_out(asked: str | None) -> str | None:
+    return f"{asked}mapping={{NAME: null}} with {asked}strict=matching to start a tensor anew" if asked else None
 
 
 def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
@@ -151,16 +168,38 @@ def _compared(
     # What names of the head a choice other than `refuse` leaves as they were built.
     freed = under if head != "refuse" else None
     unfit = {*missing, *reshaped, *(fits if head == "reset" else ())}
-    left = [name for name in here if name in unfit and _is_below(name, freed)]
+    broken = torn(here, fits, unfit=(*reshaped, *(name for name in missing if here[name].ndim > 1)))
+    left = [name for name in here if name in broken or (name in unfit and _is_below(name, freed))]
     loaded, missing = ([name for name in names if name not in left] for names in (fits, missing))
     unexpected = [name for name in there if name not in here and not _is_below(name, freed)]
     shapes = _shapes({**{name: here[name] for name in missing}, **{name: there[name] for name in unexpected}})
     return replace(
         report, loaded=tuple(loaded), missing=tuple(missing), unexpected=tuple(unexpected), left=tuple(left),
-        shapes=shapes,
+        shapes=shapes, reasons=_reasons(left, broken, reshaped),
         reshaped={name: sizes for name, sizes in reshaped.items() if name not in left},
         nearest=nearest_names({name: shapes[name] for name in missing}, {name: shapes[name] for name in unexpected}),
     )  # fmt: skip
+
+
+def _reasons(left: Iterable[str], broken: Mapping[str, str], reshaped: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Why names are left that the file has a tensor for: that of the name itself, or another of its layer."""
+    found = {}
+    for name in left:
+        first = broken.get(name, name)
+        if first in reshaped:
+            here, there = reshaped[first]
+            found[name] = f"{first} is {there} in the file, {here} here{_turned(here, there)}"
+        elif first != name:
+            found[name] = f"{first} is not in the file"
+    return found
+
+
+def _sides(here: str, there: str) -> tuple[str, str]:
+    return here, f"in the file: {there}{_turned(here, there)}"
+
+
+def _turned(here: str, there: str) -> str:
+    return ": transposed" if here.split("×") == there.split("×")[::-1] else ""
 
 
 def _is_below(name: str, path: str | None) -> bool:

@@ -141,10 +141,10 @@ def load_weights(
         What was loaded and what not, by name.
 
     Raises:
-        UserError: The weights do not fit; the message lists the names with the nearest ones.
+        UserError: The weights do not fit, or hold NaN or infinities; the message lists the names.
     """
     how: dict[str, Any] = {"strict": strict, "head": head, "head_name": head_name, "asked": asked}
-    return fit(model, weights.state, source=weights.source, **how)
+    return fit(model, weights.state, source=weights.source, finite=True, **how)
 
 
 def _located(path: Path) -> tuple[list[Path], Path]:

@@ -22,10 +22,11 @@ usage: lightkit plan [OVERRIDES] [--long | --json]
 
 What `lightkit train OVERRIDES` would train, without training: for every phase and every parameter group its size,
 whether it trains, the learning rate at the start of each epoch (first, highest, last), weight decay, the mode of
-its norm layers with running statistics, and the keys of the configuration that put it there; then the share that
-trains, the memory of the optimizer's state, what is taken for the output layer, how many modules, tensors and
-parameters each pattern of the configuration matches, and what was loaded from pretrained weights. A later phase
-shows what changes in it; groups that go on as before and have one rate are put together.
+its norm layers with running statistics, the keys of the configuration that put it there, and what it holds, where
+`layer3.*` is all in layer3; then the share that trains, the memory of the optimizer's state, what is taken for the
+output layer, how many modules, tensors and parameters each pattern of the configuration matches, and what was loaded
+from pretrained weights. A later phase shows what changes in it; groups that go on as before and have one rate are put
+together.
 Everything is built on the CPU; nothing is written.
 
 options:
@@ -54,20 +55,20 @@ def plan(args: list[str]) -> int:
     from lightkit.build import build
     from lightkit.build.matches import matches_of
     from lightkit.build.origin import notes_on_base
-    from lightkit.build.phases import build_plan_of
+    from lightkit.build.phases import build_plan_of, notes_on_weights
 
     parts = build(cfg, project() / "outputs", report=complain)
     with closing(parts.data):
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:
-            notes = {"notes": parts.data.notes} if parts.data.notes else {}
+            notes = {"notes": told} if (told := [*parts.data.notes, *notes_on_weights(cfg, parts)]) else {}
             patterns = {"patterns": [match.to_json() for match in matches]}
             say(json.dumps({**found.to_json(), **_head(parts), **patterns, **_weights(parts), **notes}, indent=2))
         else:
             for note in parts.data.notes:
                 say(note)
             _show(found, matches, parts, long=options.long)
-            for note in notes_on_base(cfg, parts.data) if parts.made.report else ():
+            for note in (*(notes_on_base(cfg, parts.data) if parts.made.report else ()), *notes_on_weights(cfg, parts)):
                 say(note)
     return 0
 
@@ -77,7 +78,7 @@ def _show(found: Plan, matches: Sequence[Match], parts: Components, *, long: boo
 
     titles, rows = found.table(long=long)
     last = len(titles) - 1
-    say(table(titles, fitting(titles, rows, columns=[1, last], width=width()), right=RIGHT))
+    say(table(titles, fitting(titles, rows, columns=[1, last - 1, last], width=width()), right=RIGHT))
     say()
     for line in found.lines():
         say(line)
@@ -110,7 +111,8 @@ def _weights(parts: Components) -> dict[str, Any]:
         return {}
     groups = ("loaded", "missing", "unexpected", "left")
     names = {group: list(getattr(report, group)) for group in groups}
-    return {"weights": {"source": str(report.source), **names, "reshaped": dict(report.reshaped)}}
+    more = {"reshaped": dict(report.reshaped), "reasons": dict(report.reasons)}
+    return {"weights": {"source": str(report.source), **names, **more}}
 
 
 def _parser() -> Parser:

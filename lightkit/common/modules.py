@@ -13,6 +13,11 @@ HEADS = ("head", "heads", "fc", "classifier", "lm_head", "last_linear", "score",
 _NORM_NAME = re.compile(r"norm(\d?d)?(act(\d?d)?)?$", re.IGNORECASE)
 
 
+_BIAS = re.compile(r"^bias(?![a-z])|bias$")
+_MADE = re.compile(r"(?:^|\.)parametrizations\.([^.]+)\.")
+"""A tensor with parametrizations, in the names of what it is made of."""
+
+
 class _OfTransposedWeight(type):
     """Makes `isinstance` go by what a module holds: its class is that of a package that need not be there."""
 
@@ -31,6 +36,12 @@ class TransposedLinear(nn.Module, metaclass=_OfTransposedWeight):
     """Number of outputs."""
     weight: Tensor
     bias: Tensor
+
+
+def is_bias(name: str) -> bool:
+    """Whether a parameter is a bias: its own name begins or ends so, as `bias`, `in_proj_bias` and `bias_ih_l0` do."""
+    made = _MADE.search(name)
+    return _BIAS.search(made.group(1) if made else name.rpartition(".")[2]) is not None
 
 
 def is_norm(module: nn.Module) -> bool:

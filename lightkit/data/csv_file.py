@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import UserError
 from lightkit.data.csv_columns import Names, is_missing, is_number
-from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.data.csv_reader import Table, read_table
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.info import DataInfo

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow
 
-from lightkit.data.csv_columns import strings
 from lightkit.common.csv_lines import CsvFile
+from lightkit.data.csv_columns import strings
 
 _BLOCK_BYTES, _BLOCK_ROWS = 2**22, 2**13
 _WITHOUT_STATE = ("utf-8-sig", "iso8859-1", "cp1252", "ascii")

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightkit.common.csv_lines import CsvFile
 from lightkit.common.errors import UserError
 from lightkit.data.csv_columns import Names, Numbers, join_names, join_numbers, parse_names, parse_numbers
-from lightkit.common.csv_lines import CsvFile
 from lightkit.data.csv_parser import NotPlainError, parse_any, parse_plain
 
 

@@ -9,14 +9,17 @@ Labels stand for parts that every network has under other names:
 | `@head` | those of the output layer |
 | `@body` | all others |
 | `@norm` | those of norm layers |
-| `@bias` | biases |
+| `@bias` | those whose own name begins or ends with `bias`: `bias`, `in_proj_bias`, `bias_ih_l0` |
 | `@tuned` | those that LoRA, adapters and prefixes brought in |
 
 | label | modules |
 | --- | --- |
 | `@linear`, `@conv`, `@embedding` | layers of that kind, but for the head and for those inside of an attention |
 | `@attention` | attentions that prefixes and LoRA know |
-| `@blocks` | repeated blocks |
+| `@blocks` | repeated blocks; none that is, or holds, the output layer |
+
+Where parameters are chosen, a label of modules stands for those in them. A block that holds the output layer then
+counts as well, without that layer.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.modules import TransposedLinear, inside, is_norm, parameter_aliases, parent_of
+from lightkit.common.modules import TransposedLinear, inside, is_bias, is_norm, parameter_aliases, parent_of
 from lightkit.common.patterns import Pattern
 from lightkit.finetune.inserted.attention import KNOWN
 from lightkit.finetune.inserted.blocks import is_attention
@@ -190,8 +193,11 @@ class Names:
         if label == "@norm":
             return self._where(lambda name: parent_of(name) in self.norms)
         if label == "@bias":
-            return self._where(lambda name: name.rpartition(".")[2].endswith("bias"))
-        if label in (*KINDS, *self._groups):
+            return self._where(is_bias)
+        if label in self._groups:
+            paths = set(self._groups[label])
+            return self._where(lambda name: not self._of_head(name) and any(inside(name, path) for path in paths))
+        if label in KINDS:
             paths = self._module_label(label, key)
             return self._where(lambda name: any(inside(name, path) for path in paths))
         choices = [*PARAMETER_LABELS, *KINDS, *self._groups]
@@ -228,7 +234,7 @@ class Names:
 
     def _module_label(self, label: str, key: str) -> set[str]:
         if label in self._groups:
-            return {path for path in self._groups[label] if path != self.head}
+            return {path for path in self._groups[label] if self.head is None or not inside(self.head, path)}
         if label == "@head" and self.head is not None:
             if self.head not in self._modules:
                 what = f"the output layer is {self.head}, a parameter that no layer holds alone"

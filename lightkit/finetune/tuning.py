@@ -119,19 +119,3 @@ def release(model: nn.Module, phase: Phase) -> None:
     """Put what `hold` held back into training mode."""
     for path in (*phase.still, *phase.quiet):
         model.get_submodule(path).training = True
-
-
-def describe(phases: Sequence[Phase], model: nn.Module) -> list[str]:
-    """One line a phase: what share of the network trains."""
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    total = sum(sizes.values())
-    lines = []
-    for phase in phases:
-        count = sum(sizes[name] for name in phase.trainable)
-        lines.append(f"from {phase.name}: {count:,} of {total:,} parameters train ({_percent(count, total)})")
-    return lines
-
-
-def _percent(count: int, total: int) -> str:
-    share = 100 * count / max(1, total)
-    return f"{share:.2g} %" if share < 10 else f"{share:.0f} %"

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
-from lightkit.common.modules import is_norm
+from lightkit.common.modules import is_bias, is_norm
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -17,16 +17,16 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
     """First names of the parameters that weight decay does not suit.
 
-    These are parameters with at most one dimension (biases, scales), everything in a norm layer (PyTorch's, or any
-    class whose name ends in Norm, Norm2d, NormAct and the like) and what the model lists in `no_weight_decay()`, under
-    its name or the one in `aliases`.
+    These are parameters with at most one dimension (biases, scales), biases of any shape by their name, everything in a
+    norm layer (PyTorch's, or any class whose name ends in Norm, Norm2d, NormAct and the like) and what the model lists
+    in `no_weight_decay()`, under its name or the one in `aliases`.
     """
     own_list: Any = getattr(model, "no_weight_decay", None)
     listed = set(own_list()) if callable(own_list) else set()
     spared = {
         name
         for name, parameter in model.named_parameters()
-        if parameter.ndim <= 1 or not listed.isdisjoint((name, aliases.get(name, name)))
+        if parameter.ndim <= 1 or is_bias(name) or not listed.isdisjoint((name, aliases.get(name, name)))
     }
     for path, module in model.named_modules():
         if is_norm(module):

@@ -15,8 +15,7 @@ from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
 from lightkit.common.shards import is_shard
 from lightkit.config import to_yaml
-from lightkit.finetune.inserted.injected import injected_modules
-from lightkit.finetune.inserted.plain import plain_names
+from lightkit.finetune.inserted.plain import plain_names, stuck
 from lightkit.runner.evaluation import load_weights
 from lightkit.runner.models import plain_version
 
@@ -24,8 +23,9 @@ from lightkit.runner.models import plain_version
 def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
     """Write the weights that count into the run's folder, as `checkpoint.export` asks for.
 
-    Low-rank updates are merged, so that the plain architecture opens the file. What cannot be merged (adapters and
-    prefixes) is written as it is in the network. An `adapter` holds only what differs from the pretrained weights.
+    Low-rank updates are merged, so that the plain architecture opens the file. What cannot be merged (adapters,
+    prefixes, LoRA after spectral norm) is written as it is in the network. An `adapter` holds only what differs from
+    the pretrained weights.
 
     Raises:
         UserError: The file cannot be written.
@@ -44,7 +44,7 @@ def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
         tensors = _as_built(found.tensors, built)
         write_delta(folder / FILES[kind], replace(found, tensors=tensors, fingerprint=fingerprint(built)))
         return
-    mergeable = all(part.mergeable for _, part in injected_modules(parts.model))
+    mergeable = not stuck(parts.model)
     model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
     export(kind, folder, model)
 

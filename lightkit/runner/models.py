@@ -114,13 +114,13 @@ def with_state(parts: Components, state: Mapping[str, torch.Tensor], cfg: DictCo
     """The parts with other weights, of the network as it was trained or of its plain architecture.
 
     Raises:
-        UserError: They fit neither.
+        UserError: They fit neither, or hold NaN or infinities.
     """
     chosen = parts
     if not parts.model.state_dict().keys() <= state.keys():
         model = parts.engine.place_model(plain_version(cfg, parts.data.info, parts.engine, parts.made))
         chosen = replace(parts, model=model, network=parts.engine.wrap(model))
-    fit(chosen.model, state, source=source)
+    fit(chosen.model, state, source=source, finite=True)
     return chosen
 
 

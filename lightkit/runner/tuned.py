@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lightkit.build import Components
 from lightkit.build.matches import matches_of
 from lightkit.build.origin import TUNING, notes_on_base
-from lightkit.build.phases import build_plan_of, build_tuning, phases_of
+from lightkit.build.phases import build_plan_of, build_tuning, notes_on_weights
 from lightkit.common.shards import is_shard
 from lightkit.finetune.proof.plan import Plan
 from lightkit.finetune.proof.wording import some
@@ -57,24 +57,29 @@ class Tuned:
 
     def introduce(self) -> None:
         """What was loaded, and what trains when."""
-        report, prepared = self._parts.made.report, self._parts.made.prepared
-        if report is not None:
-            self._logger.message(f"weights {report.source}: {report.summary()}")
-            for line in [*report.text().splitlines(), *notes_on_base(self._cfg, self._parts.data)]:
-                self._logger.message(line)
-        if prepared is not None and not self._resumed and _frozen_without_weights(self._parts, self._cfg):
-            self._logger.message("no pretrained weights are given: what is frozen stays as it was drawn")
-        if prepared is not None and prepared.held:
+        for line in self._of_weights():
+            self._logger.message(line)
+        prepared = self._parts.made.prepared
+        if prepared is None:
+            return
+        if prepared.held:
             self._logger.message(f"the network itself holds norm layers in eval mode: {some(sorted(prepared.held))}")
-        if prepared is not None:
-            columns, rows = self._plan.table()
-            if len(rows) <= _MOST_ROWS:
-                self._logger.table("plan of the fine-tuning", columns, rows)
-            if prepared.head is not None:
-                self._logger.message(f"output layer: {prepared.described_head}")
-            for line in self._plan.lines():
-                self._logger.message(line)
-            self.write()
+        columns, rows = self._plan.table()
+        if len(rows) <= _MOST_ROWS:
+            self._logger.table("plan of the fine-tuning", columns, rows)
+        if prepared.head is not None:
+            self._logger.message(f"output layer: {prepared.described_head}")
+        for line in self._plan.lines():
+            self._logger.message(line)
+        self.write()
+
+    def _of_weights(self) -> list[str]:
+        """What was loaded, and what has no weights to start from."""
+        report, found = self._parts.made.report, list[str]()
+        if report is not None:
+            found = [f"weights {report.source}: {report.summary()}", *report.text().splitlines()]
+            found += notes_on_base(self._cfg, self._parts.data)
+        return found if self._resumed else [*found, *notes_on_weights(self._cfg, self._parts)]
 
     def write(self) -> None:
         """Write the plan, and what the audit found so far, into the run's folder."""
@@ -102,11 +107,3 @@ def _ended_before(path: Path, step: int) -> list[dict[str, Any]]:
         return [row for row in rows if row["to_step"] <= step]
     except (OSError, ValueError, TypeError, LookupError):  # an older lightkit, or a power cut
         return []
-
-
-def _frozen_without_weights(parts: Components, cfg: DictConfig) -> bool:
-    """Whether random weights are frozen: neither a file nor the model itself brings pretrained ones."""
-    phases = phases_of(parts)
-    some = len(phases[0].trainable) < len(list(parts.model.parameters()))
-    given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
-    return some and not given

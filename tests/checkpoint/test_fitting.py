@@ -43,13 +43,17 @@ CASES = {
     "other head, reset": (FIVE, "exact", "reset", ("head",)),
     "same head, keep": (THREE, "exact", "keep", ()),
     "same head, reset": (THREE, "exact", "reset", ("head",)),
-    "half a head, keep": (HALF, "exact", "keep", ("head.weight",)),
+    "half a head, keep": (HALF, "exact", "keep", ("head",)),
+    "a transposed head, keep": (THREE | {"head.weight": torch.ones(5, 3)}, "exact", "keep", ("head",)),
+    "a bias without its weight, keep": (without(THREE, "head.weight"), "exact", "keep", ("head",)),
+    "a weight without its bias, keep": (without(THREE, "head.bias"), "exact", "keep", ("head.bias",)),
+    "a bias without its weight, matching": (without(THREE, "layers.a.weight"), "matching", "refuse", ("layers.a",)),
     "half a head, reset": (HALF, "exact", "reset", ("head",)),
     "no head": (BODY, "exact", "refuse", "2 missing"),
     "no head, keep": (BODY, "exact", "keep", ("head",)),
     "no head, matching": (BODY, "matching", "refuse", ("head",)),
     "another body": (THREE | {"layers.a.weight": torch.ones(5, 9)}, "exact", "keep", "1 reshaped"),
-    "another body, matching": (THREE | {"layers.a.weight": torch.ones(5, 9)}, "matching", "keep", ("layers.a.weight",)),
+    "another body, matching": (THREE | {"layers.a.weight": torch.ones(5, 9)}, "matching", "keep", ("layers.a.",)),
     "whole numbers": (THREE | {"head.bias": torch.ones(3, dtype=torch.int64)}, "exact", "refuse", "1 reshaped"),
     "nothing fits": ({"x": torch.ones(2)}, "matching", "keep", "not one tensor fits"),
 }  # fmt: skip
@@ -77,25 +81,96 @@ def test_all_that_fits_or_nothing(case):
 def test_the_report_names_everything():
     state = {
         "layers.a.weight": torch.ones(5, 4),
-        "layers.a.bias": torch.ones(5, dtype=torch.int32),
+        "layers.a.bias": torch.ones(5),
         "layers.norm.weight": torch.ones(6),
+        "head.bias": torch.ones(3, dtype=torch.int32),
         "fc.weight": torch.ones(3, 5),
     }
-    report = load_weights(net(), given(state), strict="matching")
-    assert report.loaded == ("layers.a.weight",)
-    assert report.reshaped == {"layers.a.bias": ("float32", "int32"), "layers.norm.weight": ("5", "6")}
+    with pytest.raises(UserError, match="its last layer has another shape"):
+        load_weights(net(), given(state), strict="matching")
+    report = load_weights(net(), given(state), strict="matching", head_name="layers.a")
+    assert report.loaded == ("layers.a.weight", "layers.a.bias")
+    assert report.reshaped == {"head.bias": ("float32", "int32"), "layers.norm.weight": ("5", "6")}
     assert report.unexpected == ("fc.weight",)
     assert report.missing[:2] == ("layers.norm.bias", "layers.norm.running_mean")
     assert report.nearest == {"head.weight": "fc.weight"} | {
         n: "fc.weight" for n in report.nearest if n != "head.weight"
     }
-    assert report.summary() == "1 loaded, 5 missing, 1 unexpected, 2 reshaped"
+    assert report.summary() == "2 loaded, 4 missing, 1 unexpected, 2 reshaped"
     columns, rows = report.table()
     assert columns == ["what", "tensor", "shape", "note"]
     assert ["missing", "head.weight", "3×5", "nearest in the file: fc.weight"] in rows
     assert ["unexpected", "fc.weight", "3×5", ""] in rows
     assert ["reshaped", "layers.norm.weight", "5", "in the file: 6"] in rows
-    assert report.text(limit=2).splitlines()[-1] == "    … and 6 more"
+    assert report.text(limit=2).splitlines()[-1] == "    … and 5 more"
+
+
+def test_the_report_says_why_a_layer_was_left():
+    state = THREE | {"head.weight": torch.ones(5, 3)}
+    report = load_weights(net(), given(state), head="keep")
+    why = "head.weight is 5×3 in the file, 3×5 here: transposed"
+    assert report.reasons == {"head.weight": why, "head.bias": why}
+    assert report.left == ("head.weight", "head.bias")
+    assert ["left", "head.bias", "", f"{why}; keeps the values the model was built with"] in report.table()[1]
+    report = load_weights(net(), given(without(THREE, "layers.a.weight")), strict="matching")
+    assert report.reasons == {"layers.a.bias": "layers.a.weight is not in the file"}
+    with pytest.raises(UserError, match=r"reshaped +head\.weight +3×5 +in the file: 5×3: transposed"):
+        load_weights(net(), given(state))
+
+
+def test_what_is_no_layer_is_taken_apart():
+    def model(positions: int) -> nn.Module:
+        made = nn.TransformerEncoderLayer(4, 2, 8)
+        made.token, made.places = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(positions, 4))
+        return made
+
+    state = dict(model(5).state_dict())
+    assert load_weights(model(7), given(state), strict="matching", head_name="linear2").left == ()
+    state["self_attn.in_proj_weight"] = state["self_attn.in_proj_weight"].t()
+    report = load_weights(model(5), given(state), strict="matching", head_name="linear2")
+    assert list(report.reshaped) == ["self_attn.in_proj_weight"]
+    assert report.left == ("self_attn.in_proj_bias",)
+
+
+def broken(**values: float) -> dict:
+    state = {name: tensor.clone() for name, tensor in THREE.items()}
+    for name, value in values.items():
+        state[name.replace("_", ".")].view(-1)[:2] = value
+    return state
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_weights_that_diverged_are_no_start(value, kind):
+    state = {name: t.to(kind) if t.is_floating_point() else t for name, t in broken(layers_a_weight=value).items()}
+    model, before = net(2), net(2)
+    with pytest.raises(UserError, match="x.pt: the weights were not loaded: 1 tensor") as caught:
+        load_weights(model, given(state), asked="finetune.weights.")
+    kind_of = "NaN" if value != value else "infinite"
+    assert f"layers.a.weight: 2 of 20 values are {kind_of}" in str(caught.value)
+    assert "finetune.weights.mapping={NAME: null}" in str(caught.value)
+    assert same(model, before)
+
+
+def test_what_is_not_loaded_may_have_diverged():
+    state = broken(head_weight=float("nan"))
+    assert load_weights(net(2), given(state), head="reset").left == ("head.weight", "head.bias")
+    assert fit(net(2), state, source="a run that goes on").loaded
+    huge = THREE | {"layers.a.weight": torch.full((5, 4), 3e38)}
+    assert load_weights(net(2), given(huge)).loaded
+
+
+def test_infinities_that_belong_there():
+    def masked() -> nn.Module:
+        model = net()
+        model.register_buffer("mask", torch.full((3, 3), float("-inf")).triu(1))
+        return model
+
+    state = masked().state_dict()
+    assert "mask" in load_weights(masked(), given(state)).loaded
+    state["mask"] = state["mask"].t()
+    with pytest.raises(UserError, match="mask: 3 of 9 values are infinite"):
+        load_weights(masked(), given(state))
 
 
 def test_a_refusal_shows_the_nearest_names():

@@ -71,6 +71,38 @@ def test_what_was_loaded(cli: Cli, project: Path) -> None:
     assert loaded["missing"] == []
 
 
+def test_what_is_in_a_group(cli: Cli) -> None:
+    args = (*WINE, "model.hidden=[8,8]", "finetune=discriminative", "finetune.layer_decay=0.5", "finetune.slices=[]")
+    groups = values(cli, *args)["phases"][0]["groups"]
+    holds = {group["group"].removesuffix(".no_decay"): group["holds"] for group in groups}
+    assert len(holds) == 3
+    assert ["head.*"] in holds.values()
+    assert all(name.startswith(tuple(part.rstrip("*") for part in g["holds"])) for g in groups for name in g["names"])
+    done = cli("plan", *args)
+    head, *rows = done.out.partition("\n\n")[0].splitlines()
+    assert head.split()[-1] == "holds"
+    assert [row for row in rows if row.endswith("  head.*")]
+
+
+DRAWN = "no pretrained weights are given: what is frozen stays as it was drawn"
+
+
+def test_random_weights_that_are_frozen_are_told_as_training_tells_them(cli: Cli, project: Path) -> None:
+    args = (*WINE, "finetune=head", "trainer.epochs=1", "trainer.test=none")
+    done = cli("plan", *args)
+    assert DRAWN in done.out.splitlines()
+    assert values(cli, *args)["notes"] == [DRAWN]
+    assert cli("train", *args, "device=cpu", "hydra.run.dir=run").code == 0
+    assert DRAWN in (project / "run" / "run.log").read_text()
+    assert DRAWN not in cli("plan", *args, "finetune.weights.path=run").out
+    assert DRAWN not in cli("plan", *WINE, "finetune=full").out
+
+
+def test_all_but_one_parameter_is_not_all(cli: Cli) -> None:
+    done = cli("plan", *WINE, "model.hidden=[64,64]", "finetune=freeze", "finetune.freeze=[head.bias]")
+    assert "parameters train (99.9" in done.out
+
+
 def test_needs_no_gpu_and_takes_hydra_settings(cli: Cli) -> None:
     assert values(cli, *WINE, "device=cuda", "hydra.run.dir=elsewhere")["phases"]
 

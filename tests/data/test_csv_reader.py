@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from lightkit.common.csv_lines import open_csv
 from lightkit.common.errors import UserError
 from lightkit.data import csv_parser, csv_reader
 from lightkit.data.csv_columns import Names, Numbers, is_missing, is_number
 from lightkit.data.csv_file import csv
-from lightkit.common.csv_lines import open_csv
 from lightkit.data.csv_reader import Table, read_table
 from tests.conftest import Outcome
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import pytest
+import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
+from lightkit.finetune.inserted.blocks import blocks
 from lightkit.finetune.names import Names
 from lightkit.models import TransformerLM
 
@@ -65,6 +67,49 @@ def test_body_and_head_are_everything(names: Names) -> None:
 def test_biases_of_every_kind_are_found(names: Names) -> None:
     assert names.parameters(["@bias"], key=KEY) == [name for name in names.aliases if name.endswith("bias")]
     assert "attend.in_proj_bias" in names.parameters(["@bias"], key=KEY)
+
+
+def test_biases_of_recurrent_layers_and_attentions_are_found() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.LSTM(3, 4, bidirectional=True)
+            self.attend = nn.MultiheadAttention(4, 2, add_bias_kv=True)
+            self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4), "bias", dim=0)
+            self.biased, self.bias_table = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+            self.biases, self.unbiased_mean = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+
+    found = Names(Net(), head=None).parameters(["@bias"], key=KEY)
+    ends = [f"{which}_l0{way}" for way in ("", "_reverse") for which in ("bias_ih", "bias_hh")]
+    assert [name.removeprefix("rnn.") for name in found if name.startswith("rnn.")] == ends
+    assert {name for name in found if name.startswith("attend.")} == {
+        f"attend.{name}" for name in ("in_proj_bias", "bias_k", "bias_v", "out_proj.bias")
+    }
+    assert {name for name in found if name.startswith("normed.")} == {
+        f"normed.parametrizations.bias.original{index}" for index in (0, 1)
+    }
+    assert [name for name in found if "." not in name] == ["bias_table"]
+
+
+def ending_in_the_head() -> nn.Module:
+    """Equal blocks, of which the last holds the output layer."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)) for _ in range(3)))
+
+
+def test_blocks_are_without_the_head() -> None:
+    model = ending_in_the_head()
+    names = Names(model, head="2.2", groups={"@blocks": blocks(model)})
+    assert names.modules(["@blocks"], key="k") == ["0", "1"]
+    body = [name for name in names.aliases if not name.startswith("2.2.")]
+    assert names.parameters(["@blocks"], key=KEY) == body == names.parameters(["@body"], key=KEY)
+
+
+def test_a_block_that_is_the_head_alone_is_none() -> None:
+    names = Names(nn.Sequential(nn.Linear(2, 2)), head="0", groups={"@blocks": ["0"]})
+    with pytest.raises(UserError, match="matches no module"):
+        names.modules(["@blocks"], key="k")
+    with pytest.raises(UserError, match="matches no parameter"):
+        names.parameters(["@blocks"], key=KEY)
 
 
 def test_what_is_injected_later_has_a_label(names: Names) -> None:

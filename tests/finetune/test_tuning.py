@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.tuning import NoTuning, Tuning, describe
+from lightkit.finetune.tuning import NoTuning, Tuning
 
 
 def network() -> nn.Sequential:
@@ -139,9 +139,3 @@ def test_a_wrapped_network_is_held_all_the_same(wrapped: bool) -> None:
     tuning.train(outer)
     assert outer.training
     assert not model[1].training
-
-
-def test_phases_are_told_in_a_line_each() -> None:
-    lines = describe(PHASES, network())
-    assert lines[0] == "from epoch 0: 10 of 34 parameters train (29 %)"
-    assert len(lines) == 3

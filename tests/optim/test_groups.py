@@ -54,6 +54,12 @@ class Custom(nn.Module):
         return {"token"}
 
 
+def test_no_decay_spares_biases_of_any_shape():
+    attention = nn.MultiheadAttention(4, 2, add_bias_kv=True)
+    groups = table(parameter_groups(attention, weight_decay=0.1, no_decay=True))
+    assert groups["no_decay"][2] == ["in_proj_bias", "bias_k", "bias_v", "out_proj.bias"]
+
+
 def test_no_decay_knows_custom_norms_and_the_models_own_list():
     groups = table(parameter_groups(Custom(), weight_decay=0.1, no_decay=True))
     assert groups["decay"][2] == ["linear.weight", "plain.weight"]

@@ -2,7 +2,7 @@
 
 For patterns see `lightkit.common.patterns`. Labels stand for parts that every model has: `@head`, `@body` (all but the
 head), `@norm`, `@bias`, `@tuned` (what LoRA, adapters and prefixes brought in), and layers by kind: `@linear`, `@conv`,
-`@embedding`, `@attention`, `@blocks`.
+`@embedding`, `@attention`, `@blocks`. None of the latter stands for the head.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WeightsConfig:
     of the pattern stood for; null in place of a name leaves the tensors out."""
     strict: Literal["exact", "complete", "matching"] = "complete"
     """`exact`: the file and the model have the same tensors; `complete`: every tensor of the model gets its weights,
-    what else is in the file is left out; `matching`: what fits is taken. The head is apart from that."""
+    what else is in the file is left out; `matching`: layers that fit are taken. The head is apart from that."""
     head: Literal["keep", "reset", "refuse"] = "keep"
     """The output layer in the file: `keep` takes it where it fits, and starts a new one where it does not or where the
     file is that of a run with other classes; `reset` starts a new one in any case; `refuse` does not train with one

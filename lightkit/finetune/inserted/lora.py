@@ -12,7 +12,8 @@ ways to do it, which learn the same and merge to the same weights:
 
 `nn.MultiheadAttention` never calls its layers and is always parametrized. Its q, k and v get matrices of their own,
 also where their weights are packed into one, and so does its output projection. What dropout means is said at
-`LowRankWeight` and `LowRankPath`; embeddings have none.
+`LowRankWeight` and `LowRankPath`; embeddings have none. After weight norm, spectral norm and other parametrizations
+the product is added to what they make (see `lightkit.finetune.inserted.normed`): only the part below is normed.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ def inject_lora(
     _check_options(alpha=alpha, dropout=dropout, impl=impl, key=key)
     sites = find_sites(model, ranks, impl=impl, key=key)
     known = {id(parameter) for parameter in model.parameters()}
-    twins: dict[int, LowRank] = {}
+    twins: dict[object, LowRank] = {}
     for site in sites:
         kind = LowRankPath if site.wrapped else LowRankWeight
         embeds = isinstance(site.host, nn.Embedding)
-        twins[id(site.weight)] = low = kind(
+        twins[site.identity] = low = kind(
             site.weight,
             site.rank,
             scale=alpha / (site.rank**0.5 if rslora else site.rank),
@@ -80,7 +81,7 @@ def inject_lora(
             transposed=isinstance(site.host, TransposedLinear),
             normal=embeds,
             generator=generator,
-            twin=twins.get(id(site.weight)),
+            twin=twins.get(site.identity),
         )
         _attach(site, low)
     return [name for name, parameter in model.named_parameters() if id(parameter) not in known]

@@ -118,11 +118,11 @@ class LowRankPath(LowRank):
 
     def _convolved(self, x: Tensor, host: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> Tensor:
         """A is the layer's own kind of convolution, of every group; B a convolution of width 1."""
-        kernel = host.weight.shape[1:]
+        kernel = (host.in_channels // host.groups, *host.kernel_size)
         down = self.lora_A.view(self.rank, *kernel).repeat(host.groups, *(1 for _ in kernel))
         up = self.lora_B.view(-1, self.rank, *(1 for _ in kernel[1:]))
         low = host._conv_forward(x, down, None) * self.scale
-        return _CONVOLVE[host.weight.ndim](low, up, groups=host.groups)
+        return _CONVOLVE[len(kernel) + 1](low, up, groups=host.groups)
 
 
 def add_path(host: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.modules import TransposedLinear
-from lightkit.finetune.inserted.lowrank import matrix_shape
+from lightkit.finetune.inserted.lowrank import LowRank, matrix_shape
+from lightkit.finetune.inserted.normed import makings, parametrizations, weight_of
 
 Impl = Literal["parametrize", "wrap"]
 IMPLS: tuple[Impl, ...] = ("parametrize", "wrap")
@@ -24,6 +26,8 @@ SUPPORTED: tuple[type[nn.Module], ...] = (
     nn.MultiheadAttention,
 )
 """Layers that can be adapted."""
+_NEVER_CALLED = (nn.MultiheadAttention, NonDynamicallyQuantizableLinear)
+"""Attentions and their output projections: paths beside these would not be taken."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,20 @@ class Site:
         return f"{self.path}.{self.tensor}" if self.path else self.tensor
 
     @property
-    def weight(self) -> nn.Parameter:
-        """The weight itself."""
-        return self.host._parameters[self.tensor]  # type: ignore[return-value]
+    def weight(self) -> Tensor:
+        """The weight itself, or what the layer makes it of its parameters."""
+        return weight_of(self.host, self.tensor)
+
+    @property
+    def identity(self) -> object:
+        """Equal for the same weight in several layers."""
+        own = self.host._parameters.get(self.tensor)
+        return (id(self.host), self.tensor) if own is None else id(own)
 
 
 def least_side(layer: nn.Module) -> int:
     """The largest rank a layer can take: the shorter side of the smallest of its matrices."""
-    sides = [min(matrix_shape(layer._parameters[name], parts)) for name, parts in _tensors(layer).items()]  # type: ignore[arg-type]
+    sides = [min(matrix_shape(weight_of(layer, name), parts)) for name, parts in _tensors(layer).items()]
     return min(sides, default=0)
 
 
@@ -122,12 +132,11 @@ def _tensors(host: nn.Module) -> dict[str, int]:
 
 def _wrong(site: Site, key: str) -> UserError | None:
     """Why this weight cannot be adapted so, or None."""
-    plain = isinstance(site.host._parameters.get(site.tensor), nn.Parameter)
-    if not plain or isinstance(site.weight, nn.parameter.UninitializedParameter) or hasattr(site.host, "lora"):
+    if (why := _unfit(site)) is not None:
         return UserError(
-            f"LoRA cannot adapt {site.name}: it is not a plain parameter",
+            f"LoRA cannot adapt {site.name}: {why}",
             key=f"{key}.match",
-            expected="a layer that knows its size, without LoRA, parametrization or weight norm",
+            expected="a layer that knows its size and has no LoRA",
             received=type(site.host).__name__,
         )
     rows, columns = matrix_shape(site.weight, site.parts)
@@ -142,11 +151,27 @@ def _wrong(site: Site, key: str) -> UserError | None:
     return _impossible(site, key)
 
 
+def _unfit(site: Site) -> str | None:
+    """Why neither way can adapt this weight, or None."""
+    if hasattr(site.host, "lora") or any(isinstance(part, LowRank) for part in _changes(site)):
+        return "it has LoRA already"
+    if not _changes(site) and not isinstance(getattr(site.host, site.tensor, None), Tensor):
+        return "it is not a tensor"
+    return "it has no size yet" if isinstance(site.weight, nn.parameter.UninitializedParameter) else None
+
+
+def _changes(site: Site) -> list[nn.Module]:
+    """The parametrizations of a weight."""
+    return list(parametrizations(site.host, site.tensor) or ())
+
+
 def _impossible(site: Site, key: str) -> UserError | None:
     """What one way cannot do and the other can."""
     host, why = site.host, None
     if not site.wrapped:
-        if isinstance(host, nn.Embedding) and host.sparse:
+        if site.tensor not in host._parameters and not _changes(site):
+            why = "a hook makes its weight anew before each pass"
+        elif isinstance(host, nn.Embedding) and host.sparse:
             why = "its gradients are sparse"
     elif isinstance(host, nn.Embedding) and (host.max_norm is not None or host.scale_grad_by_freq):
         why = "it limits the norm of its rows, or divides their gradients by how often they are used"
@@ -155,8 +180,10 @@ def _impossible(site: Site, key: str) -> UserError | None:
     if why is None:
         return None
     impl, other = ("wrap", "parametrize") if site.wrapped else ("parametrize", "wrap")
-    what = f"{site.path} cannot be adapted by impl={impl}: {why}"
-    return UserError(what, key=f"{key}.impl", received=impl, fix=f"{key}.impl={other}")
+    what, fix = f"{site.path} cannot be adapted by impl={impl}: {why}", f"{key}.impl={other}"
+    if not site.wrapped and isinstance(host, _NEVER_CALLED):
+        fix = "one of torch.nn.utils.parametrizations in the model, in place of the hook"
+    return UserError(what, key=f"{key}.impl", received=impl, fix=fix)
 
 
 def _unsupported(path: str, host: nn.Module, key: str) -> UserError:
@@ -170,7 +197,8 @@ def _supported() -> str:
 
 def _tied(model: nn.Module, sites: list[Site], key: str) -> list[Site]:
     """The sites, and those of other layers that hold one of their weights too."""
-    asked = {id(site.weight): site for site in reversed(sites)}
+    _check_makings(model, sites, key)
+    asked = {site.identity: site for site in reversed(sites)}
     found = {(id(site.host), site.tensor): site for site in sites}
     uncalled = _uncalled(model)
     for path, module, tensor, parameter in _held(model):
@@ -181,6 +209,21 @@ def _tied(model: nn.Module, sites: list[Site], key: str) -> list[Site]:
             if error := _untied(site, other, key):
                 raise error
     return list(found.values())
+
+
+def _check_makings(model: nn.Module, sites: list[Site], key: str) -> None:
+    """Refuse a weight that its layer makes of parameters which another one also makes its own of.
+
+    Raises:
+        UserError: There is one.
+    """
+    made = {id(parameter): site for site in sites for parameter in makings(site.host, site.tensor)}
+    seen: dict[int, str] = {}
+    for path, _, tensor, parameter in _held(model):
+        name, site = f"{path}.{tensor}", made.get(id(parameter))
+        if site is not None and seen.setdefault(id(parameter), name) != name:
+            what = f"LoRA cannot adapt {site.name}: {seen[id(parameter)]}, of which it is made, is also {name}"
+            raise UserError(what, key=f"{key}.match", fix="a layer that shares nothing, or both without LoRA")
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter | None]]:

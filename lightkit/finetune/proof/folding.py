@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import lightkit.finetune.proof.wording as wording
+from lightkit.finetune.proof.contents import contents
 
 if TYPE_CHECKING:
     from lightkit.finetune.proof.plan import PhaseTable, Row
@@ -21,8 +22,9 @@ def folded(tables: Sequence[PhaseTable], *, long: bool = False) -> list[list[str
     before: dict[str, Row] = {}
     found = []
     for table in tables:
+        holds = {row.group: held for row, held in zip(table.rows, contents(table.rows))}
         parts = [[row] for row in table.rows] if long or not before else _alike(table.rows, before)
-        cells = [wording.cells(part[0]) if len(part) == 1 else _together(part) for part in parts]
+        cells = [_together(part, holds) for part in parts]
         found += [[table.phase if index == 0 else "", *line] for index, line in enumerate(cells)]
         before = {row.group: row for row in table.rows}
     return found
@@ -34,13 +36,16 @@ def _alike(rows: Iterable[Row], before: dict[str, Row]) -> list[list[Row]]:
     for row in rows:
         old = before.get(row.group)
         same = old is not None and (old.frozen, old.norm, old.names) == (row.frozen, row.norm, row.names)
-        cells = wording.cells(row)
+        cells = wording.cells(row, ())
         found.setdefault(tuple(cells[3:6]) if same else row.group, []).append(row)
     return list(found.values())
 
 
-def _together(rows: Sequence[Row]) -> list[str]:
-    cells = [wording.cells(row) for row in rows]
+def _together(rows: Sequence[Row], holds: Mapping[str, list[str]]) -> list[str]:
+    """The cells of a row, or of several that are put together."""
+    cells = [wording.cells(row, holds[row.group]) for row in rows]
+    if len(rows) == 1:
+        return cells[0]
     norms = sorted({part for row in rows for part in (row.norm or "").split("+")} - {""})
     rules = dict.fromkeys(rule for row in rows for rule in row.rules)
     return [
@@ -50,4 +55,5 @@ def _together(rows: Sequence[Row]) -> list[str]:
         *cells[0][3:6],
         "+".join(norms),
         ", ".join(rules),
+        "",
     ]

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lightkit.finetune.proof.contents import contents
+
 if TYPE_CHECKING:
     from lightkit.finetune.proof.plan import PhaseTable, Row
 
-COLUMNS = ["group", "tensors", "parameters", "trains", "learning rate", "weight decay", "norms", "set by"]
+COLUMNS = ["group", "tensors", "parameters", "trains", "learning rate", "weight decay", "norms", "set by", "holds"]
 SHOWN = 5
+_PARTS, _DIGITS = 4, 12
 
 
-def some(names: Iterable[str]) -> str:
+def some(names: Iterable[str], *, most: int = SHOWN) -> str:
     """The first few names, and how many more there are."""
     listed = list(names)
-    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return ", ".join(listed[:SHOWN]) + more
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
 
 
 def rate(value: float) -> str:
@@ -47,12 +50,17 @@ def size(count: int) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share: `0.31 %`, `87 %`."""
+    """A share: `0.31 %`, `87 %`, `99.98 %`; `100 %` is all, and nothing less."""
     share = 100 * part / max(whole, 1)
-    return f"{share:.2g} %" if share < 10 else f"{share:.0f} %"
+    if share < 10:
+        return f"{share:.2g} %"
+    digits = 0
+    while part < whole and digits < _DIGITS and round(share, digits) >= 100:
+        digits += 1
+    return f"{share:.{digits}f} %"
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: Row, holds: Sequence[str]) -> list[str]:
     """A row of a plan, by `COLUMNS`; what rests has no rate and no decay that count."""
     idle = row.frozen or row.rate is None
     decay = "" if idle or row.weight_decay is None else f"{row.weight_decay:g}"
@@ -65,6 +73,7 @@ def cells(row: Row) -> list[str]:
         decay,
         row.norm or "",
         ", ".join(row.rules),
+        some(holds, most=_PARTS),
     ]
 
 
@@ -84,7 +93,7 @@ def plain(table: PhaseTable) -> dict[str, Any]:
         "trainable": table.trainable,
         "parameters": table.parameters,
         "state_bytes": table.state_bytes,
-        "groups": [_plain_row(row) for row in table.rows],
+        "groups": [_plain_row(row, holds) for row, holds in zip(table.rows, contents(table.rows))],
     }
 
 
@@ -94,7 +103,7 @@ def _rate_cell(row: Row) -> str:
     return rates(row.rates)
 
 
-def _plain_row(row: Row) -> dict[str, Any]:
+def _plain_row(row: Row, holds: list[str]) -> dict[str, Any]:
     return {
         "group": row.group,
         "tensors": row.tensors,
@@ -106,5 +115,6 @@ def _plain_row(row: Row) -> dict[str, Any]:
         "norm": row.norm,
         "rules": list(row.rules),
         "state_bytes": row.state_bytes,
+        "holds": holds,
         "names": list(row.names),
     }

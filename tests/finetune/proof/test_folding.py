@@ -36,8 +36,9 @@ def test_later_phases_show_what_changes() -> None:
         *[["epoch 2", "a"], ["", "b"], ["", "2 groups as before"]],
         *[["epoch 3", "a"], ["", "3 groups as before"]],
     ]
-    assert rows[4] == ["epoch 1", "2 groups as before", "2", "20", "no", "", "", "frozen", "optim"]
-    assert rows[-1] == ["", "3 groups as before", "3", "30", "yes", "0.1", "0.01", "train", "optim, finetune.head"]
+    assert [line[-1] for line in rows[:4]] == ["a.weight", "b.weight", "c.weight", "d.weight"]
+    assert rows[4] == ["epoch 1", "2 groups as before", "2", "20", "no", "", "", "frozen", "optim", ""]
+    assert rows[-1] == ["", "3 groups as before", "3", "30", "yes", "0.1", "0.01", "train", "optim, finetune.head", ""]
 
 
 def test_groups_of_another_rate_stay_apart() -> None:

@@ -201,9 +201,9 @@ def test_table_for_people() -> None:
     *_, plan = made()
     titles, rows = plan.table()
     assert titles[:4] == ["phase", "group", "tensors", "parameters"]
-    assert rows[0] == ["epoch 0", "all", "4", "128", "no", "", "", "", "optim"]
+    assert rows[0] == ["epoch 0", "all", "4", "128", "no", "", "", "", "optim", "0.*, 3.*"]
     assert rows[1][0] == ""
-    assert rows[2] == ["", "head", "2", "27", "yes", "0.01 -> 8.83e-3", "0.1", "", "optim, optim.rules[0]"]
+    assert rows[2] == ["", "head", "2", "27", "yes", "0.01 -> 8.83e-3", "0.1", "", "optim, optim.rules[0]", "4.*"]
     assert rows[3][0] == "step 15"
     assert {len(row) for row in rows} == {len(titles)}
 
@@ -246,6 +246,8 @@ def test_words() -> None:
         "5.0 GiB",
     )
     assert (percent(1, 1000), percent(87, 100), percent(0, 0)) == ("0.1 %", "87 %", "0 %")
+    assert (percent(9998, 10_000), percent(999, 1000), percent(994, 1000)) == ("99.98 %", "99.9 %", "99 %")
+    assert (percent(10**12 - 1, 10**12), percent(7, 7)) == ("99.9999999999 %", "100 %")
     assert some("abcdefg") == "a, b, c, d, e and 2 more"
 
 
