@@ -78,7 +78,10 @@ def in_checkpoint(run: Path, change: Callable[[Any], Any]) -> None:
     ],
     ids=lambda command: " ".join(word for word in command if word not in TINY),
 )
-def test_an_archive_in_the_project_runs_nothing_until_it_is_named(received: Path, cli: Cli, command: list[str]) -> None:
+def test_an_archive_in_the_project_runs_nothing_until_it_is_named(
+    received: Path, cli: Cli, process: Cli, command: list[str]
+) -> None:
+    cli = process if "-m" in command else cli  # a sweep starts processes
     in_checkpoint(received, lambda tree: tree["model"].update(_target_="received.payload.Net"))
     done = cli(*command)
     if command[0] == "plan":  # which builds no teacher
@@ -135,10 +138,10 @@ def test_a_run_of_mine_in_a_project_of_somebody_else(home: Path, cli: Cli, monke
     assert not (theirs / "canary").exists()
 
 
-def test_my_own_runs_go_on_without_a_word(home: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_my_own_runs_go_on_without_a_word(home: Path, cli: Cli, process: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("train", *TINY, *OWN, "hydra.run.dir=outputs/one").code == 0
     assert cli("resume", "outputs/one", "trainer.epochs=2").code == 0
-    assert cli("train", "-m", "--from", "outputs/one", "seed=1,2", "hydra.sweep.dir=outputs/sweep").code == 0
+    assert process("train", "-m", "--from", "outputs/one", "seed=1,2", "hydra.sweep.dir=outputs/sweep").code == 0
     Path("outputs/one").rename("kept")
     moved = home.rename(home.with_name("renamed"))
     monkeypatch.chdir(moved)
