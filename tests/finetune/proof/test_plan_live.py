@@ -181,5 +181,7 @@ def test_the_command_prints_the_plan_of_the_run(
     printed = json.loads(done.out)
     assert len(printed.pop("weights")["loaded"]) >= 11
     assert printed.pop("notes") == ["data.normalize=image is fitted on all 48 training rows"]
-    patterns, noted = printed.pop("patterns"), notes(run(tmp_path / "run", *args))
+    patterns, head = printed.pop("patterns"), printed.pop("head")
+    noted = notes(run(tmp_path / "run", *args))
     assert (printed, patterns) == (noted["plan"], noted["patterns"])
+    assert head == noted["head"] | {"new": True}
