@@ -184,4 +184,4 @@ def test_the_command_prints_the_plan_of_the_run(
     patterns, head = printed.pop("patterns"), printed.pop("head")
     noted = notes(run(tmp_path / "run", *args))
     assert (printed, patterns) == (noted["plan"], noted["patterns"])
-    assert head == noted["head"] | {"new": True}
+    assert head == noted["head"] | {"new": False}  # built so, not replaced
