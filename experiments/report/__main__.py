@@ -41,7 +41,7 @@ def keep(root: Path, name: str, outputs: Path) -> None:
     """Keep the results of the finished runs of a page."""
     old = results.read(root / "experiments", name)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        found = results.gather(outputs, name, Path(folder))
+        found = results.gather(outputs, name, Path(folder), old)
     sources = stamp.sources(root / "experiments", name)
     results.write(root / "experiments", name, {**found, "classics": old["classics"], "sources": sources})
 

@@ -42,16 +42,20 @@ def _lists_on_one_line(text: str) -> str:
     return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s*\n\s*", " ", found[1]) + "]", text)
 
 
-def gather(outputs: Path, name: str, folder: Path) -> dict[str, Any]:
+def gather(outputs: Path, name: str, folder: Path, before: dict[str, Any]) -> dict[str, Any]:
     """Numbers and stamps of all finished runs of a page that were made with the configuration as it is.
 
     Args:
         outputs: Folder of all measured runs.
         name: The page.
         folder: An empty one, for the first steps of the stamps.
+        before: The numbers as they were; those of the same configuration stay, also where their run is gone.
     """
     page = PAGES[name]
-    found = {key: gather_variant(outputs, page, name, key) for key in page.variants}
+    found = {
+        key: with_earlier(gather_variant(outputs, page, name, key), before["variants"].get(key), page, key)
+        for key in page.variants
+    }
     variants = {key: values for key, values in found.items() if values["seeds"]}
     for key in variants:
         if stamped(page, key):
@@ -72,6 +76,21 @@ def gather_variant(outputs: Path, page: Page, name: str, key: str) -> dict[str, 
         if all(metric.key in runs[seed]["test"] for seed in seeds)
     }
     return summary({"seeds": seeds, "values": values})
+
+
+def with_earlier(entry: dict[str, Any], before: dict[str, Any] | None, page: Page, key: str) -> dict[str, Any]:
+    """An entry with the values that were measured before with the same configuration, of seeds that it lacks."""
+    variant = page.variants[key]
+    if before is None or not entry["seeds"] or variant.base is not None or "stamp" not in before:
+        return entry
+    if differing(before["stamp"]["configuration"], learnt(compose(variant.seeded(variant.seeds[0])).cfg)):
+        return entry
+    seeds = [seed for seed in variant.seeds if seed in before["seeds"] or seed in entry["seeds"]]
+    values = {metric: dict(zip(before["seeds"], each)) for metric, each in before["values"].items()}
+    for metric, each in entry["values"].items():
+        values.setdefault(metric, {}).update(zip(entry["seeds"], each))
+    whole = {metric: [each[seed] for seed in seeds] for metric, each in values.items() if set(seeds) <= set(each)}
+    return summary({"seeds": seeds, "values": whole})
 
 
 def current(outputs: Path, name: str, key: str, seed: int) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from experiments.report import measure, results, rows, stamp, tables
 from experiments.report.__main__ import main
+from lightkit import compose
 from tests.conftest import ROOT
 
 LARGE = ("finetune_timm", "transfer_shapes", "transfer_digits", "char_lm", "transfer_text")
@@ -156,6 +157,17 @@ def test_a_run_of_another_configuration_is_run_again_and_not_kept(tiny: rows.Var
     assert results.gather_variant(outputs, page, "wine", "network")["seeds"] == []
     assert all("there already" not in line for line in measure.measure(outputs, "wine", "network"))
     assert results.gather_variant(outputs, page, "wine", "network")["seeds"] == [0, 1]
+
+
+def test_values_of_runs_that_are_gone_stay_while_the_configuration_is_the_same(tiny: rows.Variant) -> None:
+    page, configuration = rows.PAGES["wine"], measure.learnt(compose(tiny.seeded(0)).cfg)
+    before = {"seeds": [0], "values": {"a": [0.5]}, "stamp": {"configuration": configuration}}
+    found = {"seeds": [1], "values": {"a": [0.7]}}
+
+    merged = results.with_earlier(found, before, page, "network")
+    assert (merged["seeds"], merged["values"], merged["n"]) == ([0, 1], {"a": [0.5, 0.7]}, 2)
+    before["stamp"]["configuration"] = {**configuration, "optim.lr": 9.0}
+    assert results.with_earlier(found, before, page, "network") is found
 
 
 def test_a_page_without_results_says_so(copy: Path) -> None:
