@@ -68,8 +68,9 @@ def plan(args: list[str]) -> int:
             for note in parts.data.notes:
                 say(note)
             _show(found, matches, parts, long=options.long)
-            for note in (*(notes_on_base(cfg, parts.data) if parts.made.report else ()), *notes_on_weights(cfg, parts)):
-                say(note)
+            on_base = notes_on_base(cfg, parts.data) if parts.made.report else ()
+            for note in (*on_base, *notes_on_weights(cfg, parts)):
+                say(f"\n{note}")
     return 0
 
 

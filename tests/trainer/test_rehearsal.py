@@ -147,7 +147,7 @@ def test_the_line_of_the_user_is_named() -> None:
     ("give", "text"),
     [
         (lambda y: (y, y), r"(?s)^model: the model gives a tuple.*\(\(2, 3\) float32, .*fix: .*trainer\.task"),
-        (lambda y: {"logits": y}, "the model gives a dict"),
+        (lambda y: {"scores": y}, "the model gives a dict"),
         (lambda y: None, "the model gives no tensor"),
     ],
 )
