@@ -113,14 +113,23 @@ def root() -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty user project that is the working directory; runs are written into its `outputs/`."""
-    folder = tmp_path / "project"
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty user project that is the working directory; runs are written into its `outputs/`.
+
+    None of its modules stays importable, or imported: the next project may have others of these names.
+    """
+    folder, before = tmp_path / "project", {*sys.modules}
     (folder / "experiments").mkdir(parents=True)
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("LIGHTKIT_PROJECT", raising=False)
     monkeypatch.delenv("LIGHTKIT_DEBUG", raising=False)
-    return folder
+    yield folder
+    for name in {*sys.modules} - before:
+        found = vars(sys.modules[name])
+        places = [found.get("__file__") or "", *(found.get("__path__") or ())]
+        if any(str(place).startswith(str(folder)) for place in places):
+            del sys.modules[name]
 
 
 @pytest.fixture

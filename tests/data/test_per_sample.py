@@ -29,11 +29,13 @@ def noisy(x: torch.Tensor) -> torch.Tensor:
         "torchvision.transforms.RandomHorizontalFlip",
         "torchvision.transforms.v2.RandomHorizontalFlip",
         "torchvision.transforms.v2.RandomCrop, size: 8, padding: 1",
-        "mine.brighter",
+        "own_transforms.brighter",
     ],
 )
 def test_transforms_of_one_argument_augment(target: str, cli: Callable[..., Any], project: Path) -> None:
-    (project / "mine.py").write_text("class brighter:\n    def __call__(self, image):\n        return image + 1\n")
+    (project / "own_transforms.py").write_text(
+        "class brighter:\n    def __call__(self, image):\n        return image + 1\n"
+    )
     done = cli("train", "data=digits", "model=cnn", *SHORT, f"data.augment=[{{_target_: {target}}}]")
     assert done.code == 0, done.err
 
