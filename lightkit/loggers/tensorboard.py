@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import lightkit.loggers.rewind as rewind
 from lightkit.common.disk import sync_file
 from lightkit.common.ledger import FACTS
 from lightkit.common.pixels import pixels
-from lightkit.loggers import rewind
 from lightkit.loggers.base import Logger
 from lightkit.loggers.hparams import columns, records
 
