@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 # Before torch is imported: one thread per operation here and in every process the tests start, as results are compared
 # bit by bit and tests run side by side.
@@ -125,11 +126,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("LIGHTKIT_PROJECT", raising=False)
     monkeypatch.delenv("LIGHTKIT_DEBUG", raising=False)
     yield folder
-    for name in {*sys.modules} - before:
-        found = vars(sys.modules[name])
-        places = [found.get("__file__") or "", *(found.get("__path__") or ())]
-        if any(str(place).startswith(str(folder)) for place in places):
-            del sys.modules[name]
+    ours = [name for name in {*sys.modules} - before if _of(sys.modules[name], folder)]
+    for name in ours:  # only now: a namespace package looks for its parent while its path is read
+        del sys.modules[name]
+
+
+def _of(module: ModuleType, folder: Path) -> bool:
+    """Whether a module was imported from `folder`."""
+    places = [vars(module).get("__file__") or "", *(vars(module).get("__path__") or ())]
+    return any(str(place).startswith(str(folder)) for place in places)
 
 
 @pytest.fixture
