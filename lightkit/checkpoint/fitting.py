@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -163,22 +163,31 @@ def _compared(
     """The report on the two sides; `under` is the module or tensor that the head is."""
     both = [name for name in here if name in there]
     fits = [name for name in both if _alike(here[name], there[name])]
-    reshaped = {name: _differing(here[name], there[name]) for name in both if not _alike(here[name], there[name])}
-    missing = _really_missing(here, there, fits)
+    reshaped = {name: _differing(here[name], there[name]) for name in both if name not in set(fits)}
+    absent = _really_missing(here, there, fits)
     # What names of the head a choice other than `refuse` leaves as they were built.
     freed = under if head != "refuse" else None
-    unfit = {*missing, *reshaped, *(fits if head == "reset" else ())}
-    broken = torn(here, fits, unfit=(*reshaped, *(name for name in missing if here[name].ndim > 1)))
-    left = [name for name in here if name in broken or (name in unfit and _is_below(name, freed))]
-    loaded, missing = ([name for name in names if name not in left] for names in (fits, missing))
-    unexpected = [name for name in there if name not in here and not _is_below(name, freed)]
-    shapes = _shapes({**{name: here[name] for name in missing}, **{name: there[name] for name in unexpected}})
+    unfit = {*absent, *reshaped, *(fits if head == "reset" else ())}
+    broken = torn(here, fits, unfit=(*reshaped, *(name for name in absent if here[name].ndim > 1)))
+    left = tuple(name for name in here if name in broken or (name in unfit and _is_below(name, freed)))
+    missing = _without(absent, left)
+    unexpected = tuple(name for name in there if name not in here and not _is_below(name, freed))
+    mine, theirs = _shapes({name: here[name] for name in missing}), _shapes({name: there[name] for name in unexpected})
     return replace(
-        report, loaded=tuple(loaded), missing=tuple(missing), unexpected=tuple(unexpected), left=tuple(left),
-        shapes=shapes, reasons=_reasons(left, broken, reshaped),
-        reshaped={name: sizes for name, sizes in reshaped.items() if name not in left},
-        nearest=nearest_names({name: shapes[name] for name in missing}, {name: shapes[name] for name in unexpected}),
-    )  # fmt: skip
+        report,
+        loaded=_without(fits, left),
+        missing=missing,
+        unexpected=unexpected,
+        left=left,
+        shapes={**mine, **theirs},
+        reasons=_reasons(left, broken, reshaped),
+        reshaped={name: reshaped[name] for name in _without(reshaped, left)},
+        nearest=nearest_names(mine, theirs),
+    )
+
+
+def _without(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in others)
 
 
 def _reasons(left: Iterable[str], broken: Mapping[str, str], reshaped: Mapping[str, tuple[str, str]]) -> dict[str, str]:

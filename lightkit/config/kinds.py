@@ -46,6 +46,7 @@ _CLOSURE = {
     "expected": "an optimizer whose step() needs no closure",
     "fix": "optim=adamw, or another of `lightkit config optim`",
 }
+_OF_LOSS: Key = ("loss",)
 _LOSS = "a loss: a class or function that is called with the output and the target"
 
 
@@ -60,24 +61,35 @@ def mismatch(target: str, key: Key) -> dict[str, str] | None:
         `what`, `expected`, `received` and `fix` of the message; None where it fits, or the source does not tell.
     """
     wanted = next((kinds for place, kinds in KINDS.items() if _is_at(key, place)), ())
-    if not wanted and key != ("loss",):
+    found = _class_at(target) if wanted or key == _OF_LOSS else None
+    if found is None:
         return None
+    own, lineage = found
+    if _compares(own) if key == _OF_LOSS else _is_any(lineage, wanted):
+        return _CLOSURE | {"received": target} if key == ("optim",) and _wants_closure(own) else None
+    kind = next((kind for kind in _HOMES if _is_any(lineage, (kind,))), "")
+    return {
+        "what": "a class of another kind",
+        "expected": _LOSS if key == _OF_LOSS else " or ".join(_NAMED[kind] for kind in wanted),
+        "received": f"{target}, {_NAMED[kind]}" if kind else target,
+        "fix": _better_place(target, key, _HOMES.get(kind, "")),
+    }
+
+
+def _class_at(target: str) -> tuple[Found, set[tuple[str, str]]] | None:
+    """A class and those above it; None for what is no class, or whose source does not tell."""
     try:
         found = find(target)[0]
-        lineage = _lineage(found) if isinstance(found.node, ast.ClassDef) else None
+        return (found, _lineage(found)) if isinstance(found.node, ast.ClassDef) else None
     except (TargetError, UnreadableError):
         return None
-    if lineage is None:
-        return None
-    if _compares(found) if key == ("loss",) else _is_any(lineage, wanted):
-        return _CLOSURE | {"received": target} if key == ("optim",) and _wants_closure(found) else None
-    own = next((kind for kind in _HOMES if _is_any(lineage, (kind,))), None)
-    received = f"{target}, {_NAMED[own]}" if own else target
-    expected = _LOSS if key == ("loss",) else " or ".join(_NAMED[kind] for kind in wanted)
-    home = _HOMES.get(own or "", "")
-    elsewhere = home and home.partition(".")[0] != key[0]
-    fix = f"{home}._target_={target}" if elsewhere else f"`lightkit config {key[0]}` shows what goes there"
-    return {"what": "a class of another kind", "expected": expected, "received": received, "fix": fix}
+
+
+def _better_place(target: str, key: Key, home: str) -> str:
+    """What to do with a class whose kind belongs to `home`."""
+    if home and home.partition(".")[0] != key[0]:
+        return f"{home}._target_={target}"
+    return f"`lightkit config {key[0]}` shows what goes there"
 
 
 def _is_at(key: Key, place: Key) -> bool:
