@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.harness import Bar, Results, Sample, judge, options, show
 from benchmarks.work import BATCH, HIDDEN
-from lightkit.device.watching.monitor import Monitor, Watch
+from lightkit.monitor.monitor import Monitor, Watch
 from lightkit.trainer import Callback, Trainer
 
 ON, OFF = "watched twice a second", "not watched"

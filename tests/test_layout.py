@@ -31,15 +31,15 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Third-party package: the places that may import it.
 ONLY_IN = {
     "hydra": ("lightkit/config/", "lightkit/sweep/"),
-    "omegaconf": ("lightkit/config/", "lightkit/sweep/", "lightkit/cli/", "lightkit/build/", "lightkit/runner/"),
+    "omegaconf": ("lightkit/config/", "lightkit/sweep/", "lightkit/cli/", "lightkit/assembly/", "lightkit/runner/"),
     "torchensemble": ("lightkit/ensemble/bridge.py",),
     "tensorboard": ("lightkit/loggers/",),
     "rich": ("lightkit/loggers/",),
     "torchvision": ("lightkit/data/", "lightkit/models/"),
     "timm": ("lightkit/models/",),
-    "peft": ("lightkit/finetune/inserted/peft_bridge.py",),
+    "peft": ("lightkit/finetune/peft/peft_bridge.py",),
     "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/common/pixels.py"),
-    "pynvml": ("lightkit/device/watching/nvml.py",),
+    "pynvml": ("lightkit/monitor/nvml.py",),
     "psutil": ("lightkit/device/",),
     "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_parser.py"),
 }

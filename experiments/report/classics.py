@@ -34,7 +34,7 @@ from experiments.report.measure import COMMON
 from experiments.report.pictures import oriented_gradients
 from experiments.report.rows import PAGES
 from lightkit import compose
-from lightkit.build.parts import build_engine, build_splits
+from lightkit.assembly.parts import build_engine, build_splits
 
 Rows = tuple[np.ndarray, np.ndarray]
 Scores = Callable[[Any, np.ndarray, np.ndarray], dict[str, float]]

@@ -12,7 +12,7 @@ from experiments.report.kneser_ney import KneserNey, bits
 from experiments.report.measure import COMMON
 from experiments.report.rows import PAGES
 from lightkit import compose
-from lightkit.build.parts import build_engine, build_splits
+from lightkit.assembly.parts import build_engine, build_splits
 
 LONGEST = 24
 """Order up to which long texts are counted."""

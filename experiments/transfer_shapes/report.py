@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from lightkit.build.parts import build_engine, build_splits
+from lightkit.assembly.parts import build_engine, build_splits
 from lightkit.config import load_run
 
 METHODS = {

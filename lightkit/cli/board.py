@@ -19,9 +19,9 @@ from typing import NoReturn
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.board_names import RunLinks
-from lightkit.cli.folders import project
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
+from lightkit.runs.catalog import project
 
 HELP = {
     "board": """\

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
-from lightkit.cli.folders import dated
+from lightkit.runs.catalog import dated
 
 _EVENTS = "tfevents"
 _SECONDS = 5.0

@@ -10,10 +10,10 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.ckpt_average import average
 from lightkit.cli.ckpt_source import checkpoints, given, reading
 from lightkit.cli.ckpt_write import convert, merge
-from lightkit.cli.folders import CONFIG_FILE
 from lightkit.cli.terminal import number, say, table
 from lightkit.common.errors import UserError
 from lightkit.common.ledger import MACHINE
+from lightkit.runs.catalog import CONFIG_FILE
 
 # Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
 
@@ -164,7 +164,7 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
     """While inside, no process can go on with the run whose checkpoints these are."""
     if not (folder.parent / CONFIG_FILE).is_file():
         return nullcontext()
-    from lightkit.runner.folder import RunFolder
+    from lightkit.runs.folder import RunFolder
 
     return RunFolder(folder.parent).begun()
 

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import CONFIG_FILE, find_run, project
 from lightkit.common.errors import UserError
+from lightkit.runs.catalog import CONFIG_FILE, find_run, project
 
 if TYPE_CHECKING:
     from lightkit.checkpoint.delta import Delta
@@ -66,7 +66,7 @@ def cfg_of(run: Path, device: str = "cpu", *, trust: bool = False) -> Any:
         device: Name of the device.
         trust: The user answers for the run, which may be from elsewhere.
     """
-    from lightkit.cli.reading import read_run
+    from lightkit.runs.reading import read_run
 
     return read_run(run, [f"device.name={device}"], known=trust, fix=_FIX).cfg
 

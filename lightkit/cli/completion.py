@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 
 from lightkit.cli.entry import COMMANDS, help_of
-from lightkit.cli.folders import all_runs, project, run_name
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError
+from lightkit.runs.catalog import all_runs, project, run_name
 
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")

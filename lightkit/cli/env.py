@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import project
 from lightkit.cli.terminal import say
 from lightkit.common.processors import usable_cpus
+from lightkit.runs.catalog import project
 
 HELP = {
     "env": """\
@@ -57,8 +57,8 @@ def facts() -> dict[str, Any]:
     """The report as plain values."""
     from lightkit.cli.gpus import rows
     from lightkit.device.about import torch_facts
-    from lightkit.device.watching.sources import open_source
     from lightkit.loggers.environment import environment
+    from lightkit.monitor.sources import open_source
 
     source, torch = open_source(), torch_facts()
     try:
@@ -108,7 +108,7 @@ def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
 
 def memory_gib() -> dict[str, float | None]:
     """Memory of the machine, what of it is free, and the limit of the container, in GiB; None where there is none."""
-    import lightkit.device.watching.host as host
+    import lightkit.monitor.host as host
 
     total, free = host.machine_memory()
     limit = host.container_memory()

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import find_run, project
 from lightkit.cli.terminal import complain, number, say, table
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
+from lightkit.runs.catalog import find_run, project
 
 if TYPE_CHECKING:
     from lightkit.runner import Runner
@@ -120,7 +120,7 @@ def _parser(command: str) -> Parser:
 
 def _runner(options: Any) -> tuple[Runner, Path]:
     _check_checkpoint(options.checkpoint)
-    from lightkit.cli.reading import read_run, unchanged
+    from lightkit.runs.reading import read_run, unchanged
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)

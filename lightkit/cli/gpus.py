@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import project
 from lightkit.cli.terminal import fitting, say, table, width
 from lightkit.cli.watching import watch
 from lightkit.common.errors import UserError
+from lightkit.runs.catalog import project
 
 HELP = {
     "gpus": """\
@@ -73,7 +73,7 @@ def gpus(args: list[str]) -> int:
     options = parser.read(args)
     seconds = None if options.watch is None else _seconds(options.watch)
     fields = None if options.query is None else _fields(options.query)
-    from lightkit.device.watching.sources import open_source
+    from lightkit.monitor.sources import open_source
 
     source = open_source()
     try:
@@ -110,10 +110,10 @@ def rows(source: Any) -> list[Row]:
     """Everything that is known of every GPU and MIG instance, as plain values.
 
     Args:
-        source: Where it comes from (`lightkit.device.watching.gpus.Source`).
+        source: Where it comes from (`lightkit.monitor.gpus.Source`).
     """
-    from lightkit.device.watching.gpus import visible
-    from lightkit.device.watching.processes import describe
+    from lightkit.monitor.gpus import visible
+    from lightkit.monitor.processes import describe
 
     names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible(source.gpus))}
     running = source.processes()
@@ -174,7 +174,7 @@ def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
         source: Where it comes from.
         width: Characters in a line; None for as many as it takes.
     """
-    from lightkit.device.watching.gpus import is_order_known
+    from lightkit.monitor.gpus import is_order_known
 
     whole = [row for row in found if row["mig"] is None]
     count = f"{len(whole)} GPU{'s' if len(whole) > 1 else ''}"

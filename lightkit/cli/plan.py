@@ -8,13 +8,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import project
 from lightkit.cli.terminal import complain, fitting, say, table, width
+from lightkit.runs.catalog import project
 
 if TYPE_CHECKING:
-    from lightkit.build import Components
-    from lightkit.build.matches import Match
-    from lightkit.finetune.proof.plan import Plan
+    from lightkit.assembly import Components
+    from lightkit.assembly.matches import Match
+    from lightkit.finetune.audit.plan import Plan
 
 HELP = {
     "plan": """\
@@ -52,10 +52,10 @@ def plan(args: list[str]) -> int:
     on_cpu = [*overrides, "device.name=cpu"]
     cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
-    from lightkit.build import build
-    from lightkit.build.matches import matches_of
-    from lightkit.build.origin import notes_on_base
-    from lightkit.build.phases import build_plan_of, notes_on_weights
+    from lightkit.assembly import build
+    from lightkit.assembly.matches import matches_of
+    from lightkit.assembly.origin import notes_on_base
+    from lightkit.assembly.phases import build_plan_of, notes_on_weights
 
     parts = build(cfg, project() / "outputs", report=complain)
     with closing(parts.data):
@@ -75,7 +75,7 @@ def plan(args: list[str]) -> int:
 
 
 def _show(found: Plan, matches: Sequence[Match], parts: Components, *, long: bool) -> None:
-    from lightkit.build.matches import COLUMNS
+    from lightkit.assembly.matches import COLUMNS
 
     titles, rows = found.table(long=long)
     last = len(titles) - 1

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import CONFIG_FILE, RESULT_FILE, all_runs, project, run_name, started
 from lightkit.cli.terminal import fitting, number, say, table, width
 from lightkit.common.errors import UserError
+from lightkit.runs.catalog import CONFIG_FILE, RESULT_FILE, all_runs, project, run_name, started
 
 HELP = {
     "runs": """\

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.folders import (
+from lightkit.cli.ranks import follows, start, work
+from lightkit.cli.terminal import say
+from lightkit.common.errors import UserError
+from lightkit.common.patterns import named
+from lightkit.runs.catalog import (
     chosen_run_folder,
     discard_if_empty,
     find_run,
@@ -25,10 +29,6 @@ from lightkit.cli.folders import (
     status,
     unfinished_run,
 )
-from lightkit.cli.ranks import follows, start, work
-from lightkit.cli.terminal import say
-from lightkit.common.errors import UserError
-from lightkit.common.patterns import named
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -116,7 +116,7 @@ def resume(args: list[str]) -> int:
     parser.add_argument("run")
     parser.add_argument("overrides", nargs="*")
     options = parser.read(args)
-    from lightkit.cli.reading import read_run, unchanged
+    from lightkit.runs.reading import read_run, unchanged
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
@@ -186,7 +186,7 @@ def _compose(options: argparse.Namespace) -> Composed:
         from lightkit.config import compose
 
         return compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    from lightkit.cli.reading import read_run
+    from lightkit.runs.reading import read_run
 
     own = [override for override in options.overrides if not override.startswith("hydra.")]
     return read_run(find_run(options.source, project()), own, new=True)

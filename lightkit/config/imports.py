@@ -76,14 +76,14 @@ class _Walk:
 
     def through(self, name: str) -> Failure | None:
         """The first failure in a module and those around it; None also for what is not the user's."""
+        if name.partition(".")[0] == "lightkit":
+            return None  # its own modules are many, and can be imported
         return next((found for found in map(self.inside, _prefixes(name)) if found is not None), None)
 
     def inside(self, name: str) -> Failure | None:
         """The first failure in a module itself, or in those that it imports."""
-        if name in self.seen or name in sys.modules or name.partition(".")[0] == "lightkit":
-            return None  # lightkit's own modules can be imported, and are many
         module = modules.load(name)
-        if module is None or not self.trust.in_project(module):
+        if module is None or name in self.seen or name in sys.modules or not self.trust.in_project(module):
             return None
         self.seen.add(name)
         if module.broken:

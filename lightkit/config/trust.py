@@ -45,7 +45,7 @@ PLACES = (
 NOT_THESE = (
     "lightkit.metrics.drawing",
     "lightkit.metrics.figures",
-    "lightkit.trainer.trace",
+    "lightkit.runner.proving.trace",
     "timm.models._",
     "torchmetrics.utilities",
     "torchvision.datasets.lsun",

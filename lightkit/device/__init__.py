@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lightkit.device.placement import Placement, choose
     from lightkit.device.precision import Bf16, Precision, make_precision
     from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_deterministic
-    from lightkit.device.watching.monitor import Monitor, NoMonitor, Watch
+    from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
 
 __all__ = [
     "Bf16",

@@ -13,7 +13,7 @@ from typing import Any
 from lightkit.common.errors import UserError
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
 from lightkit.device.about import why_no_cuda
-from lightkit.device.watching.gpus import (
+from lightkit.monitor.gpus import (
     GpuFacts,
     GpuSample,
     Source,
@@ -23,7 +23,7 @@ from lightkit.device.watching.gpus import (
     is_order_known,
     parts_of,
 )
-from lightkit.device.watching.sources import open_source
+from lightkit.monitor.sources import open_source
 
 KEY = "device.gpus"
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"

@@ -31,8 +31,8 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.common.modules import TransposedLinear, inside, is_bias, is_norm, parameter_aliases, parent_of
 from lightkit.common.patterns import Pattern
-from lightkit.finetune.inserted.attention import KNOWN
-from lightkit.finetune.inserted.blocks import is_attention
+from lightkit.finetune.peft.attention import KNOWN
+from lightkit.finetune.peft.blocks import is_attention
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {

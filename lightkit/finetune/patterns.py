@@ -9,8 +9,8 @@ from typing import Any
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.modules import inside
 from lightkit.common.patterns import Matched
-from lightkit.finetune.inserted.inject import Targets, targets
 from lightkit.finetune.names import Names
+from lightkit.finetune.peft.inject import Targets, targets
 
 
 def check_patterns(names: Names, options: Mapping[str, Any]) -> None:

@@ -12,14 +12,14 @@ from lightkit.common.errors import UserError
 from lightkit.common.modules import parent_of
 from lightkit.common.patterns import Matched
 from lightkit.finetune.head import KEY, Head, find_head
-from lightkit.finetune.inserted.blocks import blocks
-from lightkit.finetune.inserted.inject import inject, targets
-from lightkit.finetune.inserted.lora import lora_b_names
-from lightkit.finetune.inserted.plain import plain_names
-from lightkit.finetune.inserted.prefix import attentions
 from lightkit.finetune.names import Names
 from lightkit.finetune.new_head import gives, replace_head
 from lightkit.finetune.patterns import check_patterns, matched
+from lightkit.finetune.peft.blocks import blocks
+from lightkit.finetune.peft.inject import inject, targets
+from lightkit.finetune.peft.lora import lora_b_names
+from lightkit.finetune.peft.plain import plain_names
+from lightkit.finetune.peft.prefix import attentions
 from lightkit.finetune.phases import (
     Moment,
     Phase,

@@ -12,7 +12,7 @@ from lightkit.finetune.phases import Phase
 
 
 class Witness(Protocol):
-    """Who looks whether a phase did what it says: see `lightkit.finetune.proof.audit.Audit`."""
+    """Who looks whether a phase did what it says: see `lightkit.finetune.audit.audit.Audit`."""
 
     def begin(self, phase: Phase, *, epoch: int, step: int) -> None:
         """A phase begins, before this step."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightkit.build import Components
+from lightkit.assembly import Components
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
 from lightkit.trainer import evaluate

@@ -9,13 +9,13 @@ from pathlib import Path
 from omegaconf import DictConfig
 from torch import Tensor
 
-from lightkit.build import Components, build_network
-from lightkit.build.network import base_state, build_base
+from lightkit.assembly import Components, build_network
+from lightkit.assembly.network import base_state, build_base
 from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
 from lightkit.common.shards import is_shard
 from lightkit.config import to_yaml
-from lightkit.finetune.inserted.plain import plain_names, stuck
+from lightkit.finetune.peft.plain import plain_names, stuck
 from lightkit.runner.evaluation import load_weights
 from lightkit.runner.models import plain_version
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.build import Components
+from lightkit.assembly import Components
 from lightkit.data import Data
 from lightkit.data.tensors import Taker
 from lightkit.device import Engine
 from lightkit.device.about import cuda_uuids
-from lightkit.device.costs.memory import Memory, memory_of
-from lightkit.device.watching.monitor import PREFIX, Monitor, NoMonitor, Watch
-from lightkit.device.watching.usage import Loading, summary
+from lightkit.diagnostics.memory import Memory, memory_of
+from lightkit.monitor.monitor import PREFIX, Monitor, NoMonitor, Watch
+from lightkit.monitor.usage import Loading, summary
 from lightkit.trainer.clock import Clock
 
 

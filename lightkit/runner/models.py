@@ -11,17 +11,17 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lightkit.build import Components, Network, build, build_engine, build_network, build_splits
-from lightkit.build.network import build_model
-from lightkit.build.origin import check_vocabulary, run_of
+from lightkit.assembly import Components, Network, build, build_engine, build_network, build_splits
+from lightkit.assembly.network import build_model
+from lightkit.assembly.origin import check_vocabulary, run_of
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common.errors import UserError
 from lightkit.config.project import located
 from lightkit.data import DataInfo
 from lightkit.device import Engine
-from lightkit.finetune.inserted.plain import merged_state
 from lightkit.finetune.new_head import replace_head
+from lightkit.finetune.peft.plain import merged_state
 from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.evaluation import load_weights as load_checkpoint
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.build import Components
+from lightkit.assembly import Components
 from lightkit.config import to_plain
 from lightkit.loggers import Logger
 from lightkit.loggers.files import replace_file
@@ -43,7 +43,7 @@ def profiled(
     if not cfg.get("profile") or left <= 0 or state.stop_reason is not None:
         yield Trainer
         return
-    from lightkit.device.costs.profiling import Recorder
+    from lightkit.diagnostics.profiling import Recorder
     from lightkit.trainer.profiled import ProfiledTrainer
 
     wanted, details = _settings(to_plain(cfg.logger.get("profile")) or {})
@@ -62,7 +62,7 @@ def profiled(
 
 def _settings(options: dict[str, Any]) -> tuple[Any, Any]:
     """The steps to profile, and what to record of them."""
-    from lightkit.device.costs.profiling import Details, Window
+    from lightkit.diagnostics.profiling import Details, Window
 
     names = {"skip_steps": "skip", "warmup_steps": "warmup", "steps": "steps"}
     window = Window(**{field: options[name] for name, field in names.items() if name in options})
@@ -85,8 +85,8 @@ def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bo
     recorder.close()
     if not main:
         return
-    from lightkit.device.costs.hotspots import operators_table, stretches_table
-    from lightkit.device.costs.profiling import STRETCHES
+    from lightkit.diagnostics.hotspots import operators_table, stretches_table
+    from lightkit.diagnostics.profiling import STRETCHES
 
     tables = [stretches_table(recorder.recorded, recorder.spans.seconds, recorder.whole, order=STRETCHES)]
     if recorder.recorded is not None:

@@ -9,15 +9,15 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from lightkit.build import Components
+from lightkit.assembly import Components
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger
 from lightkit.common.patterns import named
 from lightkit.loggers import Logger
 from lightkit.optim.wrapped import Torch as TorchSchedule
-from lightkit.runner.folder import RunFolder
-from lightkit.runner.settle import FREE, Change
+from lightkit.runner.merge import FREE, Change
+from lightkit.runs.folder import RunFolder
 from lightkit.trainer import Ema, State
 from lightkit.trainer.guard import KEPT
 

@@ -13,31 +13,31 @@ from typing import Any
 from omegaconf import DictConfig
 
 import lightkit.trainer.summary as summary
-from lightkit.build import Components, build, build_console, build_logger, build_store
-from lightkit.build.origin import facts_of
+from lightkit.assembly import Components, build, build_console, build_logger, build_store
+from lightkit.assembly.origin import facts_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
-from lightkit.device.costs.memory import release
 from lightkit.device.ranks import Ranks
+from lightkit.diagnostics.memory import release
 from lightkit.loggers import Logger, Loggers
 from lightkit.metrics import Figures, Gathered
 from lightkit.runner.evaluation import evaluate_split, load_weights
 from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import explained, told
-from lightkit.runner.folder import RunFolder, differences
+from lightkit.runner.finetune_record import Tuned
 from lightkit.runner.machine import Machine
 from lightkit.runner.memory.batches import kept, settled
 from lightkit.runner.memory.oom import Scene, forget
+from lightkit.runner.merge import Change, settle
+from lightkit.runner.messages import conclude, farewell, introduce
 from lightkit.runner.models import holding
+from lightkit.runner.process_group import newest, together
 from lightkit.runner.profiled import profiled
 from lightkit.runner.restore import start_logging, taken_over
-from lightkit.runner.settle import Change, settle
-from lightkit.runner.telling import conclude, farewell, introduce
-from lightkit.runner.together import newest, together
 from lightkit.runner.training import make_saver, make_trainer
-from lightkit.runner.tuned import Tuned
+from lightkit.runs.folder import RunFolder, differences
 from lightkit.trainer import State
 from lightkit.trainer.interrupt import Interrupted, SharedSignals, Signals
 from lightkit.trainer.predictions import Predictions

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig
 
-from lightkit.build import Components
+from lightkit.assembly import Components
 from lightkit.checkpoint import content
 from lightkit.config import to_yaml
 from lightkit.finetune.tuning import NoTuning
 from lightkit.loggers import Logger
-from lightkit.runner.folder import RunFolder
 from lightkit.runner.restore import start_logging, stateful
+from lightkit.runs.folder import RunFolder
 from lightkit.trainer import State, Trainer
 from lightkit.trainer.clock import Clock
 from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lightkit.device.costs.profiling import Recorder
-from lightkit.device.costs.spans import Timed
+from lightkit.diagnostics.profiling import Recorder
+from lightkit.diagnostics.spans import Timed
 from lightkit.trainer.loop import Trainer
 
 _METRICS = dict.fromkeys(("update", "compute", "reset"), "metrics")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.cli.folders import unfinished_run
+from lightkit.runs.catalog import unfinished_run
 from tests.conftest import Outcome
 
 CONFIG = "seed: 1\nname: demo\n"

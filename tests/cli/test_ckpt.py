@@ -22,7 +22,7 @@ Cli = Callable[..., Outcome]
 @pytest.fixture
 def run(cli: Cli, project: Path) -> Path:
     """A run with three checkpoints of a configured model; the second is the best."""
-    from lightkit.build import build_model
+    from lightkit.assembly import build_model
     from lightkit.config import load_run
     from lightkit.data import DataInfo
     from lightkit.device import Engine
@@ -183,7 +183,7 @@ def test_prune_deletes_by_the_manifest(cli: Cli, run: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_prune_leaves_a_running_run_alone(cli: Cli, run: Path) -> None:
-    from lightkit.runner.folder import RunFolder
+    from lightkit.runs.folder import RunFolder
 
     read, write = os.pipe()
     child = os.fork()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli.folders import find_run
+from lightkit.runs.catalog import find_run
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]

@@ -55,7 +55,7 @@ def test_phases_of_a_fine_tuning(cli: Cli) -> None:
 
 def test_what_was_loaded(cli: Cli, project: Path) -> None:
     names = [name for group in values(cli, *WINE)["phases"][0]["groups"] for name in group["names"]]
-    from lightkit.build import build
+    from lightkit.assembly import build
     from lightkit.config import compose
 
     parts = build(compose([*WINE, "device.name=cpu"]).cfg, project / "outputs")

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.verify import PHASES
-from lightkit.runner.proving import verify
+from lightkit.runner.proving import trace, verify
 from lightkit.runner.proving.traced import Job, work
-from lightkit.trainer import trace
 from tests.conftest import Outcome
 from tests.resume.harness import forked
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from lightkit.build import build_engine, build_network, build_splits
-from lightkit.build.network import base_state, build_base
+from lightkit.assembly import build_engine, build_network, build_splits
+from lightkit.assembly.network import base_state, build_base
 from lightkit.checkpoint.delta import delta, write_delta
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run, save, to_yaml
 from lightkit.data import Data
-from lightkit.finetune.inserted.plain import plain_names
+from lightkit.finetune.peft.plain import plain_names
 from tests.checkpoint.test_weights import gathered
 
 OPTIONS = ["data=wine", "model=mlp", "model.hidden=[6]", "model.norm=batch", "device=cpu", "metrics.figures=[]"]

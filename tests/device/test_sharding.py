@@ -16,7 +16,7 @@ from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.parallel import Sharded, make_parallel
 from lightkit.device.ranks import joined
 from lightkit.device.sharding import layers, shard
-from lightkit.finetune.inserted.injected import Injected
+from lightkit.finetune.peft.injected import Injected
 from tests.runner.processes import together
 
 

@@ -11,8 +11,8 @@ from lightkit.device import placement
 from lightkit.device.about import why_no_cuda
 from lightkit.device.placement import located
 from lightkit.device.visible import check_shown, mapping, overlooked, show_only
-from lightkit.device.watching.gpus import GpuFacts, GpuSample, Source
-from lightkit.device.watching.smi import Smi
+from lightkit.monitor.gpus import GpuFacts, GpuSample, Source
+from lightkit.monitor.smi import Smi
 
 UUIDS = [f"GPU-{letter * 8}-0000" for letter in "abcd"]
 

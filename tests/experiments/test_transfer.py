@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from experiments.transfer_shapes import report
-from lightkit.build.parts import build_engine, build_splits
+from lightkit.assembly.parts import build_engine, build_splits
 from lightkit.config import compose
 from tests.conftest import Outcome
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.runner import folder
+from lightkit.runs import folder
 from tests.finetune.whole import MODELS, OTHER_CLASSES, SHORT, run
 
 

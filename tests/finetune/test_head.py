@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import tests.finetune.strange as strange
-from lightkit.build import build
+from lightkit.assembly import build
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.finetune.head import find_head, guess_head

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.inserted.blocks import blocks
 from lightkit.finetune.names import Names
+from lightkit.finetune.peft.blocks import blocks
 from lightkit.models import TransformerLM
 
 KEY = "finetune.freeze"

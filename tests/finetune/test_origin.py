@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightkit.build import build
-from lightkit.build.origin import check_vocabulary, notes_on_base, run_of, scaling_note, scaling_of_base
+from lightkit.assembly import build
+from lightkit.assembly.origin import check_vocabulary, notes_on_base, run_of, scaling_note, scaling_of_base
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.data import DataInfo

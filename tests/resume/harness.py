@@ -18,9 +18,9 @@ import tests.forkable
 import tests.preloaded
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner, folder
+from lightkit.runner.proving.trace import Moment
 from lightkit.runner.proving.traced import TracedRunner
 from lightkit.runner.proving.verdict import compare, read_trace
-from lightkit.trainer.trace import Moment
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded)
 BASE = (

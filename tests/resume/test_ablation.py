@@ -14,8 +14,8 @@ import pytest
 from lightkit.checkpoint.content import VERSION
 from lightkit.checkpoint.reading import LABEL
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.runner.proving.trace import Moment
 from lightkit.trainer import State
-from lightkit.trainer.trace import Moment
 from tests.resume.harness import Case, configured
 
 SETS = "tests.resume.sets"
@@ -67,7 +67,7 @@ def _fresh(content: dict[str, Any], case: Case, part: str) -> Any:
 
 
 def _beginning(case: Case) -> dict[str, Any]:
-    from lightkit.build import build
+    from lightkit.assembly import build
     from lightkit.checkpoint.content import gather
     from lightkit.runner.restore import stateful
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from lightkit.build import build_engine, build_splits
+from lightkit.assembly import build_engine, build_splits
 from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runner.proving.trace import Moment
 from lightkit.runner.proving.traced import TracedRunner
-from lightkit.trainer.trace import Moment
 from tests.resume.harness import BASE, foreign_draws, forked
 
 ROWS = 50

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.trainer.trace import Moment
+from lightkit.runner.proving.trace import Moment
 from tests.resume.harness import BASE, Case, configured, foreign_draws, forked
 
 SMALL = [

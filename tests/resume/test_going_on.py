@@ -16,9 +16,9 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.loggers.events import read_scalars, repeated
 from lightkit.loggers.files import read_jsonl
+from lightkit.runner.merge import Change
+from lightkit.runner.proving.trace import Moment
 from lightkit.runner.restore import check_moments
-from lightkit.runner.settle import Change
-from lightkit.trainer.trace import Moment
 from tests.resume.harness import Case, configured, forked
 
 OPTIONS = ("data=wine", "model.dropout=0.2", "trainer.validate_unit=step", "trainer.validate_every=4")

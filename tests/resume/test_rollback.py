@@ -10,8 +10,8 @@ import pytest
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.loggers.files import read_jsonl
+from lightkit.runner.proving.trace import Moment
 from lightkit.trainer.guard import KEPT
-from lightkit.trainer.trace import Moment
 from tests.resume.harness import Case, configured, foreign_draws
 
 OPTIONS = (

@@ -11,13 +11,13 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose
-from lightkit.device.costs.memory import Memory
 from lightkit.device.ranks import Ranks
-from lightkit.device.watching import usage
-from lightkit.device.watching.gpus import GpuFacts, GpuSample, Source
-from lightkit.device.watching.monitor import Monitor, NoMonitor, Watch
+from lightkit.diagnostics.memory import Memory
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
+from lightkit.monitor import usage
+from lightkit.monitor.gpus import GpuFacts, GpuSample, Source
+from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
 from lightkit.runner import Runner, machine
 from lightkit.runner.proving.verdict import compare, flat
 from lightkit.trainer import Callback

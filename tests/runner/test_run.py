@@ -19,7 +19,7 @@ from lightkit.loggers import Logger
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner, telling
-from lightkit.runner.folder import RunFolder
+from lightkit.runs.folder import RunFolder
 from lightkit.trainer import Callback, State
 
 QUICK = [

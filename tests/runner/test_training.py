@@ -81,7 +81,7 @@ def test_what_somebody_did_to_the_rows_of_a_finished_run_is_a_warning(
     )
     log = (run / "run.log").read_text()
     step = rows[-1]["step"]
-    assert f"WARNING lightkit.runner.folder: metrics.jsonl has been changed since the checkpoint of step {step}" in log
+    assert f"WARNING lightkit.runs.folder: metrics.jsonl has been changed since the checkpoint of step {step}" in log
     assert said in log
     now = read_jsonl(path)
     assert changed in now

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.device.costs.profiling import Recorder, Window
+from lightkit.diagnostics.profiling import Recorder, Window
 from lightkit.trainer import Callback, Trainer
 from lightkit.trainer.average import Ema
 from lightkit.trainer.profiled import ProfiledTrainer

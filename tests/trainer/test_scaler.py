@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lightkit.assembly.compatibility import check_hooks
 from lightkit.checkpoint import content
 from lightkit.device import Engine
 from lightkit.trainer import Trainer
 from lightkit.trainer.callbacks import Callback
-from lightkit.trainer.fit import check_hooks
 from lightkit.trainer.summary import result
 from tests.trainer import parts
 

@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
 from lightkit.config import to_yaml
-from lightkit.device.costs.capacity import Probe, Search, parts, steps_up_to
-from lightkit.device.costs.memory import in_gib
 from lightkit.device.ranks import Ranks
+from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
+from lightkit.diagnostics.memory import in_gib
 from lightkit.runner.memory.measuring import KEY, Child
 from lightkit.runner.memory.oom import OUT_OF_MEMORY
 

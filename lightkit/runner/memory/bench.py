@@ -13,17 +13,17 @@ from typing import IO, Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.build import build
+from lightkit.assembly import build
 from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
-from lightkit.device.costs.capacity import MARGIN
-from lightkit.device.costs.footprint import bytes_of
-from lightkit.device.costs.memory import memory_of
 from lightkit.device.prefetch import Batches
+from lightkit.diagnostics.capacity import MARGIN
+from lightkit.diagnostics.footprint import bytes_of
+from lightkit.diagnostics.memory import memory_of
 from lightkit.runner.memory.oom import Scene
 from lightkit.trainer import State
 from lightkit.trainer.evaluate import evaluate
@@ -73,7 +73,7 @@ class Bench:
             window: Batches per optimizer step.
 
         Returns:
-            `size`, and `peak` and `fixed` in bytes; see `lightkit.device.costs.capacity.Probe`.
+            `size`, and `peak` and `fixed` in bytes; see `lightkit.diagnostics.capacity.Probe`.
         """
         if self.parts.engine.compiles:
             torch.compiler.reset()  # else a second size is compiled for any size, which the run itself does not do

@@ -10,13 +10,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.build import Components
+from lightkit.assembly import Components
 from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
 from lightkit.data.probe import small_batch
-from lightkit.device.costs.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
-from lightkit.device.costs.memory import Memory, available_memory, in_gib, memory_of
-from lightkit.finetune.proof.state_sizes import state_sizes
+from lightkit.diagnostics.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
+from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory_of
+from lightkit.finetune.audit.state_sizes import state_sizes
 from lightkit.trainer import State
 
 OUT_OF_MEMORY = 4

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightkit.build import Components
+from lightkit.assembly import Components
 from lightkit.metrics import SplitMetrics
+from lightkit.runner.proving.trace import digest
 from lightkit.trainer.guard import KEPT
-from lightkit.trainer.trace import digest
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
 _GENERATORS = (np.random.Generator, np.random.RandomState, torch.Generator, random.Random)

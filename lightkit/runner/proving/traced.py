@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.build import Components, build_engine, build_splits, build_timetable
+from lightkit.assembly import Components, build_engine, build_splits, build_timetable
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.data import Data
@@ -19,10 +19,10 @@ from lightkit.loggers import Logger
 from lightkit.metrics import SplitMetrics
 from lightkit.runner.memory.batches import Batch, settled
 from lightkit.runner.proving.held import held, metrics_of, roots
+from lightkit.runner.proving.trace import Moment, Trace, TracedTask
 from lightkit.runner.run import Runner
 from lightkit.trainer import State
 from lightkit.trainer.timetable import Timetable
-from lightkit.trainer.trace import Moment, Trace, TracedTask
 
 CALLBACK = "verify_resume"
 _BLOCKS = 10

@@ -20,10 +20,10 @@ import lightkit
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.starting import lightkit_command
+from lightkit.runner.proving.trace import PHASES, Moment
 from lightkit.runner.proving.traced import Job
 from lightkit.runner.proving.unsaved import Snapshots, Unsaved, lost, unsaved
 from lightkit.runner.proving.verdict import Compared, Difference, compare, first_difference, read_trace
-from lightkit.trainer.trace import PHASES, Moment
 
 _LOG_LINES = 15
 

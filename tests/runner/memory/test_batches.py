@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import lightkit.runner.memory.batches as batches
-from lightkit.cli.folders import has_configuration
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run, to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.runner import Runner
 from lightkit.runner.memory.batches import Asked, Batch, Child, changed, find_batch, kept, settled
 from lightkit.runner.proving.traced import Job, shortened
+from lightkit.runs.catalog import has_configuration
 from tests.runner.test_run import QUICK, comparable, weights
 
 MIB = 2**20

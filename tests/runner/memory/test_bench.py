@@ -12,7 +12,7 @@ import torch
 import lightkit.device.compiling as compiling
 import lightkit.runner.memory.bench as bench
 from lightkit.config import compose
-from lightkit.device.costs.memory import Memory, Usage
+from lightkit.diagnostics.memory import Memory, Usage
 from lightkit.runner.memory.bench import Bench, serve
 from lightkit.trainer.tasks import Step, Supervised
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import lightkit.device.costs.memory as memory
+import lightkit.diagnostics.memory as memory
 import lightkit.runner.memory.oom as oom
 import lightkit.runner.run as run
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
-from lightkit.device.costs.memory import Memory, Usage
+from lightkit.diagnostics.memory import Memory, Usage
 from lightkit.runner import Runner
 from lightkit.runner.memory.oom import Scene
 from lightkit.trainer import State

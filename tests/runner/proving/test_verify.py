@@ -14,10 +14,10 @@ import torch
 
 import lightkit.runner.proving.verify as module
 from lightkit.common.errors import UserError
+from lightkit.runner.proving.trace import Moment, digest
 from lightkit.runner.proving.traced import Job, shortened, work
 from lightkit.runner.proving.verdict import first_difference, flat, read_trace, same
 from lightkit.runner.proving.verify import Verdict, choose, told, verify
-from lightkit.trainer.trace import Moment, digest
 from tests.resume.harness import forked
 
 SETS = "tests.resume.sets"

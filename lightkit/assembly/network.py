@@ -1,0 +1,275 @@
+"""The network of a run: built, given pretrained weights, and made ready for fine-tuning."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
+from lightkit.assembly.sample import forwards
+from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
+from lightkit.checkpoint.fitting import Report
+from lightkit.checkpoint.names import renamed
+from lightkit.checkpoint.weights import Weights, load_weights, read_weights
+from lightkit.common.errors import UserError
+from lightkit.config import instantiate, load_run, saved_group, to_plain
+from lightkit.config.project import located
+from lightkit.config.schema import FinetuneConfig
+from lightkit.data import Data, DataInfo
+from lightkit.device import Engine
+from lightkit.finetune.head import Head, find_head
+from lightkit.finetune.peft.plain import merged_state, plain_names
+from lightkit.finetune.prepare import Prepared, prepare
+from lightkit.optim.layers import layer_depths
+from lightkit.trainer.timetable import Timetable
+
+_ASKED = "finetune.weights."
+_INJECTED = ("lora", "adapter", "prefix")
+_ASKING = ("freeze", "train", "schedule", "rules", "layer_decay", "slices")
+_SIZES = ("num_classes", "num_labels", "vocab_size", "out_features")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network and how it came to be."""
+
+    model: nn.Module
+    """The network, without wrappers."""
+    report: Report | None = None
+    """What was loaded from a file; None where nothing was."""
+    head: Head | None = None
+    """The output layer; None where there is none, and in plain training."""
+    prepared: Prepared | None = None
+    """What fine-tuning made of it; None in plain training."""
+
+    @property
+    def fresh(self) -> tuple[str, ...]:
+        """Names of the tensors that neither a file nor a package of models had pretrained weights for."""
+        own: tuple[str, ...] | None = getattr(self.model, "fresh_parameters", None)
+        if self.report is None:
+            return own or ()
+        without = (*self.report.missing, *self.report.reshaped, *self.report.left)
+        return without if own is None else tuple(name for name in without if name in own)
+
+
+def build_network(
+    cfg: DictConfig,
+    info: DataInfo,
+    engine: Engine,
+    timetable: Timetable | None = None,
+    *,
+    pretrained: bool = True,
+    run: Path | None = None,
+    data: Data | None = None,
+) -> Network:
+    """The network as it is before the first step, on the CPU.
+
+    Args:
+        cfg: The configuration.
+        info: Facts about the data.
+        engine: Gives the building its random numbers.
+        timetable: Lengths of the run, for what happens in mid-run; None where nothing will be trained.
+        pretrained: Load pretrained weights; False where a checkpoint will be loaded anyway.
+        run: Folder of a run that has begun, which keeps its output layer; None for others.
+        data: Samples to run the network on, where made-up ones won't do.
+
+    Raises:
+        UserError: A part of it cannot be built or loaded, or does not fit.
+    """
+    options = finetune_options(cfg)
+    made = build_base(cfg, info, engine, pretrained=pretrained, run=run, data=data)
+    if options is None:
+        return made
+    adapter = options["weights"]["adapter"] if pretrained else None
+    base = fingerprint(base_state(made)) if adapter else ""
+    prepared = prepare(
+        made.model,
+        options,
+        outputs=_outputs(cfg, info, options),
+        depths=layer_depths,
+        steps_per_epoch=timetable.steps_per_epoch if timetable else 1,
+        total_steps=timetable.total_steps if timetable else sys.maxsize,
+        fresh=[name for name in made.fresh if name in dict(made.model.named_parameters())],
+        head=made.head,
+    )
+    report = made.report
+    if adapter:
+        source = "" if report is None else report.source
+        apply_delta(made.model, read_delta(located(adapter)), base_fingerprint=base, base_source=source)
+    return Network(made.model, report, made.head, prepared)
+
+
+def build_base(
+    cfg: DictConfig,
+    info: DataInfo,
+    engine: Engine,
+    *,
+    pretrained: bool = True,
+    run: Path | None = None,
+    data: Data | None = None,
+) -> Network:
+    """The network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
+    model = build_model(cfg, info, engine)
+    options = finetune_options(cfg)
+    weights = options["weights"] if options else {}
+    wanted = options["head"] if options else {}
+    known = head_of_run(run, model) if run and not wanted.get("name") else None
+    head = known or (find_head(model, wanted["name"], forwards(cfg, info, engine, data)) if options else None)
+    if not pretrained or not weights.get("path"):
+        return Network(model, head=head)
+    found = _read(weights, info, engine, to_plain(cfg.trust))
+    if embeds_tokens(model, info, found.state):
+        check_vocabulary(located(weights["path"]), info, key=f"{_ASKED}path")
+    do = weights["head"]
+    if do == "keep" and wanted.get("replace") != "never" and other_classes(located(weights["path"]), info):
+        do = "reset"
+    chosen: dict[str, Any] = {"strict": weights["strict"], "head": do, "asked": _ASKED}
+    report = load_weights(model, found, **chosen, head_name=head.path if head else None)
+    return Network(model, report, head)
+
+
+def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:
+    """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
+    path, mapping = located(weights["path"]), weights["mapping"] or None
+    if not (path / "config.yaml").is_file() or not _injected(path):
+        return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
+    state = merged_state(trained_network(path, info, engine, trust=trust))
+    if mapping:
+        state = {new: state[old] for old, new in renamed(list(state), mapping, key=f"{_ASKED}mapping").items()}
+    return Weights(state, path, "run of lightkit", "merged")
+
+
+def _injected(run: Path) -> bool:
+    """Whether a run put anything into its network, as its file says: plain weights need nothing of the run built."""
+    try:
+        return injects(_merged(asdict(FinetuneConfig()), saved_group(run, "finetune")))
+    except (AttributeError, TypeError):
+        return True  # not written by lightkit: reading the whole file tells what is wrong
+
+
+def trained_network(
+    run: Path, info: DataInfo, engine: Engine, *, trust: Sequence[str] = (), key: str = "finetune.weights.path"
+) -> nn.Module:
+    """The network of a run with its best weights, for inputs like these and with as many outputs as it has learnt.
+
+    Args:
+        run: Folder of the run.
+        info: Facts about the data.
+        engine: Gives the building its random numbers.
+        trust: What may be built for it beside the usual, where this project did not write it.
+        key: The key that names it, for the messages.
+
+    Raises:
+        UserError: It is not the folder of a run, has no weights, or is for inputs of another kind.
+    """
+    if not (run / "config.yaml").is_file():
+        raise UserError("not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them")
+    cfg, weights = load_run(run, trust=trust).cfg, read_weights(run)
+    check_vocabulary(run, info, key=key)
+    made = build_network(cfg, info, engine, pretrained=False, run=run)
+    head = made.head or find_head(made.model, forwards=forwards(cfg, info, engine))
+    learnt = _with_outputs_of(weights.state, made.model, head, info)
+    model = made.model if learnt == info else build_network(cfg, learnt, engine, pretrained=False, run=run).model
+    load_weights(model, weights)
+    return model
+
+
+def _with_outputs_of(
+    state: Mapping[str, torch.Tensor], model: nn.Module, head: Head | None, info: DataInfo
+) -> DataInfo:
+    """The facts about the data, but for the number of outputs, which is that of a run's own output layer."""
+    live = {plain: own for own, plain in plain_names(model).items()}
+    known = info.vocab_size or info.num_classes
+    outputs = _learnt(state, model, live, head.path, known) if head else known
+    if outputs == known:
+        return info
+    if info.vocab_size is not None:
+        return replace(info, vocab_size=outputs)
+    return replace(info, num_classes=outputs, class_names=())
+
+
+def _learnt(state: Mapping[str, torch.Tensor], model: nn.Module, live: Mapping[str, str], head: str, known: int) -> int:
+    """Number of outputs in the weights of a run: what its output layer has in the place of the data's number."""
+    name = live.get(f"{head}.weight", live.get(head, ""))
+    own, weight = model.state_dict().get(name), state.get(name)
+    if own is None or weight is None or own.ndim != weight.ndim:
+        return known
+    return next((new for old, new in zip(own.shape, weight.shape) if old == known != new), known)
+
+
+def check_base(cfg: DictConfig) -> None:
+    """Refuse a run that goes on without the pretrained weights although its adapter file will be compared with them.
+
+    Raises:
+        UserError: They are gone.
+    """
+    options = finetune_options(cfg) if cfg.checkpoint.export == "adapter" else None
+    path = options["weights"]["path"] if options else None
+    if path and not located(path).exists():
+        what = "the weights it began with are gone; the adapter file is what differs from them"
+        raise UserError(what, key="finetune.weights.path", received=path, fix="put them back there")
+
+
+def base_state(made: Network) -> dict[str, torch.Tensor]:
+    """Copies of the tensors of a base: those that came from a file, or all where none was read."""
+    state = made.model.state_dict()
+    names = state if made.report is None else made.report.loaded
+    return {name: state[name].detach().clone() for name in names if isinstance(state[name], torch.Tensor)}
+
+
+def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
+    """The network as its class builds it, with the sizes of the data."""
+    engine.seed_init()
+    model = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("the model has no trainable parameter", key="model", received=cfg.model["_target_"])
+    return model
+
+
+def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
+    """The group `finetune` with all its settings as plain values; None where it asks for nothing."""
+    options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
+    if not _asks(options):
+        return None
+    if options["peft"] is not None:
+        options["peft"] = instantiate(cfg.finetune.peft, key="finetune.peft")
+    return options
+
+
+def injects(options: Mapping[str, Any] | None) -> bool:
+    """Whether the group `finetune` puts LoRA, adapters, prefixes or layers of peft into the network."""
+    if not options:
+        return False
+    return bool(options["peft"] or any(options[part]["match"] for part in _INJECTED))
+
+
+def _asks(options: Mapping[str, Any]) -> bool:
+    """Whether the group `finetune` asks for anything."""
+    weights, head, gradual = options["weights"], options["head"], options["gradual"]
+    asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
+    asked += [gradual[name] for name in ("every_epochs", "every_steps", "share")]
+    changed = head["replace"] == "always" or any(head[name] is not None for name in ("name", "lr", "lr_scale"))
+    return any(asked) or changed or head["weight_decay"] is not None or injects(options)
+
+
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given`, with what it leaves out; what an older lightkit did not know is as it is by default."""
+    merged = dict(defaults)
+    for name, value in given.items():
+        nested = isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping) and defaults[name]
+        merged[name] = _merged(defaults[name], value) if nested else value
+    return merged
+
+
+def _outputs(cfg: DictConfig, info: DataInfo, options: Mapping[str, Any]) -> int | None:
+    """Outputs that the data asks for; None where the model was told its own number and is to keep it."""
+    if options["head"]["replace"] == "auto" and any(name in cfg.model for name in _SIZES):
+        return None
+    return info.vocab_size or info.num_classes or None

@@ -1,0 +1,202 @@
+"""One function for each part of a run, from a checked configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
+from lightkit.assembly.metrics_trial import Tried
+from lightkit.assembly.origin import fitted_before, scaling_of_base
+from lightkit.checkpoint.background import BackgroundStore
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
+from lightkit.config import instantiate, to_plain
+from lightkit.config.direction import MODES
+from lightkit.data import Data, DataInfo, build_data
+from lightkit.device import Engine
+from lightkit.device.ranks import Ranks
+from lightkit.device.switches import Switches
+from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, TensorBoardLogger
+from lightkit.metrics import SharedMetrics, SplitMetrics
+from lightkit.trainer.callbacks import Callback, EarlyStopping
+from lightkit.trainer.guard import KEPT, Kept
+from lightkit.trainer.tasks import Criterion, Supervised
+from lightkit.trainer.timetable import Timetable
+
+
+def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
+    """Choose the device and make everything random a function of the seed from here on."""
+    options = to_plain(cfg.device)
+    switches = {field.name: options.pop(field.name) for field in fields(Switches)}
+    settings = {name: options.pop(name) for name in ("ddp", "fsdp")}
+    parallel = {key: value for key, value in settings.get(options["parallel"], {}).items() if key != "timeout_seconds"}
+    for name in ("nproc", "batch_size"):
+        options.pop(name, None)
+    return Engine(
+        **options,
+        switches=Switches(**switches),
+        parallel_options=parallel,
+        ranks=ranks,
+        seed=cfg.seed,
+        clip_norm=cfg.trainer.clip_norm,
+        clip_value=cfg.trainer.clip_value,
+    )
+
+
+def build_splits(
+    cfg: DictConfig, engine: Engine, folder: Path | None = None, *, report: Callable[[str], None] = lambda line: None
+) -> Data:
+    """Load the data set, split it and make the loaders.
+
+    Args:
+        cfg: The configuration.
+        engine: Tells which part of every batch is for this process.
+        folder: That of a run that has begun, which knows what it fitted to its training rows; None for others.
+        report: Called with a line now and then where that takes long.
+
+    Raises:
+        UserError: The data cannot be loaded, or a setting does not suit it.
+    """
+    options = to_plain(cfg.data)
+    dataset = instantiate(cfg.data.dataset, key="data.dataset", expected=Sized)
+    del options["dataset"]
+    sizes = dataset.info.sizes() if hasattr(dataset, "info") else {}
+    options["augment"] = [
+        instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
+    ]
+    options |= {"rank": engine.ranks.rank, "ranks": engine.ranks.size}
+    if cfg.data.normalize == "base":
+        options["normalize"] = scaling_of_base(cfg, folder)
+    elif folder is not None:
+        options |= fitted_before(cfg, folder)
+    return build_data(dataset=dataset, seed=cfg.seed, pin_default=engine.pins_memory, report=report, **options)
+
+
+def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
+    """Lengths and intervals, in optimizer steps of this data set."""
+    trainer, checkpoint = cfg.trainer, cfg.checkpoint
+    table = Timetable(
+        epoch_samples=data.train.epoch_samples,
+        batch_size=data.train.batch_size,
+        epochs=trainer.epochs,
+        steps=trainer.steps,
+        accumulate=trainer.accumulate,
+        validate_every=trainer.validate_every,
+        validate_unit=trainer.validate_unit,
+        save_epochs=checkpoint.every_epochs,
+        save_steps=checkpoint.every_steps,
+    )
+    return replace(table, log_steps=cfg.logger.every_steps or min(table.log_steps, table.steps_per_epoch))
+
+
+def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
+    """The loss; one with tensors of its own (class weights) goes to the device."""
+    loss: Criterion = engine.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
+    return loss
+
+
+def build_metrics(cfg: DictConfig, info: DataInfo, engine: Engine) -> dict[str, SplitMetrics | SharedMetrics]:
+    """Metrics of every split; torchmetrics is imported when the first results come in."""
+
+    def made(split: str) -> SplitMetrics | SharedMetrics:
+        make = partial(_make_metrics, cfg.metrics[split], f"metrics.{split}", info.sizes())
+        part = SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
+        return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 else part
+
+    return {split: made(split) for split in ("train", "val", "test")}
+
+
+def check_metrics(cfg: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -> None:
+    """Refuse a monitored value that the metrics do not give, or whose metric says the opposite of its mode.
+
+    Args:
+        cfg: The configuration.
+        tried: What came of trying the metrics, by split.
+        fresh: The run has not begun: one that has keeps the mode it was trained with.
+
+    Raises:
+        UserError: The value or its mode is wrong.
+    """
+    monitor = cfg.metrics.monitor
+    found = tried.get(monitor.partition("/")[0])
+    if found is None:
+        return
+    if monitor not in found.values:
+        raise UserError("no such value", key="metrics.monitor", received=monitor, choices=found.values)
+    higher = found.meter.higher_is_better(monitor)
+    if fresh and higher is not None and MODES[higher] != cfg.metrics.mode:
+        what = f"contradicts metrics.monitor: {'larger' if higher else 'smaller'} values of {monitor} are better"
+        fix = f"metrics.mode={MODES[higher]}"
+        raise UserError(what, key="metrics.mode", received=cfg.metrics.mode, fix=fix)
+
+
+def _make_metrics(nodes: DictConfig, key: str, sizes: dict[str, Any]) -> dict[str, Any]:
+    named = ((str(name), node) for name, node in nodes.items() if node is not None)
+    return {name: instantiate(node, key=f"{key}.{name}", **sizes) for name, node in named}
+
+
+def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
+    """Early stopping where asked for, then the user's own callbacks in their order, and the states to roll back to."""
+    stopping, callbacks = cfg.trainer.early_stopping, dict[str, Callback]()
+    if stopping.patience is not None:
+        callbacks["early_stopping"] = EarlyStopping(
+            cfg.metrics.monitor, cfg.metrics.mode, patience=stopping.patience, min_delta=stopping.min_delta
+        )
+    for name, node in cfg.trainer.callbacks.items():
+        callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
+        check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")
+    if cfg.trainer.nonfinite.action == "rollback":
+        callbacks[KEPT] = Kept()
+    return callbacks
+
+
+def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
+    """The folder of checkpoints."""
+    options = cfg.checkpoint
+    if not options.enabled:
+        return None
+    kind = BackgroundStore if options.asynchronous else CheckpointStore
+    return kind(
+        folder / "checkpoints",
+        keep_last=options.keep_last,
+        keep_best=options.keep_best,
+        keep_every=options.keep_every,
+        mode=cfg.metrics.mode,
+    )
+
+
+def build_console(cfg: DictConfig) -> ConsoleLogger:
+    """What whoever watches sees."""
+    return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
+
+
+def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
+    """Console, run.log, metrics.jsonl and TensorBoard of a run folder."""
+    loggers: list[Logger] = [build_console(cfg), LogLogger(), JsonlLogger(folder / "metrics.jsonl")]
+    if cfg.logger.tensorboard.enabled:
+        loggers.append(TensorBoardLogger(folder, cfg.metrics.monitor, cfg.metrics.mode))
+    return Loggers(loggers)
+
+
+def check_fit(cfg: DictConfig, data: Data) -> None:
+    """Refuse a loss, metrics or a monitored value that do not suit the data.
+
+    A task class of one's own may make any targets, so nothing is said of its loss and metrics.
+
+    Raises:
+        UserError: They do not; one report about loss and metrics.
+    """
+    metrics = {
+        split: {str(name): node["_target_"] for name, node in cfg.metrics[split].items() if node is not None}
+        for split in ("train", "val", "test")
+    }
+    if cfg.trainer.task["_target_"] == f"{Supervised.__module__}.{Supervised.__qualname__}":
+        two_classes = cfg.data.dataset.get("binary") is False and data.info.num_classes == 2
+        check_targets(data.info.task, loss=cfg.loss["_target_"], metrics=metrics, two_classes=two_classes)
+    check_monitor(cfg.metrics.monitor, metrics, has_val=data.val is not None)

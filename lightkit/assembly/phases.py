@@ -1,0 +1,96 @@
+"""The phases of a run as a plan for people, and as what the loop holds to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from omegaconf import DictConfig
+
+from lightkit.assembly.components import Components
+from lightkit.device.stepping import take_step
+from lightkit.finetune.audit.audit import Audit
+from lightkit.finetune.audit.moments import between
+from lightkit.finetune.audit.peers import Witnesses
+from lightkit.finetune.audit.plan import Plan, build_plan, phase_steps, plain_phases
+from lightkit.finetune.phases import Phase
+from lightkit.finetune.tuning import NoTuning, Tuning
+from lightkit.optim.preview import alters, due, rate_scale, rates
+
+
+def phases_of(parts: Components) -> tuple[Phase, ...]:
+    """What trains when; in plain training there is one phase."""
+    return parts.made.prepared.phases if parts.made.prepared else plain_phases(parts.model)
+
+
+def build_plan_of(parts: Components) -> Plan:
+    """What is going to train, at which rate and when."""
+    phases, timetable = phases_of(parts), parts.timetable
+    steps = phase_steps(phases, steps_per_epoch=timetable.steps_per_epoch, total_steps=timetable.total_steps)
+    wanted = sorted({step for moments in steps for step in moments} | between(steps, timetable.total_steps))
+    found = rates(parts.scheduler, wanted)
+    scale = parts.scheduler.rate_scale  # which the audit counts in again as it stands then
+    known = None if found is None else {step: [r / scale for r in now] for step, now in zip(wanted, found)}
+    return build_plan(
+        parts.model,
+        parts.optimizer,
+        phases,
+        steps=steps,
+        rates=known,
+        resting_rules=("finetune.freeze",) if parts.made.prepared else (),
+        take_step=take_step,
+    )
+
+
+def notes_on_weights(cfg: DictConfig, parts: Components) -> list[str]:
+    """A line for people where random weights are frozen: neither a file nor the model itself brings pretrained ones."""
+    given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
+    some = len(phases_of(parts)[0].trainable) < len(list(parts.model.parameters()))
+    if parts.made.prepared is None or given or not some:
+        return []
+    return ["no pretrained weights are given: what is frozen stays as it was drawn"]
+
+
+def build_tuning(
+    parts: Components,
+    plan: Plan,
+    *,
+    audit: str,
+    report: Callable[[str], None],
+    skipped: Callable[[], int],
+    ended: Callable[[], None] = lambda: None,
+    witnesses: Witnesses | None = None,
+) -> NoTuning:
+    """What holds the network to its phases; nothing in plain training.
+
+    Args:
+        parts: The parts of the run.
+        plan: What the audit compares the live objects with.
+        audit: What happens where they differ: `fail`, `warn` or `none`.
+        report: Takes lines for people.
+        skipped: Tells how many optimizer steps were left out so far.
+        ended: Called when the audit has looked at a phase that ended.
+        witnesses: The processes that audit together, where each holds a part of the model.
+
+    Raises:
+        UserError: A new output layer is never trained.
+    """
+    prepared = parts.made.prepared
+    if prepared is None:
+        return NoTuning()
+    witness = Audit(
+        parts.model,
+        parts.optimizer,
+        action=audit,
+        report=report,
+        plan=plan,
+        phases=prepared.phases,
+        must_train=prepared.fresh,
+        rate_scale=lambda: rate_scale(parts.scheduler),
+        due=lambda: due(parts.scheduler),
+        scheduled=alters(parts.scheduler),
+        gradient_scale=lambda: parts.engine.vitals().get("amp/scale", 1.0),
+        skipped=skipped,
+        ended=ended,
+        witnesses=witnesses,
+    )
+    return Tuning(parts.model, prepared.phases, witness=None if audit == "none" else witness)

@@ -1,0 +1,252 @@
+"""How much memory a process has used at most, how much there is to use, and giving it back."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightkit.monitor.host import container_memory, machine_memory
+
+_GIB, _KIB = 2**30, 2**10
+_PROCESS = Path("/proc/self")
+_RESET_PEAK = "5"
+"""What Linux wants to be told (`clear_refs`) to begin a new peak of resident memory."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Bytes of memory of one device, or of the process on the CPU."""
+
+    peak: int
+    """The most that was in use at once."""
+    reserved: int | None = None
+    """The most that was held, in use or kept for later; None where nothing is kept."""
+    total: int | None = None
+    """What the device, the container or the machine has."""
+
+    def in_words(self) -> str:
+        """`61.2 GiB in use at most, 70.1 GiB reserved, of 79.3 GiB`."""
+        held = "" if self.reserved is None else f", {in_gib(self.reserved)} reserved"
+        whole = "" if self.total is None else f", of {in_gib(self.total)}"
+        return f"{in_gib(self.peak)} in use at most{held}{whole}"
+
+
+class Memory:
+    """The memory of a device that keeps no book of it: nothing is logged. The resident memory of the process counts.
+
+    Args:
+        devices: The devices of the run.
+    """
+
+    def __init__(self, devices: Sequence[torch.device] = ()) -> None:
+        self.devices = tuple(devices)
+
+    def read(self) -> dict[str, float]:
+        """What to log: nothing."""
+        return {}
+
+    def restart(self) -> None:
+        """Begin a new peak, where the system lets one."""
+        with suppress(OSError):
+            (_PROCESS / "clear_refs").write_text(_RESET_PEAK)
+
+    def usage(self) -> Usage:
+        """The peak since the last `restart`, of the fullest device."""
+        now = resident()
+        return Usage(max(now, peak_resident() or now), None, total_memory())
+
+    def in_use(self) -> int:
+        """Bytes in use now."""
+        return resident()
+
+    def free(self) -> int | None:
+        """Bytes that this process could use in all, those it uses already included; None where nobody knows."""
+        available = available_memory()
+        return None if available is None else resident() + available
+
+    def release(self) -> None:
+        """Give back what is kept for later."""
+
+
+class CudaMemory(Memory):
+    """The memory of NVIDIA's GPUs, by the book that PyTorch keeps on the host: reading it waits for no GPU.
+
+    Args:
+        devices: The GPUs; of several the fullest counts.
+        cuda: What stands in for `torch.cuda`.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], cuda: Any = None) -> None:
+        super().__init__(devices)
+        self._cuda = cuda or torch.cuda
+        self._before = (0, 0)
+
+    def read(self) -> dict[str, float]:
+        """Peaks in GiB since the last reading: in use by tensors, and held by PyTorch; begins new ones."""
+        peak, reserved = self._now()
+        self._before = max(self._before[0], peak), max(self._before[1], reserved)
+        self._reset()
+        return {"allocated_peak_gib": peak / _GIB, "reserved_peak_gib": reserved / _GIB}
+
+    def restart(self) -> None:
+        """See `Memory.restart`."""
+        self._before = (0, 0)
+        self._reset()
+
+    def usage(self) -> Usage:
+        """See `Memory.usage`."""
+        (peak, reserved), before = self._now(), self._before
+        total = min(int(self._cuda.get_device_properties(device).total_memory) for device in self.devices)
+        return Usage(max(peak, before[0]), max(reserved, before[1]), total)
+
+    def in_use(self) -> int:
+        """Bytes that tensors take now."""
+        return max(int(self._cuda.memory_allocated(device)) for device in self.devices)
+
+    def free(self) -> int | None:
+        """See `Memory.free`; of several the one with the least."""
+        return min(
+            int(self._cuda.mem_get_info(device)[0]) + int(self._cuda.memory_reserved(device)) for device in self.devices
+        )
+
+    def release(self) -> None:
+        """Give cached blocks back to the driver."""
+        self._cuda.empty_cache()
+
+    def _now(self) -> tuple[int, int]:
+        books = [self._cuda.memory_stats(device) for device in self.devices]
+        allocated = max(int(book.get("allocated_bytes.all.peak", 0)) for book in books)
+        return allocated, max(int(book.get("reserved_bytes.all.peak", 0)) for book in books)
+
+    def _reset(self) -> None:
+        for device in self.devices:
+            self._cuda.reset_peak_memory_stats(device)
+
+
+class MpsMemory(Memory):
+    """The memory of Apple's GPU, which has no book of peaks: what the driver holds, which only grows until released.
+
+    Args:
+        devices: The GPU.
+        mps: What stands in for `torch.mps`.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], mps: Any = None) -> None:
+        super().__init__(devices)
+        self._mps = mps or torch.mps
+
+    def read(self) -> dict[str, float]:
+        """GiB in use by tensors now, and held by PyTorch."""
+        return {"allocated_gib": self.in_use() / _GIB, "reserved_gib": self.usage().peak / _GIB}
+
+    def restart(self) -> None:
+        """See `Memory.restart`."""
+        self._mps.empty_cache()
+
+    def usage(self) -> Usage:
+        """See `Memory.usage`."""
+        held = int(self._mps.driver_allocated_memory())
+        return Usage(held, held, int(self._mps.recommended_max_memory()))
+
+    def in_use(self) -> int:
+        """Bytes that tensors take now."""
+        return int(self._mps.current_allocated_memory())
+
+    def free(self) -> int | None:
+        """See `Memory.free`."""
+        return int(self._mps.recommended_max_memory())
+
+    def release(self) -> None:
+        """Give cached blocks back to the driver."""
+        self._mps.empty_cache()
+
+
+def memory_of(devices: Sequence[torch.device]) -> Memory:
+    """The memory of the devices of a run."""
+    kinds: dict[str, type[Memory]] = {"cuda": CudaMemory, "mps": MpsMemory}
+    return kinds.get(devices[0].type if devices else "cpu", Memory)(devices)
+
+
+def release(memory: Memory | None = None, *, collect: Callable[[], Any] = gc.collect) -> None:
+    """Give the memory of a run that has ended to what comes next in this process.
+
+    Tensors in cycles of objects would keep their memory until Python happens to look for such cycles.
+
+    Args:
+        memory: That of its devices; None takes what this process has used.
+        collect: Drops what nobody refers to any more.
+    """
+    found = memory or memory_of(_used())
+    if type(found) is Memory:
+        return  # on the CPU nothing is kept for later, and to look for cycles takes a while
+    collect()
+    found.release()
+
+
+def _used() -> list[torch.device]:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    return [torch.device("mps", 0)] if torch.backends.mps.is_available() else []
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory now."""
+    import psutil
+
+    return int(psutil.Process(os.getpid()).memory_info().rss)
+
+
+def peak_resident(status: Path = _PROCESS / "status") -> int | None:
+    """The most bytes of this process that were in memory at once; None where the system does not tell.
+
+    Not `resource.getrusage`: on Linux that of a started process begins with the peak of the one that started it.
+    """
+    with suppress(OSError, ValueError, StopIteration):
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * _KIB
+    return None
+
+
+def total_memory() -> int | None:
+    """Bytes of memory of the container or the machine."""
+    machine, container = machine_memory()[0], container_memory()
+    known = [total for total in (machine, container[1] if container else None) if total is not None]
+    return min(known, default=None)
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that can still be had: on this machine, in this container, and by this process (`ulimit -v`)."""
+    machine, container = machine_memory()[1], container_memory()
+    known = [left for left in (machine, container[1] - container[0] if container else None) if left is not None]
+    known += limited_memory()
+    return max(0, min(known)) if known else None
+
+
+def limited_memory() -> list[int]:
+    """Bytes that the limits of this process leave, one number each: of its address space, and of its data."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return []
+    import psutil
+
+    used = psutil.Process().memory_info()
+    sizes = {resource.RLIMIT_AS: used.vms, resource.RLIMIT_DATA: getattr(used, "data", 0)}
+    limits = {kind: resource.getrlimit(kind)[0] for kind in sizes}
+    return [limit - sizes[kind] for kind, limit in limits.items() if limit != resource.RLIM_INFINITY]
+
+
+def in_gib(count: float) -> str:
+    """Bytes in words: `61.2 GiB`, `310 MiB`."""
+    if count >= _GIB:
+        return f"{count / _GIB:.1f} GiB"
+    if count >= _KIB:
+        return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count / _KIB:.0f} KiB"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,144 @@
+"""The two matrices of LoRA, beside a weight (`LowRankWeight`) or beside a layer (`LowRankPath`).
+
+Shapes: O × I the weight as a matrix (a convolution's I is input channels of a group times the kernel's size; an
+embedding has one row per token), R the rank, P matrices stacked in one tensor (3 in a packed attention projection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightkit.finetune.peft.injected import Injected
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CONVOLVE: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+
+
+class LowRank(Injected):
+    """`scale · B A`, which is added to a weight (LoRA, https://arxiv.org/abs/2106.09685); B starts at zero.
+
+    Args:
+        weight: The weight; gives size, device and type of the matrices.
+        rank: R.
+        scale: Factor on the product.
+        dropout: Probability of dropping an input of the product in training.
+        parts: Matrices stacked in the weight, P; each gets matrices of its own.
+        transposed: The weight is I × O; it then is a single matrix.
+        normal: A starts with standard deviation 1, as for embeddings, in place of uniform within ± 1 / √I.
+        generator: Draws A; None takes the global generator.
+        twin: Take the matrices of this one: the weight is the same tensor.
+    """
+
+    label = "LoRA"
+    mergeable = True
+    lora_A: nn.Parameter  # noqa: N815 - the paper's names, as in every checkpoint of LoRA
+    lora_B: nn.Parameter  # noqa: N815
+
+    def __init__(
+        self,
+        weight: Tensor,
+        rank: int,
+        *,
+        scale: float,
+        dropout: float = 0.0,
+        parts: int = 1,
+        transposed: bool = False,
+        normal: bool = False,
+        generator: torch.Generator | None = None,
+        twin: LowRank | None = None,
+    ) -> None:
+        super().__init__()
+        self.rank, self.scale, self.parts, self.transposed = rank, scale, parts, transposed
+        self.merged = False
+        self.dropout = nn.Dropout(dropout)
+        if twin is not None:
+            self.lora_A, self.lora_B = twin.lora_A, twin.lora_B
+            return
+        rows, columns = matrix_shape(weight.t() if transposed else weight, parts)
+        stacked = (parts,) if parts > 1 else ()
+        self.lora_A = nn.Parameter(weight.new_empty(*stacked, rank, columns, requires_grad=True))
+        self.lora_B = nn.Parameter(weight.new_zeros(*stacked, rows, rank, requires_grad=True))
+        with torch.no_grad():
+            if normal:
+                self.lora_A.normal_(generator=generator)
+            else:
+                self.lora_A.uniform_(-(columns**-0.5), columns**-0.5, generator=generator)
+
+    def added_to(self, weight: Tensor, *, drop: bool = False) -> Tensor:
+        """The weight with the product added, of the same shape; `drop`: with dropout, if in training mode."""
+        if self.merged:
+            return weight
+        a, b = self.lora_A, self.lora_B
+        if drop and self.dropout.p:
+            a = a * self.dropout(a.new_ones(a.shape[-1]))
+        # In the weight's own precision: under autocast the layer then rounds once, as it does with a merged weight.
+        with _no_autocast(weight.device.type):
+            if self.transposed:
+                total = torch.addmm(weight, a.t(), b.t(), alpha=self.scale)
+            elif self.parts > 1:
+                total = torch.baddbmm(weight.reshape(self.parts, -1, a.shape[-1]), b, a, alpha=self.scale)
+            else:
+                total = torch.addmm(weight.reshape(-1, a.shape[-1]), b, a, alpha=self.scale)
+        return total.view(weight.shape)
+
+    def extra_repr(self) -> str:
+        """Rank and scale."""
+        return f"rank={self.rank}, scale={self.scale:g}"
+
+
+class LowRankWeight(LowRank):
+    """A parametrization: the layer computes with `weight + scale · B A`, whoever reads the weight.
+
+    Dropout zeroes columns of A, that is, inputs of the product, and all samples of a forward pass share what is
+    dropped, since there is one weight for all of them.
+    """
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The weight that the layer computes with."""
+        return self.added_to(weight, drop=self.training)
+
+
+class LowRankPath(LowRank):
+    """A path beside a layer: `layer(x) + scale · B (A dropout(x))`, with dropout for each sample by itself."""
+
+    def forward(self, x: Tensor, host: nn.Module) -> Tensor:
+        """What the path adds to the output of `host(x)`."""
+        if isinstance(host, nn.Embedding):
+            found = F.embedding(x, self.lora_B, host.padding_idx, sparse=host.sparse)
+            return F.linear(found * self.scale, self.lora_A.t())
+        x = self.dropout(x)
+        if isinstance(host, CONVOLUTIONS):
+            return self._convolved(x, host)
+        return F.linear(F.linear(x, self.lora_A) * self.scale, self.lora_B)
+
+    def _convolved(self, x: Tensor, host: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> Tensor:
+        """A is the layer's own kind of convolution, of every group; B a convolution of width 1."""
+        kernel = (host.in_channels // host.groups, *host.kernel_size)
+        down = self.lora_A.view(self.rank, *kernel).repeat(host.groups, *(1 for _ in kernel))
+        up = self.lora_B.view(-1, self.rank, *(1 for _ in kernel[1:]))
+        low = host._conv_forward(x, down, None) * self.scale
+        return _CONVOLVE[len(kernel) + 1](low, up, groups=host.groups)
+
+
+def add_path(host: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
+    """Forward hook of a layer with a `LowRankPath` called `lora`; uses the layer it is handed, which may be a copy."""
+    path: LowRankPath = host.lora  # type: ignore[assignment]
+    if path.merged:
+        return output
+    return output + path(args[0] if args else kwargs["input"], host)
+
+
+def _no_autocast(device: str) -> AbstractContextManager[object]:
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def matrix_shape(weight: Tensor, parts: int = 1) -> tuple[int, int]:
+    """Rows and columns of a weight as a matrix, of one part where several are stacked."""
+    return weight.shape[0] // parts, weight.shape[1:].numel()

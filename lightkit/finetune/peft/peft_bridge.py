@@ -1,0 +1,152 @@
+"""Hugging Face peft: any of its configs that put layers into a network, such as LoRA with DoRA, IA3 or LoKr.
+
+Nothing else imports peft (https://github.com/huggingface/peft, extra `peft`). It replaces a layer by one that holds it:
+`fc.weight` becomes `fc.base_layer.weight`. What it does not do well is kept from happening here:
+
+- PyTorch's fast path for `nn.TransformerEncoderLayer` in eval mode reads weights without calling layers, and what was
+  learnt would vanish without a word: the fast path is switched off, for the whole process.
+- Layers inside of `nn.MultiheadAttention` are never called, or break when replicated: refused.
+- A tensor that several layers share comes apart when merged: refused.
+- LoRA forgets a convolution's dilation and padding mode: refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+from lightkit.common.modules import inside, parameter_aliases, parent_of
+from lightkit.finetune.peft.lowrank import CONVOLUTIONS
+
+KEY = "finetune.peft"
+_ELSEWHERE = {
+    "modules_to_save": "finetune.train and finetune.head",
+    "bias": "finetune.train=[@bias]",
+    "trainable_token_indices": "finetune.train",
+    "target_parameters": "finetune.lora",
+    "layer_replication": "a model with more layers",
+}
+"""Options of peft that would change other parts of the network, and what to use."""
+
+
+def inject_peft(model: nn.Module, config: Any) -> list[str]:
+    """Put peft's layers into a network. What of the network itself trains stays as it is.
+
+    Args:
+        model: The network; changed in place.
+        config: An instance of a config of peft, such as `peft.LoraConfig`; not changed.
+
+    Returns:
+        Names of the new parameters that train, in the order of the network.
+
+    Raises:
+        UserError: peft is not installed or refuses the config, or its layers would not work in this network.
+    """
+    peft = _imported()
+    _check(peft, config)
+    known = {id(parameter): parameter.requires_grad for parameter in model.parameters()}
+    modes = {id(module): module.training for module in model.modules()}
+    try:
+        peft.inject_adapter_in_model(copy.deepcopy(config), model)
+    except (ValueError, TypeError, NotImplementedError, RuntimeError, AttributeError) as error:
+        raise UserError(f"peft refuses this: {error}", key=KEY, received=type(config).__name__) from error
+    new = [
+        name for name, parameter in model.named_parameters() if id(parameter) not in known and parameter.requires_grad
+    ]
+    for parameter in model.parameters():
+        parameter.requires_grad_(known.get(id(parameter), parameter.requires_grad))
+    for module in model.modules():
+        module.training = modes.get(id(module), model.training)
+    _check_places(model)
+    if any(isinstance(module, nn.TransformerEncoderLayer) for module in model.modules()):
+        torch.backends.mha.set_fastpath_enabled(False)
+    return new
+
+
+def renamed(model: nn.Module) -> dict[str, str | None]:
+    """Name in the state of the network → name in the plain one's, None where that has none, for all layers of peft."""
+    found: dict[str, str | None] = {}
+    for path, layer in _layers(model):
+        for name in layer.state_dict():
+            plain = _join(path, name.removeprefix("base_layer.")) if name.startswith("base_layer.") else None
+            found[_join(path, name)] = plain
+    return found
+
+
+def merged(model: nn.Module) -> dict[str, Tensor]:
+    """Tensors of the plain network, for all layers of peft, with what was learnt put in; the network is not changed.
+
+    Raises:
+        UserError: peft cannot merge a layer.
+    """
+    found: dict[str, Tensor] = {}
+    for path, layer in _layers(model):
+        own = copy.deepcopy(layer).eval()
+        try:
+            own.merge()
+        except (ValueError, TypeError, NotImplementedError, RuntimeError, AttributeError) as error:
+            received = f"{path} ({type(layer).__module__}.{type(layer).__name__})"
+            raise UserError(f"peft cannot merge this: {error}", key=KEY, received=received) from error
+        state = own.get_base_layer().state_dict()
+        found |= {_join(path, name): tensor.detach() for name, tensor in state.items()}
+    return found
+
+
+def _imported() -> Any:
+    try:
+        return importlib.import_module("peft")
+    except ImportError as error:
+        fix = "pip install 'lightkit[peft]'"
+        raise UserError(f"peft cannot be imported: {error}", key=KEY, fix=fix) from error
+
+
+def _check(peft: Any, config: Any) -> None:
+    if not isinstance(config, peft.PeftConfig):
+        raise UserError(
+            "not a config of peft", key=KEY, expected="such as peft.LoraConfig", received=type(config).__name__
+        )
+    for option, instead in _ELSEWHERE.items():
+        value = getattr(config, option, None)
+        if value and value != "none":
+            raise UserError("this is not for peft to do here", key=f"{KEY}.{option}", received=value, fix=instead)
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Paths and layers of peft, a shared one under each of its paths."""
+    kind = importlib.import_module("peft.tuners.tuners_utils").BaseTunerLayer
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, kind) and hasattr(module, "base_layer"):
+            yield path, module
+
+
+def _check_places(model: nn.Module) -> None:
+    shared = [names for names in parameter_aliases(model).values() if len(names) > 1]
+    for path, layer in _layers(model):
+        parent = model.get_submodule(parent_of(path))
+        ties = [names for names in shared if any(inside(name, _join(path, "base_layer")) for name in names)]
+        if what := _misplaced(layer, parent, ties):
+            raise UserError(what, key=f"{KEY}.target_modules", received=path, fix="finetune.lora, which knows that")
+
+
+def _misplaced(layer: Any, parent: nn.Module, ties: list[list[str]]) -> str | None:
+    """Why a layer of peft would do harm, or None."""
+    host = layer.base_layer
+    if isinstance(host, nn.MultiheadAttention) or isinstance(parent, nn.MultiheadAttention):
+        return "peft's layers do not work in nn.MultiheadAttention"
+    if ties:
+        names = [name.replace(".base_layer.", ".") for name in ties[0]]
+        return f"peft takes shared weights apart: {' and '.join(names)} are one tensor"
+    unusual = isinstance(host, CONVOLUTIONS) and (set(host.dilation) != {1} or host.padding_mode != "zeros")
+    if unusual and ".lora." in type(layer).__module__:
+        return "LoRA of peft forgets the dilation and the padding mode of a convolution"
+    return None
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

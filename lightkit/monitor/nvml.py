@@ -1,0 +1,169 @@
+"""GPUs as the driver's own library tells them. The only place that imports pynvml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from lightkit.monitor.gpus import GpuFacts, GpuSample, Source, Unavailable, throttle_names
+
+_MIB = 2**20
+
+
+def preload() -> None:
+    """Import what `Nvml` needs, where it is installed.
+
+    For a process that asks from a thread: a child forked in the middle of an import could never finish that import.
+    """
+    with suppress(ImportError):
+        import pynvml  # noqa: F401
+
+
+class Nvml(Source):
+    """GPUs by NVML. A question that fails, for whatever reason, has the answer None.
+
+    Raises:
+        Unavailable: The package or the driver is missing, or the driver has no GPU.
+    """
+
+    name = "NVML"
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            import pynvml
+        except ImportError as error:
+            raise Unavailable("nvidia-ml-py is not installed") from error
+        self._nvml: Any = pynvml
+        try:
+            pynvml.nvmlInit()
+        except Exception as error:
+            raise Unavailable(_reason(error)) from error
+        self._handles: dict[str, Any] = {}
+        driver = self._text("nvmlSystemGetDriverVersion")
+        count = int(self._ask("nvmlDeviceGetCount") or 0)
+        self.gpus = tuple(gpu for index in range(count) for gpu in self._found(index, driver))
+        if not self.gpus:
+            self.close()
+            raise Unavailable("the NVIDIA driver has no GPU")
+
+    def samples(self, gpus: Iterable[GpuFacts]) -> list[GpuSample]:
+        """See `Source.samples`."""
+        return [self._sample(gpu, self._handles.get(gpu.uuid)) for gpu in gpus]
+
+    def processes(self) -> dict[str, list[tuple[int, float | None]]]:
+        """See `Source.processes`."""
+        found = {}
+        for uuid, handle in self._handles.items():
+            lists = (self._ask(f"nvmlDeviceGet{kind}RunningProcesses", handle) for kind in ("Compute", "Graphics"))
+            memory = {int(item.pid): _mib(item.usedGpuMemory) for items in lists for item in items or ()}
+            found[uuid] = sorted(memory.items())
+        for gpu in self.gpus:
+            if gpu.mig is not None:  # a split GPU lists the processes of its instances once more
+                own = {pid for pid, _ in found[gpu.uuid]}
+                found[gpu.whole] = [process for process in found.get(gpu.whole, []) if process[0] not in own]
+        return found
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._ask("nvmlShutdown")
+
+    def _found(self, index: int, driver: str | None) -> list[GpuFacts]:
+        """A GPU and its MIG instances."""
+        handle = self._ask("nvmlDeviceGetHandleByIndex", index)
+        if handle is None:  # it hangs or has fallen off the bus
+            return [GpuFacts(index, "", "does not answer", driver)]
+        split = (self._ask("nvmlDeviceGetMigMode", handle) or [0])[0] == 1
+        parts = int(self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0) if split else 0
+        handles = [self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, part) for part in range(parts)]
+        found = [self._facts(index, handle, driver, split=split)]
+        parts_of = found[0].uuid
+        return found + [self._facts(index, part, driver, whole=parts_of) for part in handles if part is not None]
+
+    def _facts(
+        self, index: int, handle: Any, driver: str | None, *, split: bool = False, whole: str | None = None
+    ) -> GpuFacts:
+        name, _, size = (self._text("nvmlDeviceGetName", handle) or "unknown").partition(" MIG ")
+        uuid = self._text("nvmlDeviceGetUUID", handle) or ""
+        bus = self._text_of(getattr(self._ask("nvmlDeviceGetPciInfo", handle), "busId", None))
+        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit", handle) if whole is None else None
+        total = getattr(self._memory(handle), "total", None)
+        self._handles[uuid] = handle
+        return GpuFacts(
+            index,
+            uuid,
+            name,
+            driver,
+            bus=bus,
+            power_limit_w=_divided(limit, 1e3),
+            memory_total_mib=_mib(total),
+            mig=None if whole is None else size or "instance",
+            split=split,
+            whole=whole or "",
+        )
+
+    def _sample(self, gpu: GpuFacts, handle: Any) -> GpuSample:
+        if handle is None:
+            return GpuSample(gpu)
+        nvml, ask = self._nvml, self._ask
+        if gpu.mig is not None:  # whatever else is told is that of the whole GPU, on which others compute too
+            return GpuSample(gpu, memory_used_mib=_mib(getattr(self._memory(handle), "used", None)))
+        rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        return GpuSample(
+            gpu,
+            temperature_c=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+            power_w=_divided(ask("nvmlDeviceGetPowerUsage", handle), 1e3),
+            energy_j=_divided(ask("nvmlDeviceGetTotalEnergyConsumption", handle), 1e3),
+            memory_used_mib=_mib(getattr(self._memory(handle), "used", None)),
+            utilisation=getattr(rates, "gpu", None),
+            memory_utilisation=getattr(rates, "memory", None),
+            clock_mhz=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
+            pcie_tx_mb_s=_divided(ask("nvmlDeviceGetPcieThroughput", handle, nvml.NVML_PCIE_UTIL_TX_BYTES), 1e3),
+            pcie_rx_mb_s=_divided(ask("nvmlDeviceGetPcieThroughput", handle, nvml.NVML_PCIE_UTIL_RX_BYTES), 1e3),
+            throttle=throttle_names(self._throttle(handle)),
+        )
+
+    def _memory(self, handle: Any) -> Any:
+        # The first version counts what the driver keeps for itself as used.
+        found = self._ask("nvmlDeviceGetMemoryInfo", handle, getattr(self._nvml, "nvmlMemory_v2", None))
+        return found or self._ask("nvmlDeviceGetMemoryInfo", handle)
+
+    def _throttle(self, handle: Any) -> int | None:
+        for word in ("Event", "Throttle"):  # the new name is unknown to older drivers
+            found = self._ask(f"nvmlDeviceGetCurrentClocks{word}Reasons", handle)
+            if found is not None:
+                return int(found)
+        return None
+
+    def _text(self, name: str, *args: Any) -> str | None:
+        return self._text_of(self._ask(name, *args))
+
+    @staticmethod
+    def _text_of(answer: Any) -> str | None:
+        return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        """The answer to one question; None where this GPU, driver or package has none."""
+        try:
+            return getattr(self._nvml, name)(*args)
+        except Exception:
+            return None
+
+
+def _reason(error: Exception) -> str:
+    name = type(error).__name__
+    if "LibraryNotFound" in name:
+        return "no NVIDIA driver is installed"
+    if "DriverNotLoaded" in name:
+        return "the NVIDIA driver is not loaded"
+    return f"NVML: {error}"
+
+
+def _divided(value: float | None, by: float) -> float | None:
+    return None if value is None else value / by
+
+
+def _mib(value: float | None) -> float | None:
+    return None if value is None else round(value / _MIB, 1)

@@ -1,0 +1,111 @@
+"""What a run says of itself: the lines it starts with, those it ends with, and what it shows of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from torch import Tensor
+
+import lightkit.monitor.usage as usage
+import lightkit.trainer.summary as summary
+from lightkit.assembly import Components
+from lightkit.common.shards import is_shard
+from lightkit.config import public
+from lightkit.loggers import Logger
+from lightkit.trainer import State
+from lightkit.trainer.interrupt import Interrupted
+
+
+def introduce(
+    cfg: DictConfig, folder: Path, parts: Components, logger: Logger, *, step: int, notes: Sequence[str]
+) -> None:
+    """The lines a run starts with.
+
+    Args:
+        cfg: The configuration.
+        folder: The run's folder.
+        parts: The parts of the run.
+        logger: Takes them.
+        step: Step the run goes on from; 0 for a new one.
+        notes: What else there is to say.
+    """
+    count = sum(parameter.numel() for parameter in parts.model.parameters())
+    target = cfg.model["_target_"].rpartition(".")[2]
+    facts = dict(parts.data.describe())
+    splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
+    logger.message(f"run     {cfg.name}, seed {cfg.seed}, in {folder}")
+    kind, classes = f"{facts['task']}, input {facts['input']}", parts.data.info.num_classes
+    if parts.data.info.task == "custom":
+        kind = "samples of their own kind" + (f", {classes} classes" if classes else "")
+    logger.message(f"data    {kind}, {splits}")
+    for note in parts.data.notes:
+        logger.message(f"        {note}")
+    logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
+    parts.engine.notes.hand_to(logger.message)
+    for line in [*([f"resumed at step {step}"] if step else []), *notes]:
+        logger.message(line)
+    if not step:
+        _show_inputs(parts, logger, images=cfg.logger.tensorboard.images, graph=cfg.logger.tensorboard.graph)
+
+
+def _show_inputs(parts: Components, logger: Logger, *, images: int, graph: bool) -> None:
+    """Training images and the graph of the model, where asked for."""
+    if not images and not graph:
+        return
+    batch = next(iter(parts.data.train.epoch(0)))
+    x = batch[0] if isinstance(batch, (tuple, list)) else batch
+    if not isinstance(x, Tensor):
+        logger.message("logger.tensorboard: neither images nor a graph, as the inputs are no tensors")
+        return
+    if images and x.ndim == 4:
+        logger.images("train/images", x[:images], step=0)
+    if graph and any(map(is_shard, parts.model.parameters())):  # all processes would have to compute it, at once
+        logger.message("logger.tensorboard.graph: not drawn, as each process holds a part of the model only")
+    elif graph:
+        logger.graph(parts.model, parts.engine.move(x[:1]))
+
+
+def farewell(stop: Interrupted, folder: Path, *, saved: bool) -> str:
+    """The last line of a run that a signal has ended."""
+    if not saved:
+        return f"ended by {stop}; nothing is saved, as checkpoints are off"
+    return f"ended by {stop}, saved; go on with: lightkit resume {folder}"
+
+
+def conclude(
+    cfg: DictConfig,
+    folder: Path,
+    state: State,
+    logger: Logger,
+    *,
+    overrides: Sequence[str],
+    system: Mapping[str, Any],
+) -> None:
+    """Hyperparameters with the final values, the closing table, and how the machine was used.
+
+    Args:
+        cfg: The configuration.
+        folder: The run's folder.
+        state: The counters and values at the end.
+        logger: Takes all that.
+        overrides: What was typed on the command line.
+        system: What was seen of the machine.
+    """
+    values = summary.final_values(state)
+    logger.hparams(public(cfg), values, overrides)
+    columns, rows = summary.final_table(values, state.best if state.best_step != state.step else {})
+    logger.table(_title(cfg, state, tested="test" in columns), columns, rows)
+    for line in [*usage.lines(dict(system)), f"folder  {folder}"]:
+        logger.message(line)
+
+
+def _title(cfg: DictConfig, state: State, *, tested: bool) -> str:
+    monitor = cfg.metrics.monitor
+    best = "" if state.best_value is None else f"; best {monitor} {state.best_value:.4g} at step {state.best_step}"
+    kept = cfg.checkpoint.enabled and cfg.checkpoint.keep_best > 0 and state.best_step is not None
+    weights = "the best" if cfg.trainer.test == "best" and kept else "the last"
+    steps = f"{state.step} step{'s' * (state.step != 1)}"
+    return f"result after {steps}{best}" + (f"; tested with {weights} weights" if tested else "")

@@ -1,0 +1,105 @@
+"""A run in several processes: rank 0 writes, the others follow it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
+from lightkit.config import to_plain, to_yaml
+from lightkit.device.ranks import Ranks, joined
+from lightkit.runs.folder import RunFolder
+
+
+class Bystander(RunFolder):
+    """The folder of a run for a process that does not write."""
+
+    @contextmanager
+    def begun(self, *, fresh: bool = False) -> Iterator[None]:
+        """Rank 0 has the lock."""
+        del fresh
+        yield
+
+    @contextmanager
+    def log(self) -> Iterator[None]:
+        """Nothing is logged, here or on standard error."""
+        logger, silent = logging.getLogger("lightkit"), logging.NullHandler()
+        logger.addHandler(silent)
+        try:
+            yield
+        finally:
+            logger.removeHandler(silent)
+
+    def record(self, cfg: DictConfig, overrides: Sequence[str], **facts: Any) -> None:
+        """Rank 0 writes it down."""
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Rank 0 writes it."""
+
+
+class Together(NamedTuple):
+    """What the processes of a run have in common."""
+
+    ranks: Ranks
+    """The processes."""
+    cfg: DictConfig
+    """The configuration of rank 0: what is made up while composing, such as a name from the clock, may differ."""
+    place: RunFolder
+    """The folder of rank 0."""
+
+
+@contextmanager
+def together(cfg: DictConfig, folder: Path) -> Iterator[Together]:
+    """While inside, this process is one of those that its launcher started for the run, or alone.
+
+    Raises:
+        UserError: What was started does not go with the configuration.
+    """
+    device = cfg.device
+    with joined(
+        device.parallel,
+        device.name,
+        batch_size=cfg.data.batch_size,
+        nproc=device.nproc,
+        timeout=device.ddp.timeout_seconds,
+        gpus=to_plain(device.gpus),
+    ) as ranks:
+        if ranks.size == 1:
+            yield Together(ranks, cfg, RunFolder(folder))
+            return
+        text, path = ranks.shared(lambda: (to_yaml(cfg), str(Path(folder).absolute())))
+        shared: Any = cfg if ranks.main else OmegaConf.create(text)
+        OmegaConf.set_readonly(shared, True)
+        yield Together(ranks, shared, RunFolder(Path(path)) if ranks.main else Bystander(Path(path)))
+
+
+def newest(store: CheckpointStore | None, ranks: Ranks) -> dict[str, Any] | None:
+    """The content of the newest checkpoint that is whole, in every process: rank 0 finds out which it is.
+
+    Raises:
+        UserError: None can be read, or not by this process: its machine does not see the folder of the run.
+    """
+    if store is None:
+        return None
+    read: list[dict[str, Any]] = []
+
+    def find() -> Path | None:
+        found = store.load_newest(recover=True)
+        if found is None:
+            return None
+        read.append(found[1])
+        return found[0]
+
+    path = ranks.shared(find)
+    if path is not None and not read:
+        if not path.is_file():
+            fix = "a folder that all machines share (hydra.run.dir)"
+            raise UserError("this machine does not see the checkpoint", key=str(path), fix=fix)
+        read.append(store.load(path))
+    return read[0] if read else None

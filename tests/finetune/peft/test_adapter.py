@@ -1,0 +1,421 @@
+"""Adapters of every kind in every kind of block."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+from lightkit.finetune.peft.adapter import Adapter, inject_adapters
+from lightkit.finetune.peft.blocks import blocks, sublayers
+from lightkit.finetune.peft.feature_dims import channels_first, input_width, output_width
+from lightkit.finetune.peft.lora import inject_lora
+from lightkit.finetune.peft.plain import merged_state
+from lightkit.models import CNN, ResNet, TransformerClassifier
+from lightkit.trainer.average import Ema
+from tests.finetune.peft import injecting as on
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
+INPUTS: dict[str, tuple[on.Make, Callable[[], Tensor]]] = {
+    "lightkit": (functools.partial(on.classifier, positions="rotary"), lambda: torch.randn(4, 6, 5)),
+    "lightkit-lm": (on.language_model, lambda: torch.randint(0, 11, (4, 7))),
+    "encoder": (on.encoder, lambda: torch.randn(4, 5, 16)),
+    "encoder-norm-first": (lambda: on.encoder(norm_first=True), lambda: torch.randn(4, 5, 16)),
+    "encoder-sequence-first": (lambda: on.encoder(batch_first=False), lambda: torch.randn(5, 4, 16)),
+    "torchvision-vit": (on.torchvision_vit, on.images),
+    "torchvision-swin": (on.torchvision_swin, lambda: on.images(32)),
+    "timm-vit": (on.timm_vit, on.images),
+    "resnet": (lambda: ResNet((3, 16, 16), 3, width=8), on.images),
+    "cnn": (lambda: CNN((3, 16, 16), 3, channels=(8, 16)), on.images),
+}
+CONVOLUTIONS = ("resnet", "cnn")
+CASES = [(name, kind) for name in INPUTS for kind in ("pfeiffer", "parallel", "houlsby")]
+CASES = [case for case in CASES if case[0] not in CONVOLUTIONS or case[1] != "houlsby"]
+
+
+def injector(kind: str, **options: Any) -> on.Inject:
+    options = {"reduction": 4, **options}
+    return lambda model: inject_adapters(model, blocks(model), kind=kind, **options)  # type: ignore[arg-type]
+
+
+def around(layer: nn.Module) -> nn.Module:
+    return nn.ModuleDict({"layer": layer})
+
+
+def adapted(layer: nn.Module, **options: Any) -> nn.Module:
+    """A layer with an adapter that does something."""
+    options = {"reduction": 2, **options}
+    on.stir(layer, [n.removeprefix("layer.") for n in inject_adapters(around(layer), ["layer"], **options)])
+    return layer
+
+
+def bottleneck(adapter: Adapter, x: Tensor) -> Tensor:
+    low = F.gelu(F.linear(x, adapter.down_weight, adapter.down_bias))
+    return F.linear(low, adapter.up_weight, adapter.up_bias)
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+class TestEverywhere:
+    def test_starts_exactly_at_the_base(self, name: str, kind: str) -> None:
+        make, x = INPUTS[name]
+        on.check_start(make, injector(kind), x())
+
+    def test_is_the_same_in_train_and_eval_mode(self, name: str, kind: str) -> None:
+        make, x = INPUTS[name]
+        on.check_modes(make, injector(kind), x())
+
+    def test_learns(self, name: str, kind: str) -> None:
+        make, x = INPUTS[name]
+        on.check_learning(make, injector(kind), x())
+
+    def test_is_copied_saved_and_loaded(self, name: str, kind: str) -> None:
+        make, x = INPUTS[name]
+        on.check_copies(make, injector(kind), x())
+
+    def test_is_replicated(self, name: str, kind: str) -> None:
+        make, x = INPUTS[name]
+        on.check_replica(make, injector(kind), x())
+
+
+@pytest.mark.parametrize("name", ["lightkit", "encoder", "torchvision-vit", "resnet"])
+@pytest.mark.parametrize("kind", ["pfeiffer", "parallel"])
+def test_under_autocast(name: str, kind: str) -> None:
+    make, x = INPUTS[name]
+    on.check_autocast(make, injector(kind), x())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("lightkit", "houlsby"), ("encoder", "pfeiffer"), ("resnet", "parallel")])
+def test_compiled(name: str, kind: str) -> None:
+    make, x = INPUTS[name]
+    on.check_compiled(make, injector(kind), x())
+
+
+def test_number_and_place_of_each_kind() -> None:
+    names = {kind: injector(kind)(on.encoder()) for kind in ("pfeiffer", "parallel", "houlsby")}
+    hosts = {kind: sorted({name.partition(".adapter")[0] for name in found}) for kind, found in names.items()}
+    assert hosts["pfeiffer"] == hosts["parallel"] == ["layers.0", "layers.1"]
+    assert hosts["houlsby"] == [f"layers.{i}.{part}" for i in (0, 1) for part in ("linear2", "self_attn")]
+    assert names["pfeiffer"][:4] == [
+        f"layers.0.adapter.{name}" for name in ("down_weight", "down_bias", "up_weight", "up_bias")
+    ]
+
+
+def test_pfeiffer_by_hand() -> None:
+    layer, x = nn.Linear(4, 6), torch.randn(3, 4)
+    plain = layer(x)
+    adapted(layer, scale=2.0)
+    torch.testing.assert_close(layer(x), plain + 2.0 * bottleneck(layer.adapter, plain))  # type: ignore[arg-type]
+
+
+def test_parallel_by_hand() -> None:
+    layer, x = nn.Linear(4, 6), torch.randn(3, 4)
+    plain = layer(x)
+    adapted(layer, kind="parallel", width=5)
+    torch.testing.assert_close(layer(input=x), plain + bottleneck(layer.adapter, x))  # type: ignore[arg-type]
+
+
+def test_houlsby_by_hand() -> None:
+    block = on.made(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+    x = torch.randn(2, 5, 8)
+    adapted(block, kind="houlsby")
+    first = block.self_attn(x, x, x)[0]
+    y = block.norm1(x + first)
+    plain = F.linear(F.relu(block.linear1(y)), block.linear2.weight, block.linear2.bias)
+    expected = block.norm2(y + plain + bottleneck(block.linear2.adapter, plain))
+    torch.testing.assert_close(on.out(block, x), expected)
+
+
+def test_decoder_layer_has_one_after_each_attention() -> None:
+    block = nn.TransformerDecoderLayer(8, 2, 16)
+    inject_adapters(around(block), ["layer"], kind="houlsby")
+    hosts = [path for path, module in block.named_modules() if hasattr(module, "adapter")]
+    assert hosts == ["self_attn", "multihead_attn", "linear2"]
+
+
+def test_images_are_adapted_position_by_position() -> None:
+    layer, x = nn.Conv2d(4, 6, 3, padding=1), torch.randn(2, 4, 5, 7)
+    plain = layer(x)
+    adapted(layer)
+    expected = plain + bottleneck(layer.adapter, plain.movedim(1, -1)).movedim(-1, 1)  # type: ignore[arg-type]
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("kind", ["pfeiffer", "parallel"])
+@pytest.mark.parametrize("size", [(7,), (7, 8), (5, 4, 6)])
+def test_signals_images_and_volumes_with_strides(kind: str, size: tuple[int, ...]) -> None:
+    convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(size) - 1]
+    layer, x = convolution(4, 6, 3, padding=1, stride=2), torch.randn(2, 4, *size)
+    plain = layer(x)
+    adapted(layer, kind=kind)
+    source = x[(slice(None), slice(None), *(slice(None, None, 2) for _ in size))] if kind == "parallel" else plain
+    expected = plain + bottleneck(layer.adapter, source.movedim(1, -1)).movedim(-1, 1)  # type: ignore[arg-type]
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("kind", ["pfeiffer", "parallel"])
+def test_channels_last_stays_channels_last(kind: str) -> None:
+    model = on.made(lambda: ResNet((3, 16, 16), 3, width=8))
+    on.stir(model, injector(kind)(model), std=0.1)
+    x = on.images()
+    expected = on.out(model, x)
+    seen: list[bool] = []
+    last = model.get_submodule(blocks(model)[-2])
+    last.register_forward_hook(lambda m, a, y: seen.append(y.is_contiguous(memory_format=torch.channels_last)))
+    model.to(memory_format=torch.channels_last)
+    found = on.out(model, x.to(memory_format=torch.channels_last))
+    assert seen == [True]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_sequences_of_layers_do_not_run_it_as_a_layer() -> None:
+    layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 6))
+    x = torch.randn(3, 4)
+    plain = layer(x)
+    adapted(layer)
+    assert type(layer[-1]) is Adapter
+    torch.testing.assert_close(layer(x), plain + bottleneck(layer.adapter, plain))  # type: ignore[arg-type]
+
+
+def test_first_of_several_outputs() -> None:
+    layer, x = nn.LSTM(4, 3, bidirectional=True, batch_first=True), torch.randn(2, 5, 4)
+    plain, (hidden, _) = layer(x)
+    adapted(layer)
+    found, (same, _) = layer(x)
+    assert torch.equal(same, hidden)
+    torch.testing.assert_close(found, plain + bottleneck(layer.adapter, plain))  # type: ignore[arg-type]
+
+
+def test_named_tuples_stay_what_they_are() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Any:
+            return Pair(self.fc(x), x)
+
+    block, x = Block(), torch.randn(2, 4)
+    plain = block(x)
+    adapted(block)
+    found = block(x)
+    assert type(found) is Pair
+    assert not torch.equal(found.first, plain.first)
+    assert torch.equal(found.second, x)
+
+
+def test_padding_in_eval_mode() -> None:
+    """The encoder's nested tensors and the layers' fast path would leave the adapter out, or stumble over it."""
+    model = on.frozen(on.made(on.encoder))
+    x = torch.randn(3, 5, 16)
+    padding = torch.arange(5) >= torch.tensor([[5], [3], [2]])
+    on.stir(model, injector("pfeiffer")(model))
+    found = model(x, src_key_padding_mask=padding)
+    model.train()
+    torch.testing.assert_close(found, model(x, src_key_padding_mask=padding), atol=1e-5, rtol=1e-5)
+
+
+def test_average_of_the_weights() -> None:
+    model, x = on.frozen(on.made(on.classifier)), torch.randn(4, 6, 5)
+    names = injector("pfeiffer")(model)
+    start = on.out(model, x)
+    average = Ema(model, decay=0.5)
+    on.stir(model, names)
+    average.update()
+    newest = on.out(model, x)
+    with average.applied():
+        between = on.out(model, x)
+    assert not torch.equal(between, start)
+    assert not torch.equal(between, newest)
+    assert torch.equal(on.out(model, x), newest)
+
+
+def test_dropout_is_for_training_only() -> None:
+    layer, x = nn.Linear(4, 32), torch.randn(3, 4)
+    adapted(layer, dropout=0.5)
+    layer.train()
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+
+
+def test_goes_with_lora() -> None:
+    model = on.made(on.timm_vit)
+    x = on.images()
+    before = on.out(model, x)
+    inject_lora(model, {"blocks.0.attn.qkv": 2, "blocks.0.mlp.fc2": 2}, alpha=4.0)
+    on_top = inject_adapters(model, ["blocks.0", "blocks.0.mlp.fc2"], kind="pfeiffer")
+    assert len(on_top) == 8
+    assert torch.equal(on.out(model, x), before)
+    with pytest.raises(UserError, match=r"cannot be merged(.|\n)*blocks.0.adapter \(adapter\)"):
+        merged_state(model)
+
+
+def test_precision_and_mode_are_the_blocks_own() -> None:
+    layer = nn.Linear(4, 6).double().eval()
+    adapted(layer)
+    assert {p.dtype for p in layer.parameters()} == {torch.float64}
+    assert not layer.adapter.training  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu", "tanh", "identity"])
+def test_activations(activation: str) -> None:
+    layer = adapted(nn.Linear(4, 6), activation=activation)
+    assert layer(torch.randn(2, 4)).isfinite().all()
+    assert f"6 → 3 → 6, {activation}, scale=1" in repr(layer)
+
+
+def test_one_module_in_two_places_gets_one() -> None:
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    assert len(inject_adapters(model, ["0", "2"], reduction=2)) == 4
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "kind": ({"kind": "lora"}, r"finetune.adapter.kind: no such kind(.|\n)*houlsby, pfeiffer, parallel"),
+    "activation": ({"activation": "gelo"}, r"finetune.adapter.activation: unknown(.|\n)*nearest: gelu"),
+    "dropout": ({"dropout": 1.0}, "finetune.adapter.dropout: not a probability"),
+    "scale": ({"scale": 0.0}, "finetune.adapter.scale: the adapter would add nothing"),
+    "width": ({"width": 17}, r"finetune.adapter.width: no width for the bottleneck in layers.0(.|\n)*1 to 16"),
+    "no-width": ({"width": 0}, "finetune.adapter.width: no width"),
+    "reduction": ({"reduction": 17}, r"finetune.adapter.reduction: no width(.|\n)*16 wide(.|\n)*received: 17"),
+    "no-reduction": ({"reduction": 0}, "finetune.adapter.reduction: no width"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_options_that_cannot_be(case: str) -> None:
+    options, message = BAD[case]
+    model = on.encoder()
+    before = list(model.state_dict())
+    with pytest.raises(UserError, match=message):
+        inject_adapters(model, ["layers.0"], **options)
+    assert list(model.state_dict()) == before
+
+
+def test_blocks_that_cannot_be() -> None:
+    model = nn.ModuleDict({"list": nn.ModuleList([nn.Linear(2, 2)]), "act": nn.ReLU(), "fc": nn.Linear(8, 8)})
+    with pytest.raises(UserError, match=r"no such module(.|\n)*nearest: fc"):
+        inject_adapters(model, ["fcc"])
+    with pytest.raises(UserError, match="there is no module to put it into"):
+        inject_adapters(model, [])
+    with pytest.raises(UserError, match="list is a list of modules"):
+        inject_adapters(model, ["list"])
+    with pytest.raises(UserError, match="act has no layer in it, so its width is unknown"):
+        inject_adapters(model, ["act"])
+    with pytest.raises(UserError, match=r"no attention and feed-forward(.|\n)*kind=pfeiffer"):
+        inject_adapters(model, ["fc"], kind="houlsby")
+    inject_adapters(model, ["fc"])
+    with pytest.raises(UserError, match="fc already has something called adapter"):
+        inject_adapters(model, ["fc"])
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+class Odd(nn.Module):
+    """Computes something else than its layers tell."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.fc(x)
+        return {"wide": torch.cat([y, y], -1), "dict": {"y": y}, "short": y[:, 1:]}[self.what]
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "message"),
+    [
+        ("wide", "pfeiffer", r"does not fit odd: features are not as many(.|\n)*8 in the last or second"),
+        ("dict", "pfeiffer", r"the output of odd is no tensor(.|\n)*dict"),
+        ("short", "parallel", "does not fit odd: its input and output have other positions"),
+    ],
+)
+def test_blocks_that_compute_something_else(what: str, kind: str, message: str) -> None:
+    model = nn.ModuleDict({"odd": Odd(what)})
+    inject_adapters(model, ["odd"], kind=kind)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=message):
+        model["odd"](torch.randn(2, 3, 8))
+
+
+def test_input_that_is_no_tensor() -> None:
+    model = nn.ModuleDict({"fc": nn.Linear(8, 8)})
+    inject_adapters(model, ["fc"], kind="parallel")
+    model["fc"].register_forward_pre_hook(lambda m, args: (torch.ones(2, 8),) if args else None)
+    with pytest.raises(UserError, match="the input of fc is no tensor"):
+        model["fc"]._forward_hooks[next(iter(model["fc"]._forward_hooks))](model["fc"], ([1],), {}, torch.ones(2, 8))
+
+
+def test_blocks_are_found() -> None:
+    assert blocks(on.classifier()) == ["blocks.0", "blocks.1"]
+    assert blocks(TransformerClassifier((6, 5), 3, dim=16, depth=1, heads=2)) == ["blocks.0"]
+    assert blocks(on.encoder(depth=1)) == ["layers.0"]
+    assert blocks(on.torchvision_vit()) == ["encoder.layers.encoder_layer_0", "encoder.layers.encoder_layer_1"]
+    assert blocks(on.torchvision_swin()) == [f"features.{i}.{j}" for i in (1, 3) for j in (0, 1)]
+    assert blocks(on.timm_vit()) == ["blocks.0", "blocks.1"]
+    assert blocks(on.resnet18()) == [f"layer{i}.{j}" for i in (1, 2, 3, 4) for j in (0, 1)]
+    assert blocks(CNN((3, 16, 16), 3)) == ["stages.0", "stages.1", "stages.2"]
+    transformer = nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
+    assert blocks(transformer) == ["encoder.layers.0", "decoder.layers.0", "decoder.layers.1"]
+    assert blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == []
+    assert blocks(nn.ModuleDict({"body": nn.ModuleList([ConvNorm(), ConvNorm()]), "one": ConvNorm()})) == [
+        "body.0",
+        "body.1",
+    ]
+
+
+class ConvNorm(nn.Module):
+    """One convolution and its norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(2, 2, 1), nn.BatchNorm1d(2)
+
+
+def test_blocks_of_torchvision_and_timm() -> None:
+    import timm
+    import torchvision
+
+    with torch.device("meta"):
+        assert len(blocks(torchvision.models.efficientnet_b0())) == 16
+        assert len(blocks(torchvision.models.convnext_tiny())) == 18
+        assert len(blocks(torchvision.models.mobilenet_v3_small())) == 11
+        assert len(blocks(timm.create_model("convnext_atto"))) == 12
+        assert len(blocks(timm.create_model("regnetx_002"))) == 13
+
+
+def test_sublayers_are_found() -> None:
+    assert sublayers(on.classifier().blocks[0]) == (["attn"], "fc2")
+    assert sublayers(on.timm_vit().blocks[0]) == (["attn"], "mlp")
+    assert sublayers(on.torchvision_vit().get_submodule("encoder.layers.encoder_layer_0")) == (
+        ["self_attention"],
+        "mlp",
+    )
+    assert sublayers(nn.TransformerDecoderLayer(8, 2, 16)) == (["self_attn", "multihead_attn"], "linear2")
+    assert sublayers(on.resnet18().layer1[0]) == ([], None)
+
+
+def test_widths_are_told() -> None:
+    stage = on.resnet18().layer2[0]
+    assert (input_width(stage), output_width(stage), channels_first(stage)) == (64, 128, {4})
+    block = on.torchvision_swin().get_submodule("features.1.0")
+    assert (input_width(block), output_width(block), channels_first(block)) == (16, 16, frozenset())
+    assert output_width(nn.GRU(3, 5)) == 5
+    assert channels_first(nn.BatchNorm1d(4)) == {3}
+    assert channels_first(nn.GroupNorm(2, 4)) == {3, 4, 5}
+    assert output_width(nn.ReLU()) is None

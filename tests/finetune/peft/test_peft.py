@@ -1,0 +1,213 @@
+"""peft's layers in a network: names, merging, guards; and LoRA of lightkit beside peft's, number by number."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+from lightkit.finetune.peft.lora import inject_lora
+from lightkit.finetune.peft.peft_bridge import inject_peft
+from lightkit.finetune.peft.plain import merged_state, plain_names
+from lightkit.models import TransformerLM
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of peft and what it imports
+peft = pytest.importorskip("peft", exc_type=ImportError)
+
+
+class Net(nn.Module):
+    """An embedding, a convolution and two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.conv = nn.Conv2d(1, 8, 3, padding=1)
+        self.fc1 = nn.Linear(8, 8)
+        self.fc2 = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(self.embed(x)[:, None]).mean(dim=1)
+        return self.fc2(self.fc1(x).relu())
+
+
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "LoRA": lambda: peft.LoraConfig(target_modules=["embed", "conv", "fc1", "fc2"], r=2),
+    "LoRA by a regular expression": lambda: peft.LoraConfig(
+        target_modules="re:fc.".removeprefix("re:"), r=2, use_rslora=True
+    ),
+    "DoRA": lambda: peft.LoraConfig(target_modules=["conv", "fc1"], r=2, use_dora=True),
+    "IA3": lambda: peft.IA3Config(target_modules=["fc1", "fc2"], feedforward_modules=["fc2"]),
+    "LoKr": lambda: peft.LoKrConfig(target_modules=["conv", "fc1"], r=2),
+    "LoHa": lambda: peft.LoHaConfig(target_modules=["conv", "fc1"], r=2),
+    "OFT": lambda: peft.OFTConfig(target_modules=["fc1"], oft_block_size=4),
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    torch.manual_seed(0)
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    yield
+    torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def learn(model: nn.Module, names: list[str]) -> None:
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name in names:
+            parameters[name].add_(0.3 * torch.randn_like(parameters[name]))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config(name):
+    model, x, config = Net(), torch.randint(0, 11, (4, 5)), CONFIGS[name]()
+    model.fc2.requires_grad_(False)
+    model.conv.eval()
+    before, output, asked = copy.deepcopy(model.state_dict()), model(x), copy.deepcopy(config)
+    new = inject_peft(model, config)
+    assert config == asked
+    assert torch.allclose(model(x), output, atol=1e-6)
+    plain = plain_names(model)
+    assert set(plain.values()) == set(before)
+    assert all(torch.equal(model.state_dict()[live], before[name]) for live, name in plain.items())
+    trains = {plain.get(key, key) for key, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trains == {key for key in before if not key.startswith("fc2")} | set(new)
+    assert not set(new) & set(plain)
+    learn(model, new)
+    model(x).square().sum().backward()
+    assert all(dict(model.named_parameters())[key].grad.abs().sum() > 0 for key in new)
+    model.eval()
+    kept, merged = copy.deepcopy(model.state_dict()), merged_state(model)
+    assert all(torch.equal(kept[key], value) for key, value in model.state_dict().items())
+    assert merged.keys() == before.keys()
+    fresh = Net().eval()
+    fresh.load_state_dict(merged, strict=True)
+    assert not torch.allclose(model(x), output, atol=1e-3)
+    assert torch.allclose(fresh(x), model(x), atol=1e-5)
+
+
+def test_modes_stay():
+    model = Net()
+    model.conv.eval()
+    inject_peft(model, peft.LoraConfig(target_modules=["fc1"], lora_dropout=0.5))
+    assert not model.conv.training
+    assert all(module.training for module in model.fc1.modules())
+
+
+def test_a_state_goes_into_a_fresh_network():
+    model, other, x = Net(), Net(), torch.randint(0, 11, (4, 5))
+    for network in (model, other):
+        new = inject_peft(network, CONFIGS["LoRA"]())
+    learn(model, new)
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    buffer.seek(0)
+    other.load_state_dict(torch.load(buffer, weights_only=True), strict=True)
+    assert torch.equal(other(x), model(x))
+    assert torch.equal(copy.deepcopy(model)(x), model(x))
+
+
+def test_the_fast_path_of_encoders_is_switched_off():
+    torch.backends.mha.set_fastpath_enabled(True)
+    inject_peft(Net(), CONFIGS["LoRA"]())
+    assert torch.backends.mha.get_fastpath_enabled()
+    model, x = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(2, 5, 8)
+    learn(model, inject_peft(model, peft.LoraConfig(target_modules=["linear1", "linear2"], r=2)))
+    assert not torch.backends.mha.get_fastpath_enabled()
+    trained = model(x)
+    with torch.no_grad():
+        assert torch.allclose(model.eval()(x), trained, atol=1e-5)
+
+
+def refused() -> Iterator[Any]:
+    yield lambda: {"r": 2}, Net, r"finetune.peft: not a config of peft\n.*peft.LoraConfig"
+    yield lambda: peft.LoraConfig(target_modules=["nothing"]), Net, r"peft refuses this: .*nothing"
+    yield lambda: peft.PromptTuningConfig(num_virtual_tokens=3), Net, r"peft refuses this: .*prompt learning"
+    yield (
+        lambda: peft.LoraConfig(target_modules=["fc1"], modules_to_save=["fc2"]),
+        Net,
+        r"modules_to_save: this is not for",
+    )
+    yield lambda: peft.LoraConfig(target_modules=["fc1"], bias="all"), Net, r"peft.bias: .*\n.*all.*\n.*@bias"
+    for option in ({"dilation": 2}, {"padding_mode": "circular"}):
+        build = lambda option=option: nn.Sequential(nn.Conv1d(4, 4, 3, **option))  # noqa: E731
+        yield lambda: peft.LoraConfig(target_modules=["0"], r=2), build, r"forgets the dilation and the padding mode"
+    for target in ("self_attn", "out_proj"):
+        config = lambda target=target: peft.LoraConfig(target_modules=[target], r=2)  # noqa: E731
+        yield config, lambda: nn.TransformerEncoderLayer(8, 2, 16), r"do not work in nn.MultiheadAttention\n.*self_attn"
+    message = r"takes shared weights apart: embed.values.weight and head.weight are one tensor"
+    yield (
+        lambda: peft.LoraConfig(target_modules=["head"], r=2),
+        lambda: TransformerLM(9, 4, dim=8, depth=1, heads=1),
+        message,
+    )
+
+
+@pytest.mark.parametrize(("config", "build", "message"), list(refused()))
+def test_what_does_not_work_is_refused(config, build, message):
+    with pytest.raises(UserError, match=message):
+        inject_peft(build(), config())
+
+
+def test_a_layer_that_cannot_be_merged(monkeypatch):
+    model = Net()
+    inject_peft(model, CONFIGS["LoRA"]())
+
+    def merge(self: Any, *args: Any) -> None:
+        raise NotImplementedError("no way")
+
+    monkeypatch.setattr(type(model.fc1), "merge", merge)
+    with pytest.raises(UserError, match=r"peft cannot merge this: no way\n.*fc1 \(peft.tuners.lora.layer.Linear\)"):
+        merged_state(model)
+
+
+PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], Callable[[Any], tuple[Tensor, Tensor]]]] = {
+    "Linear": (
+        lambda: nn.Linear(6, 5),
+        lambda: torch.randn(4, 3, 6),
+        lambda layer: (layer.lora_A.default.weight, layer.lora_B.default.weight),
+    ),
+    "Conv2d": (
+        lambda: nn.Conv2d(4, 6, (3, 2), stride=(1, 2), padding=1),  # peft forgets a dilation
+        lambda: torch.randn(3, 4, 7, 6),
+        lambda layer: (layer.lora_A.default.weight.flatten(1), layer.lora_B.default.weight.flatten(1)),
+    ),
+    "Embedding": (
+        lambda: nn.Embedding(11, 6, padding_idx=1),
+        lambda: torch.randint(0, 11, (4, 5)),
+        lambda layer: (layer.lora_embedding_B.default.t(), layer.lora_embedding_A.default.t()),
+    ),
+}
+
+
+@pytest.mark.parametrize("impl", ["parametrize", "wrap"])
+@pytest.mark.parametrize("rslora", [False, True])
+@pytest.mark.parametrize("kind", PAIRS)
+def test_lora_is_that_of_peft(kind, rslora, impl):
+    build, inputs, matrices = PAIRS[kind]
+    mine, x = nn.Sequential(build()), inputs()
+    its = copy.deepcopy(mine)
+    ours = inject_lora(mine, {"0": 3}, alpha=5, rslora=rslora, impl=impl)
+    learn(its, inject_peft(its, peft.LoraConfig(target_modules=["0"], r=3, lora_alpha=5, use_rslora=rslora)))
+    a, b = matrices(its[0])
+    if kind == "Embedding":
+        b.data[1] = 0
+    parameters = dict(mine.named_parameters())
+    with torch.no_grad():
+        for name, matrix in zip(ours, (a, b)):
+            assert parameters[name].shape == matrix.shape
+            parameters[name].copy_(matrix)
+    assert torch.allclose(mine(x), its(x), atol=1e-5)
+    assert torch.allclose(merged_state(mine)["0.weight"], merged_state(its)["0.weight"], atol=1e-6)
+    for model in (mine, its):
+        model(x).tanh().square().sum().backward()
+        for parameter in model.parameters():
+            parameter.data = torch.zeros(()) if parameter.grad is None else parameter.grad
+    for name, gradient in zip(ours, matrices(its[0])):
+        assert torch.allclose(parameters[name], gradient, atol=1e-4)

@@ -1,0 +1,474 @@
+"""Prefixes of both kinds in every attention, against attention with longer keys and values by hand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightkit.common.errors import UserError
+from lightkit.finetune.peft.lora import inject_lora
+from lightkit.finetune.peft.plain import merge, merged_state
+from lightkit.finetune.peft.prefix import Prefix, attentions, inject_prefixes
+from lightkit.models.attention import Attention, rotary_table, rotate
+from tests.finetune.peft import injecting as on
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
+BIG = torch.finfo(torch.float32).min
+LENGTH = 3
+
+
+class Translator(nn.Module):
+    """Encoder and decoder layers with all kinds of masks."""
+
+    def __init__(self, *, batch_first: bool = True) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"dropout": 0.0, "batch_first": batch_first}
+        self.reader = nn.TransformerEncoderLayer(16, 2, 32, **options)
+        self.writer = nn.TransformerDecoderLayer(16, 2, 32, norm_first=True, **options)
+        self.batch_first = batch_first
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
+        causal = nn.Transformer.generate_square_subsequent_mask(5)
+        x = x if self.batch_first else x.transpose(0, 1)
+        memory = self.reader(x, src_key_padding_mask=padding)
+        y = self.writer(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding)
+        return y if self.batch_first else y.transpose(0, 1)
+
+
+def text() -> Tensor:
+    return torch.randn(4, 5, 16)
+
+
+INPUTS: dict[str, tuple[on.Make, Callable[[], Tensor]]] = {
+    "lightkit": (functools.partial(on.classifier, positions="rotary", pool="cls"), lambda: torch.randn(4, 6, 5)),
+    "lightkit-lm": (on.language_model, lambda: torch.randint(0, 11, (4, 7))),
+    "encoder": (on.encoder, text),
+    "encoder-norm-first": (lambda: on.encoder(norm_first=True), text),
+    "encoder-sequence-first": (lambda: on.encoder(batch_first=False), text),
+    "translator": (Translator, text),
+    "translator-sequence-first": (lambda: Translator(batch_first=False), text),
+    "torchvision-vit": (on.torchvision_vit, on.images),
+    "torchvision-swin": (on.torchvision_swin, lambda: on.images(32)),
+    "timm-vit": (on.timm_vit, on.images),
+    "timm-vit-norms": (lambda: on.timm_vit(qk_norm=True), on.images),
+}
+CASES = [
+    (name, softmax)
+    for name in INPUTS
+    for softmax in ("own", "joint")
+    if (name, softmax) != ("torchvision-swin", "joint")
+]
+
+
+def injector(softmax: str, **options: Any) -> on.Inject:
+    options = {"length": LENGTH, **options}
+    return lambda model: inject_prefixes(model, attentions(model), softmax=softmax, **options)  # type: ignore[arg-type]
+
+
+def prefixed(layer: nn.Module, **options: Any) -> nn.Module:
+    """An attention with a prefix that does something."""
+    names = inject_prefixes(nn.ModuleDict({"layer": layer}), ["layer"], length=LENGTH, **options)
+    on.stir(layer, [name.removeprefix("layer.") for name in names])
+    return layer
+
+
+@pytest.mark.parametrize(("name", "softmax"), CASES)
+class TestEverywhere:
+    def test_starts_at_the_base(self, name: str, softmax: str) -> None:
+        make, x = INPUTS[name]
+        on.check_start(make, injector(softmax), x(), exact=softmax == "own")
+
+    def test_is_the_same_in_train_and_eval_mode(self, name: str, softmax: str) -> None:
+        make, x = INPUTS[name]
+        on.check_modes(make, injector(softmax), x())
+
+    def test_learns(self, name: str, softmax: str) -> None:
+        make, x = INPUTS[name]
+        on.check_learning(make, injector(softmax), x())
+
+    def test_is_copied_saved_and_loaded(self, name: str, softmax: str) -> None:
+        make, x = INPUTS[name]
+        on.check_copies(make, injector(softmax), x())
+
+    def test_is_replicated(self, name: str, softmax: str) -> None:
+        make, x = INPUTS[name]
+        on.check_replica(make, injector(softmax), x())
+
+
+@pytest.mark.parametrize("name", ["lightkit", "encoder", "timm-vit"])
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+def test_under_autocast(name: str, softmax: str) -> None:
+    make, x = INPUTS[name]
+    on.check_autocast(make, injector(softmax), x())
+
+
+@pytest.mark.parametrize("name", ["lightkit-lm", "encoder"])
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+def test_compiled(name: str, softmax: str) -> None:
+    make, x = INPUTS[name]
+    on.check_compiled(make, injector(softmax), x())
+
+
+# nn.MultiheadAttention by hand
+
+
+def multihead(*, batch_first: bool = True, separate: bool = False, bias: bool = True, extra: bool = False) -> Any:
+    sizes = {"kdim": 6, "vdim": 10} if separate else {}
+    options = {"add_bias_kv": extra, "add_zero_attn": extra}
+    layer = nn.MultiheadAttention(8, 2, batch_first=batch_first, bias=bias, **sizes, **options)  # type: ignore[arg-type]
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    return layer.eval()
+
+
+def projections(layer: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
+    packed = layer._qkv_same_embed_dim
+    weights = (
+        layer.in_proj_weight.chunk(3) if packed else (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    )
+    return weights, (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
+
+
+def heads(x: Tensor) -> Tensor:
+    """`(B, N, D)` → `(B, H, N, K)`."""
+    return x.unflatten(-1, (2, -1)).transpose(1, 2)
+
+
+def by_hand(layer: Any, softmax: str, query: Tensor, key: Tensor, value: Tensor, shut: Tensor) -> tuple[Tensor, Tensor]:
+    """Output `(B, N, D)` and weights `(B, H, N, S)`; `shut` `(B, H, N, S)` is true where nothing is seen."""
+    prefix: Prefix = layer.prefix
+    if softmax == "joint":
+        key = torch.cat([prefix.keys.expand(len(key), -1, -1), key], dim=1)
+        value = torch.cat([prefix.values.expand(len(value), -1, -1), value], dim=1)
+        shut = F.pad(shut, (LENGTH, 0))
+    q, k, v = (heads(F.linear(x, *each)) for x, *each in zip((query, key, value), *projections(layer)))
+    weights = (q @ k.mT / 2).masked_fill(shut, BIG).softmax(-1)
+    y = weights @ v
+    if softmax == "own":
+        y = y + (q @ prefix.keys.mT / 2).softmax(-1) @ prefix.values
+    else:
+        weights = weights[..., LENGTH:]
+    return layer.out_proj(y.transpose(1, 2).flatten(2)), weights
+
+
+def called(layer: Any, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
+    inputs = (query, key, value) if layer.batch_first else tuple(x.transpose(0, 1) for x in (query, key, value))
+    with torch.no_grad():
+        y, weights = layer(*inputs, **options)
+    return (y if layer.batch_first else y.transpose(0, 1)), weights
+
+
+MASKS = ("none", "causal", "causal-hint", "each-head", "padding", "both")
+
+
+def masks(kind: str, *, floats: bool) -> tuple[dict[str, Any], Tensor]:
+    """Options of a call on 4 samples, 5 positions and 5 keys, and what they shut by `(B, H, N, S)`."""
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    each = torch.rand(8, 5, 5) < 0.4
+    each[..., 0] = False
+    padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
+    nothing = torch.zeros(4, 2, 5, 5, dtype=torch.bool)
+    options, shut = {
+        "none": ({}, nothing),
+        "causal": ({"attn_mask": causal}, nothing | causal),
+        "causal-hint": ({"attn_mask": causal, "is_causal": True}, nothing | causal),
+        "each-head": ({"attn_mask": each}, nothing | each.view(4, 2, 5, 5)),
+        "padding": ({"key_padding_mask": padding}, nothing | padding[:, None, None]),
+        "both": ({"attn_mask": causal, "key_padding_mask": padding}, causal | padding[:, None, None] | nothing),
+    }[kind]
+    if floats:
+        options = {
+            name: torch.zeros(mask.shape).masked_fill(mask, float("-inf")) if torch.is_tensor(mask) else mask
+            for name, mask in options.items()
+        }
+    return options, shut
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("floats", [False, True], ids=["bool", "float"])
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch-first", "sequence-first"])
+@pytest.mark.parametrize("separate", [False, True], ids=["packed", "separate"])
+def test_multihead_by_hand(softmax: str, kind: str, floats: bool, batch_first: bool, separate: bool) -> None:
+    torch.manual_seed(0)
+    layer = prefixed(multihead(batch_first=batch_first, separate=separate), softmax=softmax)
+    query, key, value = torch.randn(4, 5, 8), torch.randn(4, 5, 6), torch.randn(4, 5, 10)
+    if not separate:
+        key = value = query
+    options, shut = masks(kind, floats=floats)
+    expected, weights = by_hand(layer, softmax, query, key, value, shut)
+    found, none = called(layer, query, key, value, need_weights=False, **options)
+    assert none is None
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    found, told = called(layer, query, key, value, **options)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(told, weights.mean(1), atol=1e-4, rtol=1e-4)
+    _, told = called(layer, query, key, value, average_attn_weights=False, **options)
+    torch.testing.assert_close(told, weights, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_multihead_without_a_batch(softmax: str, batch_first: bool) -> None:
+    layer = prefixed(multihead(batch_first=batch_first), softmax=softmax)
+    x, memory = torch.randn(5, 8), torch.randn(4, 8)
+    padding = torch.tensor([False, False, True, False])
+    found, weights = layer(x, memory, memory, key_padding_mask=padding)
+    shut = padding.expand(1, 2, 5, 4)
+    expected, told = by_hand(layer, softmax, x[None], memory[None], memory[None], shut)
+    torch.testing.assert_close(found, expected[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(weights, told[0].mean(0), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+def test_multihead_without_biases_and_with_named_arguments(softmax: str) -> None:
+    layer, x = prefixed(multihead(bias=False), softmax=softmax), torch.randn(4, 5, 8)
+    expected, _ = by_hand(layer, softmax, x, x, x, masks("none", floats=False)[1])
+    found, _ = layer(query=x, key=x, value=x, need_weights=False)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+def test_multihead_with_keys_of_its_own(softmax: str) -> None:
+    """`add_bias_kv` and `add_zero_attn` put theirs at the end."""
+    layer, x = multihead(extra=True), torch.randn(4, 5, 8)
+    plain, weights = layer(x, x, x)
+    prefixed(layer, softmax=softmax)
+    found, told = layer(x, x, x)
+    assert told.shape == weights.shape
+    assert not torch.allclose(found, plain)
+
+
+def test_hint_without_a_mask_is_still_refused() -> None:
+    layer, x = prefixed(multihead(), softmax="joint"), torch.randn(4, 5, 8)
+    with pytest.raises(RuntimeError, match="Need attn_mask"):
+        layer(x, x, x, is_causal=True)
+
+
+# Attentions with a layer qkv by hand
+
+
+def packed(layer: Any, softmax: str, x: Tensor, shut: Tensor, rotary: Tensor | None = None) -> Tensor:
+    q, k, v = (heads(each) for each in F.linear(x, layer.qkv.weight, layer.qkv.bias).chunk(3, dim=-1))
+    if hasattr(layer, "q_norm"):
+        q, k = layer.q_norm(q), layer.k_norm(k)
+    prefix: Prefix = layer.prefix if softmax == "own" else layer.qkv.prefix
+    own = (q @ prefix.keys.mT / q.shape[-1] ** 0.5).softmax(-1) @ prefix.values
+    if rotary is not None:
+        q, k = rotate(q, rotary), rotate(k, rotary)
+    if softmax == "joint":
+        keys = layer.k_norm(prefix.keys) if hasattr(layer, "k_norm") else prefix.keys
+        k = torch.cat([keys.expand(len(k), -1, -1, -1), k], dim=2)
+        v = torch.cat([prefix.values.expand(len(v), -1, -1, -1), v], dim=2)
+        shut = F.pad(shut, (LENGTH, 0))
+    y = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(shut, BIG).softmax(-1) @ v
+    return layer.proj((y + own if softmax == "own" else y).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_lightkit_by_hand(softmax: str, causal: bool, turned: bool) -> None:
+    layer, x = prefixed(Attention(8, 2, causal=causal), softmax=softmax), torch.randn(4, 5, 8)
+    rotary = rotary_table(5, 4) if turned else None
+    shut = torch.ones(5, 5, dtype=torch.bool).triu(1) & causal
+    expected = packed(layer, softmax, x, shut, rotary)
+    torch.testing.assert_close(layer(x, rotary), expected)
+    torch.testing.assert_close(layer(x, rotary=rotary), expected)
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", ["none", "hint", "square", "each", "keys", "float"])
+def test_timm_by_hand(softmax: str, norms: bool, fused: bool, kind: str) -> None:
+    from timm.layers import Attention as TimmAttention
+
+    layer = TimmAttention(8, 2, qkv_bias=True, qk_norm=norms, norm_layer=nn.LayerNorm)
+    layer.fused_attn = fused
+    prefixed(layer, softmax=softmax)
+    x = torch.randn(4, 5, 8)
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    padding = (torch.arange(5) < torch.tensor([[5], [3], [2], [4]]))[:, None, None]
+    sees = {"square": causal, "each": causal & padding, "keys": padding, "float": causal, "hint": causal}.get(kind)
+    shut = torch.zeros(4, 2, 5, 5, dtype=torch.bool) if sees is None else ~sees.expand(4, 2, 5, 5)
+    expected = packed(layer, softmax, x, shut)
+    if kind == "hint":
+        return torch.testing.assert_close(layer(x, is_causal=True), expected)
+    mask = torch.zeros(5, 5).masked_fill(~causal, float("-inf")) if kind == "float" else sees
+    torch.testing.assert_close(layer(x, attn_mask=mask), expected)
+    return torch.testing.assert_close(layer(x, mask), expected)
+
+
+# Whole networks
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+def test_language_model_stays_causal(softmax: str) -> None:
+    model = on.made(on.language_model)
+    on.stir(model, injector(softmax)(model))
+    tokens = torch.randint(0, 11, (2, 8))
+    other = tokens.clone()
+    other[:, 5:] = (tokens[:, 5:] + 1) % 11
+    first, second = on.out(model, tokens), on.out(model, other)
+    torch.testing.assert_close(first[:, :5], second[:, :5])
+    assert not torch.allclose(first[:, 5:], second[:, 5:])
+    torch.testing.assert_close(on.out(model, tokens[:, :5]), first[:, :5])
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_encoder_with_padding_in_eval_mode(softmax: str, depth: int) -> None:
+    """Neither the encoder's nested tensors nor the layers' fast path leave the prefix out."""
+    model = on.frozen(on.made(lambda: on.encoder(depth=depth)))
+    x = text()
+    padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
+    on.stir(model, injector(softmax)(model))
+    with torch.no_grad():
+        found = model(x, src_key_padding_mask=padding)
+        alone = torch.cat([model(x[i : i + 1, :n])[0] for i, n in enumerate((5, 3, 2, 4))])
+    torch.testing.assert_close(found[~padding], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.train()(x, src_key_padding_mask=padding), found, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+def test_encoder_with_causal_masks(softmax: str) -> None:
+    model = on.frozen(on.made(on.encoder))
+    on.stir(model, injector(softmax)(model))
+    x, mask = text(), nn.Transformer.generate_square_subsequent_mask(5)
+    found = on.out(model, x, mask=mask)
+    torch.testing.assert_close(on.out(model, x, mask=mask, is_causal=True), found, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(on.out(model, x[:, :3], mask=mask[:3, :3]), found[:, :3], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(on.out(model.train(), x, mask=mask), found, atol=1e-5, rtol=1e-5)
+
+
+def test_self_and_cross_attention_as_chosen() -> None:
+    model = Translator()
+    assert attentions(model) == ["reader.self_attn", "writer.self_attn", "writer.multihead_attn"]
+    names = inject_prefixes(model, ["writer.multihead_attn"], length=2)
+    assert names == ["writer.multihead_attn.prefix.keys", "writer.multihead_attn.prefix.values"]
+
+
+def test_attentions_are_found() -> None:
+    assert attentions(on.classifier()) == ["blocks.0.attn", "blocks.1.attn"]
+    assert attentions(on.timm_vit()) == ["blocks.0.attn", "blocks.1.attn"]
+    assert attentions(on.torchvision_vit()) == [f"encoder.layers.encoder_layer_{i}.self_attention" for i in (0, 1)]
+    assert len(attentions(on.torchvision_swin())) == 4
+    assert attentions(on.resnet18()) == []
+
+
+def test_start_of_keys_and_values() -> None:
+    model = on.language_model()
+    inject_prefixes(model, ["blocks.0.attn"], length=400)
+    inject_prefixes(model, ["blocks.1.attn"], length=400, init_std=0.1)
+    first, second = model.blocks[0].attn.prefix, model.blocks[1].attn.prefix
+    assert first.keys.shape == (2, 400, 8)
+    assert first.keys.std().item() == pytest.approx(1.0, rel=0.1)
+    assert second.keys.std().item() == pytest.approx(0.1, rel=0.1)
+    assert not first.values.any()
+    assert repr(first) == "Prefix(length=400)"
+
+
+@pytest.mark.parametrize("impl", ["parametrize", "wrap"])
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+def test_goes_with_lora(impl: str, softmax: str) -> None:
+    model = on.made(on.timm_vit)
+    x = on.images()
+    ranks = {f"blocks.{i}.attn.{layer}": 2 for i in (0, 1) for layer in ("qkv", "proj")}
+    names = inject_lora(model, ranks, alpha=4.0, impl=impl)  # type: ignore[arg-type]
+    names += injector(softmax)(model)
+    on.stir(model, names, std=0.3)
+    found = on.out(model, x)
+    with merge(model):
+        torch.testing.assert_close(on.out(model, x), found, atol=1e-4, rtol=1e-4)
+    with pytest.raises(UserError, match=r"cannot be merged(.|\n)*\(prefix\)"):
+        merged_state(model)
+
+
+def test_goes_with_lora_in_a_multihead_attention() -> None:
+    model = on.made(on.torchvision_vit)
+    paths = attentions(model)
+    names = inject_lora(model, dict.fromkeys(paths, 2), alpha=4.0)
+    names += injector("own")(model)
+    on.stir(model, names, std=0.3)
+    x = on.images()
+    found = on.out(model, x)
+    with merge(model):
+        torch.testing.assert_close(on.out(model, x), found, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("softmax", ["own", "joint"])
+def test_precision_is_the_attentions_own(softmax: str) -> None:
+    layer = multihead().double()
+    prefixed(layer, softmax=softmax)
+    x = torch.randn(4, 5, 8, dtype=torch.float64)
+    assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}
+    assert layer(x, x, x)[0].dtype == torch.float64
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "length": ({"length": 0}, r"finetune.prefix.length: a prefix needs positions(.|\n)*received: 0"),
+    "std": ({"init_std": 0.0}, "finetune.prefix.init_std: all positions would stay equal"),
+    "softmax": ({"softmax": "none"}, r"finetune.prefix.softmax: no such way(.|\n)*own, joint"),
+    "key": ({"length": 0, "key": "other"}, "other.length: a prefix"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_options_that_cannot_be(case: str) -> None:
+    options, message = BAD[case]
+    with pytest.raises(UserError, match=message):
+        inject_prefixes(on.encoder(), ["layers.0.self_attn"], **options)
+
+
+def test_modules_that_cannot_be() -> None:
+    model = Translator()
+    before = list(model.state_dict())
+    with pytest.raises(UserError, match=r"writer is no attention(.|\n)*writer.self_attn, writer.multihead_attn"):
+        inject_prefixes(model, ["writer"])
+    with pytest.raises(UserError, match=r"reader.linear1 is no attention(.|\n)*received: 'Linear'"):
+        inject_prefixes(model, ["reader.self_attn", "reader.linear1"])
+    with pytest.raises(UserError, match=r"no such module(.|\n)*nearest: reader.self_attn"):
+        inject_prefixes(model, ["reader.self_att"])
+    assert list(model.state_dict()) == before
+    inject_prefixes(model, ["reader.self_attn"])
+    with pytest.raises(UserError, match="reader.self_attn already has something called prefix"):
+        inject_prefixes(model, ["reader.self_attn"])
+
+
+def test_tables_of_positions_have_none_for_a_joint_prefix() -> None:
+    with pytest.raises(
+        UserError, match=r"features.1.0.attn has a table of positions(.|\n)*fix: *finetune.prefix.softmax=own"
+    ):
+        injector("joint")(on.torchvision_swin())
+
+
+def test_attention_that_changes_the_sequence() -> None:
+    class Pooled(Attention):
+        def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
+            return super().forward(x, rotary)[:, ::2]
+
+    layer = Pooled(8, 2)
+    prefixed(layer)
+    with pytest.raises(UserError, match="changes the number of positions"):
+        layer(torch.randn(2, 4, 8))
+
+
+def test_joint_prefix_needs_a_sequence() -> None:
+    layer = prefixed(Attention(8, 2), softmax="joint")
+    with pytest.raises(UserError, match=r"a prefix needs a sequence(.|\n)*\(2, 2, 2, 8\)"):
+        layer(torch.randn(2, 2, 2, 8))

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+
+from lightkit.monitor.gpus import (
+    GpuFacts,
+    allowed,
+    computing_on,
+    is_order_known,
+    number,
+    throttle_names,
+    visible,
+)
+
+PLAIN = [GpuFacts(at, f"GPU-{letter * 4}-0", "NVIDIA H200") for at, letter in enumerate("abcd")]
+SPLIT = [
+    PLAIN[0],
+    GpuFacts(1, "GPU-ssss-1", "NVIDIA A100", split=True),
+    GpuFacts(1, "MIG-1111", "NVIDIA A100", mig="1g.5gb"),
+    GpuFacts(1, "MIG-2222", "NVIDIA A100", mig="2g.10gb"),
+]
+
+
+def uuids(gpus: list[GpuFacts], wanted: str | None) -> list[str]:
+    return [gpu.uuid for gpu in visible(gpus, {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted})]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("312.40", 312.4), ("312.40 W", 312.4), ("98 %", 98.0), ("-3", -3.0), ("0", 0.0), ("[N/A]", None), ("N/A", None),
+     ("[Not Supported]", None), ("[Unknown Error]", None), ("[GPU requires reset]", None), ("ERR!", None), ("", None)],
+)  # fmt: skip
+def test_odd_values_are_none(text: str, value: float | None) -> None:
+    assert number(text) == value
+
+
+def test_throttle_reasons_have_names() -> None:
+    assert throttle_names(0) == ()
+    assert throttle_names(0x44) == ("sw_power_cap", "hw_thermal_slowdown")
+    assert throttle_names(0x1001) == ("gpu_idle", "unknown_0x1000")
+    assert throttle_names(None) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen"),
+    [
+        (None, "abcd"),
+        ("0", "a"),
+        ("2,0", "ca"),
+        (" 1 , 3 ", "bd"),
+        ("", ""),
+        ("NoDevFiles", ""),
+        ("-1", ""),
+        ("1,-1,2", "b"),
+        ("1,9,2", "b"),
+        ("1,1", ""),
+        ("2x,0", "ca"),
+        ("GPU-dddd-0,GPU-a", "da"),
+        ("GPU-", ""),
+        ("GPU-zzzz,GPU-a", ""),
+        ("GPU-b,2", "bc"),
+    ],
+)
+def test_visible_gpus_are_those_cuda_would_count(wanted: str | None, seen: str) -> None:
+    assert uuids(PLAIN, wanted) == [f"GPU-{letter * 4}-0" for letter in seen]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen"),
+    [
+        (None, ["MIG-1111"]),
+        ("1", ["MIG-1111"]),
+        ("1,0", ["MIG-1111"]),
+        ("0", ["GPU-aaaa-0"]),
+        ("0,MIG-2222", ["MIG-2222"]),
+        ("MIG-2222,MIG-1111", ["MIG-2222"]),
+        ("MIG-2222,MIG-2222", []),
+        ("MIG-2222", ["MIG-2222"]),
+        ("GPU-ssss-1", ["MIG-1111"]),
+        ("MIG-9", []),
+    ],
+)
+def test_a_split_gpu_stands_for_an_instance(wanted: str | None, seen: list[str]) -> None:
+    assert uuids(SPLIT, wanted) == seen
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen"),
+    [
+        (None, ["GPU-aaaa-0", "MIG-1111", "MIG-2222"]),
+        ("1", ["MIG-1111", "MIG-2222"]),
+        ("MIG-2222,0", ["MIG-2222", "GPU-aaaa-0"]),
+        ("MIG-2222,1", ["MIG-2222", "MIG-1111"]),
+        ("", []),
+    ],
+)
+def test_a_process_may_choose_among_instances(wanted: str | None, seen: list[str]) -> None:
+    environ = {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted}
+    assert [gpu.uuid for gpu in allowed(SPLIT, environ)] == seen
+
+
+def test_a_split_gpu_without_instances_and_one_that_does_not_answer_are_not_seen() -> None:
+    assert uuids([PLAIN[0], GpuFacts(1, "GPU-s", "x", split=True), GpuFacts(2, "", "does not answer")], None) == [
+        "GPU-aaaa-0"
+    ]
+
+
+def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert visible(PLAIN) == [PLAIN[3]]
+    assert computing_on(PLAIN, [0]) == [PLAIN[3]]
+
+
+def test_different_models_are_counted_by_speed_unless_told_otherwise() -> None:
+    mixed = [*PLAIN, GpuFacts(4, "GPU-t", "Tesla T4")]
+    assert is_order_known(PLAIN, {})
+    assert is_order_known([*PLAIN, GpuFacts(4, "", "does not answer")], {})
+    assert not is_order_known(mixed, {})
+    assert not is_order_known(mixed, {"CUDA_VISIBLE_DEVICES": "1,2"})
+    assert is_order_known(mixed, {"CUDA_VISIBLE_DEVICES": "GPU-t"})
+    assert is_order_known(mixed, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+
+
+def test_what_cuda_says_goes_before_the_environment() -> None:
+    where = {"CUDA_VISIBLE_DEVICES": "2,1"}
+    assert computing_on(PLAIN, [0, 1], environ=where) == [PLAIN[2], PLAIN[1]]
+    assert computing_on(PLAIN, [0, 1], uuids={0: "dddd-0", 1: "GPU-aaaa-0"}, environ=where) == [PLAIN[3], PLAIN[0]]
+    assert computing_on(PLAIN, [0, 1], uuids={1: "of no GPU"}, environ=where) == [PLAIN[2], PLAIN[1]]
+    assert computing_on(PLAIN, [0, 5], environ=where) == [PLAIN[2]]
+    assert computing_on(PLAIN, [0, 1], uuids={0: "aaaa-0", 1: "aaaa-0"}, environ=where) == [PLAIN[0]]
+
+
+def test_of_a_split_gpu_cuda_may_only_know_the_whole() -> None:
+    where = {"CUDA_VISIBLE_DEVICES": "MIG-2222"}
+    assert computing_on(SPLIT, [0], uuids={0: "ssss-1"}, environ=where) == [SPLIT[3]]
+    assert computing_on(SPLIT, [0], uuids={0: "2222"}, environ={}) == [SPLIT[3]]
