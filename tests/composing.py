@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hydra._internal import config_loader_impl
 from hydra._internal.defaults_list import DefaultsList
 
-from lightkit.config.hydra_compat import Loader
+from lightkit.config.hydra_compat import ConfigLoader
 
 ROOT = Path(__file__).resolve().parents[1]
 _SHIPPED = (ROOT / "conf", ROOT / "experiments")
@@ -24,7 +24,7 @@ class _Known(NamedTuple):
     tree: bytes
 
 
-_list, _merge = config_loader_impl.create_defaults_list, Loader._compose_config_from_defaults_list
+_list, _merge = config_loader_impl.create_defaults_list, ConfigLoader._compose_config_from_defaults_list
 _known = dict[Any, _Known]()
 
 
@@ -40,7 +40,7 @@ def _listed(repo: Any, config_name: str, overrides_list: list[Any], **options: A
     return DefaultsList(known.found.defaults, known.found.defaults_tree, values, known.found.overrides)
 
 
-def _merged(self: Loader, defaults: list[Any], repo: Any) -> Any:
+def _merged(self: ConfigLoader, defaults: list[Any], repo: Any) -> Any:
     """Merge the files, unless the same ones were merged before."""
     key = getattr(repo, "key", None)
     if key not in _known:
@@ -67,4 +67,4 @@ def _content(source: Any) -> tuple[Any, ...]:
 
 
 config_loader_impl.create_defaults_list = _listed  # type: ignore[assignment]
-Loader._compose_config_from_defaults_list = _merged  # type: ignore[method-assign]
+ConfigLoader._compose_config_from_defaults_list = _merged  # type: ignore[method-assign]

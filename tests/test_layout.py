@@ -17,11 +17,14 @@ NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
 
 LAYERS = (
     {"common"},
+    {"monitor"},
     {"data", "models", "losses", "optim", "device", "finetune", "metrics", "checkpoint", "loggers"},
+    {"diagnostics"},
     {"trainer"},
     {"ensemble"},
     {"config"},
-    {"build"},
+    {"runs"},
+    {"assembly"},
     {"runner", "sweep"},
     {"cli"},
     {"__main__", "__init__"},
@@ -31,7 +34,7 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Third-party package: the places that may import it.
 ONLY_IN = {
     "hydra": ("lightkit/config/", "lightkit/sweep/"),
-    "omegaconf": ("lightkit/config/", "lightkit/sweep/", "lightkit/cli/", "lightkit/assembly/", "lightkit/runner/"),
+    "omegaconf": tuple(f"lightkit/{part}/" for part in ("config", "runs", "assembly", "runner", "sweep", "cli")),
     "torchensemble": ("lightkit/ensemble/bridge.py",),
     "tensorboard": ("lightkit/loggers/",),
     "rich": ("lightkit/loggers/",),
@@ -40,7 +43,7 @@ ONLY_IN = {
     "peft": ("lightkit/finetune/peft/peft_bridge.py",),
     "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/common/pixels.py"),
     "pynvml": ("lightkit/monitor/nvml.py",),
-    "psutil": ("lightkit/device/",),
+    "psutil": ("lightkit/monitor/", "lightkit/diagnostics/"),
     "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_parser.py"),
 }
 NEVER_IN = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lightkit.trainer.tasks import Criterion, Step, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 
 class SumOfDigits(Task):
@@ -18,12 +18,12 @@ class SumOfDigits(Task):
     Manhaeve et al. 2018, https://arxiv.org/abs/1805.10872).
     """
 
-    def step(self, model: nn.Module, batch: dict[str, Tensor], criterion: Criterion) -> Step:
+    def step(self, model: nn.Module, batch: dict[str, Tensor], criterion: Criterion) -> StepOutput:
         """Loss and predictions of pairs; see `Task.step`."""
         both = model(torch.cat([batch["left"], batch["right"]]))
         left, right = both.softmax(dim=1).chunk(2)
         scores = distribution_of_sum(left, right).clamp_min(1e-9).log()
-        return Step(criterion(scores, batch["sum"]), scores, batch["sum"])
+        return StepOutput(criterion(scores, batch["sum"]), scores, batch["sum"])
 
 
 def distribution_of_sum(left: Tensor, right: Tensor) -> Tensor:

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.blame import blame, in_short
+from lightkit.common.blame import in_short, user_frame
 from lightkit.common.errors import UserError
 from lightkit.data import Data
 from lightkit.data.probe import small_batch, whole_batch
 from lightkit.device import Engine
-from lightkit.trainer.tasks import Criterion, Step, Supervised, Task, logits
+from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task, logits
 
 _MOST_PARAMETERS = 20_000_000
 
@@ -64,7 +64,7 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
     return None if _trains(data, (model, task, criterion), engine) else _misfit(error, data, batch, task, seen)
 
 
-def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) -> Step:
+def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) -> StepOutput:
     model, task, criterion = parts
     model.to("cpu").eval().register_forward_hook(lambda _module, _inputs, output: seen.append(logits(output)))
     if isinstance(criterion, nn.Module):
@@ -73,7 +73,7 @@ def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) 
         return task.step(model, batch, criterion)
 
 
-def _no_number(step: Step, task: Task) -> UserError | None:
+def _no_number(step: StepOutput, task: Task) -> UserError | None:
     """The error for a loss of many numbers, such as one for each sample, or of none."""
     loss = getattr(step, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1:
@@ -82,7 +82,7 @@ def _no_number(step: Step, task: Task) -> UserError | None:
         "the loss of a batch is not one number",
         key="loss" if type(task) is Supervised else "trainer.task",
         expected="the mean over the samples, a 0-d tensor",
-        received=_shape(loss if isinstance(step, Step) else step),
+        received=_shape(loss if isinstance(step, StepOutput) else step),
     )
 
 
@@ -139,7 +139,9 @@ def unnoticed(device: torch.device) -> Iterator[None]:
 def _unreadable(error: Exception) -> UserError:
     if isinstance(error, UserError):
         return error
-    problem = UserError(f"a first training batch cannot be made: {in_short(error)}", key="data", origin=blame(error))
+    problem = UserError(
+        f"a first training batch cannot be made: {in_short(error)}", key="data", origin=user_frame(error)
+    )
     problem.__cause__ = error
     return problem
 
@@ -163,7 +165,7 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
         key="model" if usual or not seen else "trainer.task",
         expected=f"an output for num_classes={info.num_classes} ({info.task} targets)" if usual and seen else None,
         received=received,
-        origin=blame(error),
+        origin=user_frame(error),
     )
     problem.__cause__ = error
     return problem

@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError
 from lightkit.data import Data, Loader
 from lightkit.data.probe import small_batch, whole_batch
 from lightkit.device import Engine
-from lightkit.trainer.tasks import Criterion, Step, Supervised, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task
 
 Parts = tuple[nn.Module, Task, Criterion]
 
@@ -91,22 +91,22 @@ def _tried(loader: Loader, meter: Any, parts: Parts, engine: Engine, *, training
             module.training = mode
 
 
-def _counted(meter: Any, steps: Iterable[tuple[Step, int]], engine: Engine) -> Tried:
+def _counted(meter: Any, steps: Iterable[tuple[StepOutput, int]], engine: Engine) -> Tried:
     for step, size in steps:
         meter.update(step.preds, step.target, step.loss, engine.ranks.own(size)[1], step.metric_kwargs)
     return Tried(meter, meter.compute())
 
 
-def _first(loader: Loader, parts: Parts, engine: Engine) -> Step | None:
+def _first(loader: Loader, parts: Parts, engine: Engine) -> StepOutput | None:
     """What a small batch gives, or else a whole one; None where neither gives anything."""
     for read in (small_batch, whole_batch):
         step, error = attempt(lambda read=read: _step(read(loader), parts, engine))  # type: ignore[misc]
         if error is None:
-            return step if isinstance(step, Step) else None
+            return step if isinstance(step, StepOutput) else None
     return None
 
 
-def _all(loader: Loader, parts: Parts, engine: Engine) -> Iterator[tuple[Step, int]]:
+def _all(loader: Loader, parts: Parts, engine: Engine) -> Iterator[tuple[StepOutput, int]]:
     """What the batches of the split give, with their sizes, up to one that fails: that is for the run to report."""
     left, read = loader.num_samples, loader.epoch(0)
     with closing(engine.prefetch(read)) as batches:  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def _all(loader: Loader, parts: Parts, engine: Engine) -> Iterator[tuple[Step, i
             left -= loader.batch_size
 
 
-def _step(batch: Any, parts: Parts, engine: Engine) -> Step:
+def _step(batch: Any, parts: Parts, engine: Engine) -> StepOutput:
     model, task, criterion = parts
     with torch.no_grad(), engine.autocast():
         return task.step(model, engine.move(batch), criterion)

@@ -15,7 +15,7 @@ from torch import nn
 from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
 from lightkit.assembly.sample import forwards
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
-from lightkit.checkpoint.fitting import Report
+from lightkit.checkpoint.fitting import LoadReport
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common.errors import UserError
@@ -42,7 +42,7 @@ class Network:
 
     model: nn.Module
     """The network, without wrappers."""
-    report: Report | None = None
+    report: LoadReport | None = None
     """What was loaded from a file; None where nothing was."""
     head: Head | None = None
     """The output layer; None where there is none, and in plain training."""

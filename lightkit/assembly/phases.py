@@ -10,7 +10,7 @@ from lightkit.assembly.components import Components
 from lightkit.device.stepping import take_step
 from lightkit.finetune.audit.audit import Audit
 from lightkit.finetune.audit.moments import between
-from lightkit.finetune.audit.peers import Witnesses
+from lightkit.finetune.audit.peers import PeerGroup
 from lightkit.finetune.audit.plan import Plan, build_plan, phase_steps, plain_phases
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.tuning import NoTuning, Tuning
@@ -58,7 +58,7 @@ def build_tuning(
     report: Callable[[str], None],
     skipped: Callable[[], int],
     ended: Callable[[], None] = lambda: None,
-    witnesses: Witnesses | None = None,
+    witnesses: PeerGroup | None = None,
 ) -> NoTuning:
     """What holds the network to its phases; nothing in plain training.
 

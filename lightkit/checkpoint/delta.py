@@ -19,7 +19,7 @@ from torch import nn
 from lightkit.checkpoint.compare import bits, same_bits
 from lightkit.checkpoint.files import write_atomically
 from lightkit.checkpoint.finite import check_finite
-from lightkit.checkpoint.fitting import Report
+from lightkit.checkpoint.fitting import LoadReport
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.names import unwrapped
 from lightkit.checkpoint.plain import to_plain
@@ -141,7 +141,7 @@ def is_delta(content: object) -> bool:
     return isinstance(content, Mapping) and content.get("format") == FORMAT
 
 
-def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_source: str = "") -> Report:
+def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_source: str = "") -> LoadReport:
     """Put an adapter file's tensors into a model that holds the base. What is refused changes nothing.
 
     Args:
@@ -166,7 +166,7 @@ def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_s
     with torch.no_grad():
         for name, tensor in values.items():
             here[name].copy_(tensor)
-    return Report(f"adapter on top of {found.source or found.fingerprint[:12]}", loaded=tuple(values))
+    return LoadReport(f"adapter on top of {found.source or found.fingerprint[:12]}", loaded=tuple(values))
 
 
 def _wrong_base(found: Delta, fingerprint: str, source: str) -> UserError:

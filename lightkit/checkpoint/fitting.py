@@ -21,7 +21,7 @@ _OPTIONAL = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
-class Report:
+class LoadReport:
     """What loading weights did, or would have done where it was refused."""
 
     source: str
@@ -81,7 +81,7 @@ def fit(
     head_name: str | None = None,
     asked: str | None = None,
     finite: bool = False,
-) -> Report:
+) -> LoadReport:
     """Copy tensors into a model by name. What is refused changes nothing.
 
     The tensors of a layer belong together: one in which a tensor has another shape, or whose matrix the file lacks,
@@ -109,7 +109,7 @@ def fit(
     here = _own(model)
     there, prefix = _aligned(state, here)
     under = _head_prefix(list(here), head_name)
-    report = _compared(here, there, Report(source, prefix=prefix), under=under, head=head)
+    report = _compared(here, there, LoadReport(source, prefix=prefix), under=under, head=head)
     fits = head != "refuse" or not any(inside(name, under) for name in report.reshaped)
     _refuse(report, strict, head=under, head_fits=fits, fix=_advice(report, strict, head, asked))
     if finite:
@@ -158,8 +158,8 @@ def _head_prefix(names: Sequence[str], given: str | None) -> str:
 
 
 def _compared(
-    here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], report: Report, *, under: str, head: str
-) -> Report:
+    here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], report: LoadReport, *, under: str, head: str
+) -> LoadReport:
     """The report on the two sides; `under` is the module or tensor that the head is."""
     both = [name for name in here if name in there]
     fits = [name for name in both if _alike(here[name], there[name])]
@@ -227,7 +227,7 @@ def _really_missing(
     ]
 
 
-def _advice(report: Report, strict: str, head: str, asked: str | None) -> str | None:
+def _advice(report: LoadReport, strict: str, head: str, asked: str | None) -> str | None:
     """What would let more weights through than was asked for."""
     if asked is None:
         return None
@@ -239,7 +239,7 @@ def _advice(report: Report, strict: str, head: str, asked: str | None) -> str | 
     return ", ".join(ways) + (", or " if ways else "") + "a mapping of names" + (f" ({asked}mapping)" if asked else "")
 
 
-def _refuse(report: Report, strict: str, *, head: str, head_fits: bool, fix: str | None) -> None:
+def _refuse(report: LoadReport, strict: str, *, head: str, head_fits: bool, fix: str | None) -> None:
     """Raise unless the report is good enough."""
     names = "the names or shapes differ"
     refusals = {

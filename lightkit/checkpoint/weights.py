@@ -27,14 +27,14 @@ from torch import nn
 import lightkit.checkpoint.manifest as manifest
 from lightkit.checkpoint import content as lightkit_content
 from lightkit.checkpoint.delta import is_delta
-from lightkit.checkpoint.fitting import Report, fit
+from lightkit.checkpoint.fitting import LoadReport, fit
 from lightkit.checkpoint.formats import SAFETENSORS, kind_of, open_file, shards, unreadable
 from lightkit.checkpoint.names import renamed, unwrapped
 from lightkit.checkpoint.reading import LABEL
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 
-__all__ = ["Report", "Weights", "load_weights", "read_weights"]
+__all__ = ["LoadReport", "Weights", "load_weights", "read_weights"]
 
 _LOG = logging.getLogger(__name__)
 _PLACES = (
@@ -124,7 +124,7 @@ def load_weights(
     head: str = "refuse",
     head_name: str | None = None,
     asked: str = "",
-) -> Report:
+) -> LoadReport:
     """Put weights into a model. All that is wanted fits, or the model stays as it is.
 
     Args:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from lightkit.config import Composed
-    from lightkit.config.describe import Row
+    from lightkit.config.describe import OptionRow
     from lightkit.config.options import Argument
 
 HELP = {
@@ -125,7 +125,7 @@ def group_text(group: str, config_dir: str | None = None) -> str:
     return "\n".join(parts)
 
 
-def _key_text(key: Row) -> str:
+def _key_text(key: OptionRow) -> str:
     head = f"  {key.key} ({key.type})" + (f" = {key.default}" if key.default else "")
     return "\n".join([head, _wrapped(key.meaning)])
 

@@ -76,10 +76,10 @@ def verify_resume(args: list[str]) -> int:
 
 
 def _verify(options: argparse.Namespace, overrides: list[str], base: Path, *, at: int | None) -> int:
-    from lightkit.runner.proving.traced import Job
+    from lightkit.runner.proving.traced import TracedJob
     from lightkit.runner.proving.verify import verify
 
-    job = Job(
+    job = TracedJob(
         folder=str(base),
         trace="",
         overrides=tuple(overrides),
@@ -129,9 +129,9 @@ def _warn(found: Sequence[Unsaved]) -> None:
 
 def _work(file: Path) -> int:
     """Do a job that another process wrote down."""
-    from lightkit.runner.proving.traced import Job, work
+    from lightkit.runner.proving.traced import TracedJob, work
 
-    work(Job.read(file))
+    work(TracedJob.read(file))
     return 0
 
 

@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 DEBUG = "LIGHTKIT_DEBUG=1 shows the traceback"
 
 
-def blame(error: BaseException) -> str | None:
+def user_frame(error: BaseException) -> str | None:
     """`file:line` of the deepest frame outside of lightkit and of what is installed; None where there is none.
 
     Causes are looked at too: the error at the bottom of a chain is the one that happened in the user's code.

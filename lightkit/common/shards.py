@@ -48,7 +48,7 @@ def all_like(values: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, An
     return {name: like(value, live.get(name)) for name, value in values.items()}
 
 
-def settle(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Give back whatever a model of shards has gathered, so that its parameters are the shards again."""
     for module in model.modules():
         if callable(give_back := getattr(module, "reshard", None)):

@@ -17,7 +17,7 @@ from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader, set_hydra_config, typed_list
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
 from lightkit.config.left_over import drop_left_over
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
@@ -69,7 +69,9 @@ def compose(
     return compose_with(loader, overrides, config_name=config_name)
 
 
-def make_loader(overrides: Sequence[str] = (), *, config_dir: str | None = None, project: Path | None = None) -> Loader:
+def make_loader(
+    overrides: Sequence[str] = (), *, config_dir: str | None = None, project: Path | None = None
+) -> ConfigLoader:
     """The loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
 
     Args:
@@ -87,14 +89,14 @@ def make_loader(overrides: Sequence[str] = (), *, config_dir: str | None = None,
     experiments = [root / "experiments" if root else None, shipped_experiments()]
     adding = own if own is not None and adds(own, [shipped_conf()]) else None
     named = typed_list(overrides, "trust")
-    return Loader(_existing([extra, own, shipped_conf()]), _existing(experiments), adding, named)
+    return ConfigLoader(_existing([extra, own, shipped_conf()]), _existing(experiments), adding, named)
 
 
 def _existing(folders: Sequence[Path | None]) -> list[Path]:
     return [folder for folder in dict.fromkeys(folders) if folder is not None and folder.is_dir()]
 
 
-def compose_with(loader: Loader, overrides: Sequence[str], *, config_name: str = "config") -> Composed:
+def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name: str = "config") -> Composed:
     """The same as `compose` with a loader at hand, for composing many times.
 
     Raises:
@@ -140,7 +142,7 @@ def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
     return cfg, Sources(loader.layers(), rewritten.values)
 
 
-def load_choices(loader: Loader, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
+def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
     """Compose options of groups over the defaults, unchecked, for another configuration to take them over.
 
     Args:
@@ -191,7 +193,7 @@ def _below(key: str | None, nodes: Sequence[str]) -> bool:
     return any(parts[: len(node.split("."))] == node.split(".") for node in nodes)
 
 
-def _load(loader: Loader, config_name: str, rewritten: Rewritten, errors: list[UserError]) -> DictConfig | None:
+def _load(loader: ConfigLoader, config_name: str, rewritten: Rewritten, errors: list[UserError]) -> DictConfig | None:
     """Let Hydra compose. Overrides it can't apply are reported and left out; without a tree the result is None."""
     try:
         return loader.compose(config_name, rewritten.texts)
@@ -235,7 +237,7 @@ def _keys(node: object, prefix: tuple[str | int, ...] = ()) -> list[tuple[str | 
     return found
 
 
-def _composition_error(loader: Loader, config_name: str, error: Exception) -> UserError:
+def _composition_error(loader: ConfigLoader, config_name: str, error: Exception) -> UserError:
     if isinstance(error, yaml.MarkedYAMLError):
         return _syntax_error(loader, error)
     if not loader.repository.config_exists(config_name):
@@ -251,7 +253,7 @@ def _composition_error(loader: Loader, config_name: str, error: Exception) -> Us
     return made
 
 
-def _syntax_error(loader: Loader, error: yaml.MarkedYAMLError) -> UserError:
+def _syntax_error(loader: ConfigLoader, error: yaml.MarkedYAMLError) -> UserError:
     mark = error.problem_mark or error.context_mark
     files = [path for _, path in loader.used_files()]
     what = f"not valid YAML: {error.problem or error.context}"

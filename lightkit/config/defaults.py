@@ -12,7 +12,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.config.entries import absolute, entries, included, options_of
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import Loader
+from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.origins import shown
 from lightkit.config.project import shipped_conf
 from lightkit.config.project_defaults import NAME as PROJECT
@@ -21,7 +21,7 @@ _WORDS = ("override", "optional")
 _TWO_WORDS = re.compile(r"^[ \t]*-[ \t]+['\"]?(\w+)[ \t]+(?:(\w+)[ \t]+)?[/\w@.:]+['\"]?[ \t]*:", re.M)
 
 
-def misspelled_words(loader: Loader) -> list[UserError]:
+def misspelled_words(loader: ConfigLoader) -> list[UserError]:
     """Entries such as `overide /loss: mse`, whose first word Hydra drops without a word."""
     errors = []
     for _, path in loader.used_files():
@@ -31,7 +31,7 @@ def misspelled_words(loader: Loader) -> list[UserError]:
     return errors
 
 
-def check_defaults(loader: Loader) -> list[UserError]:
+def check_defaults(loader: ConfigLoader) -> list[UserError]:
     """All that is wrong in the defaults lists of the files read so far."""
     errors = []
     for name, path in loader.used_files():
@@ -53,7 +53,7 @@ def _experiment(item: yaml.Node, path: Path) -> list[UserError]:
     return [UserError(what, key="defaults", received=option, origin=_at(item, path), fix=f"experiment={option}")]
 
 
-def circle(loader: Loader) -> UserError | None:
+def circle(loader: ConfigLoader) -> UserError | None:
     """The error for a file of the last composition that includes itself, straight or by way of others."""
     known = {name.strip("/").removesuffix(".yaml"): path for name, path in loader.used_files()}
     graph = {name: dict(included(name, path)) for name, path in known.items()}
@@ -107,7 +107,7 @@ def _wrong_words(item: yaml.Node, path: Path) -> list[UserError]:
     ]
 
 
-def _wrong_names(loader: Loader, item: yaml.Node, folder: PurePosixPath, path: Path) -> list[UserError]:
+def _wrong_names(loader: ConfigLoader, item: yaml.Node, folder: PurePosixPath, path: Path) -> list[UserError]:
     if isinstance(item, yaml.ScalarNode):
         return _wrong_config(loader, item, folder, path)
     if not isinstance(item, yaml.MappingNode) or len(item.value) != 1:
@@ -130,7 +130,7 @@ def _wrong_names(loader: Loader, item: yaml.Node, folder: PurePosixPath, path: P
     ]
 
 
-def _wrong_config(loader: Loader, item: yaml.ScalarNode, folder: PurePosixPath, path: Path) -> list[UserError]:
+def _wrong_config(loader: ConfigLoader, item: yaml.ScalarNode, folder: PurePosixPath, path: Path) -> list[UserError]:
     name = str(item.value).partition("@")[0]
     if name == "_self_" or "${" in name:
         return []
@@ -143,7 +143,9 @@ def _wrong_config(loader: Loader, item: yaml.ScalarNode, folder: PurePosixPath, 
     return [UserError(what, key="defaults", received=name, choices=choices, origin=_at(item, path))]
 
 
-def unknown_option(loader: Loader, group: str, option: str, *, origin: str, several: Sequence[str] = ()) -> UserError:
+def unknown_option(
+    loader: ConfigLoader, group: str, option: str, *, origin: str, several: Sequence[str] = ()
+) -> UserError:
     """The error for an option that a group does not have; `several` are all that were named, where it was a list."""
     choices = loader.options(group)
     close = nearest(option, choices)

@@ -19,14 +19,14 @@ from lightkit.config.annotations import in_words
 from lightkit.config.check import schema_fields, valid_keys
 from lightkit.config.compose import make_loader
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import Loader
+from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.limits import LIMITS
 from lightkit.config.options import Argument, option_arguments, option_values
 from lightkit.config.origins import shown
 
 
 @dataclass(frozen=True)
-class Row:
+class OptionRow:
     """One key of a group.
 
     Args:
@@ -63,7 +63,7 @@ def group_names(*, project: Path | None = None) -> list[str]:
     return [group for group in loader.groups() if group != "hydra" and loader.options(group)]
 
 
-def describe_group(group: str) -> list[Row]:
+def describe_group(group: str) -> list[OptionRow]:
     """The keys of a group, nested ones too; empty for groups the schema does not know, such as `experiment`.
 
     Args:
@@ -77,7 +77,7 @@ def describe_group(group: str) -> list[Row]:
     return _rows(typing.cast(type, kind), f"{group}." if group else "", nested=bool(group))
 
 
-def describe_key(key: str) -> list[Row]:
+def describe_key(key: str) -> list[OptionRow]:
     """A key of the schema and those below it (`trainer.callbacks`, `optim.rules`); empty for any other key.
 
     Args:
@@ -107,7 +107,7 @@ def describe_arguments(
     return {name: arguments for name, arguments in found.items() if arguments}
 
 
-def _changes(loader: Loader, group: str, name: str) -> list[Argument]:
+def _changes(loader: ConfigLoader, group: str, name: str) -> list[Argument]:
     rows = {row.key: row for row in describe_group(group) if "[]" not in row.key}
     if not all(row.default or row.type == in_words(schema.FinetuneConfig) for row in rows.values()):
         return []
@@ -137,14 +137,14 @@ def unknown_key(key: str, *, project: Path | None = None, config_dir: str | None
     return UserError("there is no such group", received=key, choices=choices, fix=fix)
 
 
-def _rows(kind: type, prefix: str, *, nested: bool) -> list[Row]:
+def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:
     rows, types = [], schema_fields(kind)
     for field in dataclasses.fields(kind):
         inner, key = types[field.name], prefix + field.name
         if not nested and dataclasses.is_dataclass(inner):
             continue
         rows.append(
-            Row(key, field_docs(_owner(kind, field.name)).get(field.name, ""), _type(inner, key), _default(field))
+            OptionRow(key, field_docs(_owner(kind, field.name)).get(field.name, ""), _type(inner, key), _default(field))
         )
         if dataclasses.is_dataclass(inner) and not issubclass(typing.cast(type, inner), schema.Target):
             rows += _rows(typing.cast(type, inner), f"{key}.", nested=True)
@@ -153,7 +153,7 @@ def _rows(kind: type, prefix: str, *, nested: bool) -> list[Row]:
     return rows
 
 
-def _item_rows(kind: type, key: str) -> list[Row]:
+def _item_rows(kind: type, key: str) -> list[OptionRow]:
     return [] if kind is schema.Target else _rows(kind, f"{key}[].", nested=True)
 
 
@@ -210,7 +210,7 @@ def list_options(group: str, *, project: Path | None = None, config_dir: str | N
     return [_option(loader, group, name) for name in loader.options(group)]
 
 
-def _option(loader: Loader, group: str, name: str) -> Option:
+def _option(loader: ConfigLoader, group: str, name: str) -> Option:
     path = loader.file_of(f"{group}/{name}")
     if path is None:
         return Option(name, "", "part of Hydra")

@@ -67,7 +67,7 @@ class _Recording(CachingConfigRepository):
         return super().load_config(config_path)
 
 
-class Loader(ConfigLoaderImpl):
+class ConfigLoader(ConfigLoaderImpl):
     """Hydra's configuration loader, which remembers what the last composition was made of.
 
     Args:
@@ -219,7 +219,7 @@ def _as_typed(options: Sequence[str]) -> str:
     return options[0] if len(options) == 1 else f"[{','.join(options)}]"
 
 
-def split_sweep(loader: Loader, overrides: Sequence[str]) -> list[list[str]]:
+def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
     """The overrides of every job that Hydra's basic sweeper makes of `overrides`.
 
     Raises:
@@ -239,7 +239,7 @@ def set_hydra_config(cfg: DictConfig) -> None:
     HydraConfig.instance().set_config(cfg)
 
 
-def hydra_app(loader: Loader) -> Any:
+def hydra_app(loader: ConfigLoader) -> Any:
     """Hydra's application object around our loader, the only one of the process."""
     from hydra._internal.hydra import Hydra
     from hydra.core.global_hydra import GlobalHydra
@@ -257,7 +257,9 @@ def native_parser() -> Any:
     return get_args_parser()
 
 
-def run_multirun(loader: Loader, config_name: str, overrides: list[str], task: Callable[[DictConfig], Any]) -> Any:
+def run_multirun(
+    loader: ConfigLoader, config_name: str, overrides: list[str], task: Callable[[DictConfig], Any]
+) -> Any:
     """Hand a sweep to Hydra: its sweeper and launcher as configured; logging is left alone."""
     return hydra_app(loader).multirun(
         config_name=config_name, task_function=task, overrides=overrides, with_log_configuration=False
@@ -299,7 +301,7 @@ def hydra_node(cfg: DictConfig) -> DictConfig:
     return Hydra.get_sanitized_hydra_cfg(cfg)
 
 
-def one_by_one(loader: Loader, overrides: Sequence[str]) -> list[list[str]]:
+def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
     """Jobs that show every value of every sweep once, the others at their first value."""
     axes = []
     for text in overrides:

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lightkit.common.blame import DEBUG, blame
+from lightkit.common.blame import DEBUG, user_frame
 from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
@@ -264,4 +264,4 @@ def _as_user_error(error: Exception, target: str, key: str) -> UserError:
     place = f"{key}.{inner[-1]}" if inner else key
     reason = str(cause).strip() or type(cause).__name__
     what = f"{target} could not be built: {type(cause).__name__}: {reason}"
-    return UserError(what, key=place, origin=blame(cause), fix=DEBUG)
+    return UserError(what, key=place, origin=user_frame(cause), fix=DEBUG)

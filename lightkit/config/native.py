@@ -18,7 +18,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.visible import visible
 from lightkit.config.check import complete
 from lightkit.config.compose import Composed, compose_with, make_loader
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, Loader
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader
 from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
@@ -46,7 +46,7 @@ def compose_jobs(
     return _jobs(loader, overrides, config_name)[0]
 
 
-def _jobs(loader: Loader, overrides: Sequence[str], config_name: str) -> tuple[list[Composed], Rewritten]:
+def _jobs(loader: ConfigLoader, overrides: Sequence[str], config_name: str) -> tuple[list[Composed], Rewritten]:
     checked = rewrite(loader, overrides, sweep=True)
     errors, composed = list(checked.errors), []
     for job in _job_overrides(loader, checked.texts, config_name, errors):
@@ -59,7 +59,9 @@ def _jobs(loader: Loader, overrides: Sequence[str], config_name: str) -> tuple[l
     return composed, checked
 
 
-def _job_overrides(loader: Loader, texts: list[str], config_name: str, errors: list[UserError]) -> list[list[str]]:
+def _job_overrides(
+    loader: ConfigLoader, texts: list[str], config_name: str, errors: list[UserError]
+) -> list[list[str]]:
     """The overrides of every job, without the `++` that was put in front for Hydra."""
     fixed = [text for text in texts if not loader.parse(text).is_sweep_override()]
     try:
@@ -162,7 +164,7 @@ def hydra_command(args: Sequence[str]) -> None:
         raise UserError(f"Hydra: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
 
 
-def _show(loader: Loader, name: str, parser: Any, options: Any) -> None:
+def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:
     if options.shell_completion:
         _complete_shell(loader, name, options.overrides)
     elif options.hydra_help:
@@ -187,7 +189,7 @@ def _logging_restored() -> Iterator[None]:
         root.setLevel(level)
 
 
-def _complete_shell(loader: Loader, config_name: str, overrides: list[str]) -> None:
+def _complete_shell(loader: ConfigLoader, config_name: str, overrides: list[str]) -> None:
     """Hydra completes what follows the program's name, so our own command and switches are taken out of the line."""
     line = os.environ.get("COMP_LINE")
     if line is not None:
@@ -195,7 +197,7 @@ def _complete_shell(loader: Loader, config_name: str, overrides: list[str]) -> N
     hydra_compat.hydra_app(loader).shell_completion(config_name=config_name, overrides=overrides)
 
 
-def _checked(loader: Loader, overrides: Sequence[str]) -> list[str]:
+def _checked(loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
     checked = rewrite(loader, overrides)
     if checked.errors:
         raise UserErrors(checked.errors)

@@ -18,7 +18,7 @@ from lightkit.config.annotations import in_words
 from lightkit.config.arguments import HYDRA_KEYS, provided
 from lightkit.config.check import schema_fields
 from lightkit.config.defaults import absolute
-from lightkit.config.hydra_compat import Loader
+from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.limits import limit_of
 from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own
 from lightkit.config.origins import Key, dotted, nodes, parts_of
@@ -58,7 +58,7 @@ class _Value:
     comment: str = ""
 
 
-def option_arguments(loader: Loader, group: str, name: str) -> list[Argument]:
+def option_arguments(loader: ConfigLoader, group: str, name: str) -> list[Argument]:
     """All arguments of the targets in an option: first what its files set, in their order, then what they leave out."""
     written = _written(loader, f"{group}/{name}")
     prefix = parts_of(group.replace("/", "."))
@@ -70,7 +70,7 @@ def option_arguments(loader: Loader, group: str, name: str) -> list[Argument]:
     return found
 
 
-def option_values(loader: Loader, group: str, name: str) -> dict[str, tuple[str, str]]:
+def option_values(loader: ConfigLoader, group: str, name: str) -> dict[str, tuple[str, str]]:
     """By full key: what an option sets, as YAML, and the comment beside it; without what is below a `_target_`."""
     written, prefix = _written(loader, f"{group}/{name}"), parts_of(group.replace("/", "."))
     targets = [place[:-1] for place in written if place[-1] == "_target_"]
@@ -152,7 +152,7 @@ def _type(parameter: Parameter | None, key: Key) -> str:
     return limit.in_words() if words == "anything" else f"{words}; {each}{limit.in_words().removeprefix('a number ')}"
 
 
-def _written(loader: Loader, config: str, depth: int = 0) -> dict[Key, _Value]:
+def _written(loader: ConfigLoader, config: str, depth: int = 0) -> dict[Key, _Value]:
     """What the file of an option and those of its own group that it is based on set."""
     path = loader.file_of(config)
     root = nodes(path) if path is not None and depth < 10 else None

@@ -16,7 +16,7 @@ from lightkit.common.letters import look_alike, plain_letters
 from lightkit.common.suggest import nearest
 from lightkit.config.defaults import unknown_option
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import Loader, Override
+from lightkit.config.hydra_compat import ConfigLoader, Override
 from lightkit.config.schema import Config
 
 _QUOTES = " '\""
@@ -54,7 +54,7 @@ def plain(text: str) -> str:
     return text.lstrip("+")
 
 
-def rewrite(loader: Loader, overrides: Sequence[str], *, sweep: bool = False) -> Rewritten:
+def rewrite(loader: ConfigLoader, overrides: Sequence[str], *, sweep: bool = False) -> Rewritten:
     """Check the syntax and the groups of all overrides, and force-add the values.
 
     Args:
@@ -86,7 +86,7 @@ def rewrite(loader: Loader, overrides: Sequence[str], *, sweep: bool = False) ->
     return result
 
 
-def is_choice(loader: Loader, text: str) -> bool:
+def is_choice(loader: ConfigLoader, text: str) -> bool:
     """Whether an override picks the option of a group that a configuration has a key for."""
     try:
         override = loader.parse(text)
@@ -95,11 +95,11 @@ def is_choice(loader: Loader, text: str) -> bool:
     return _is_choice(loader, override) and override.key_or_group != GROUP and not override.is_delete()
 
 
-def _is_choice(loader: Loader, override: Override) -> bool:
+def _is_choice(loader: ConfigLoader, override: Override) -> bool:
     return _is_group(loader, override) and not isinstance(override.value(), dict)
 
 
-def _is_group(loader: Loader, override: Override) -> bool:
+def _is_group(loader: ConfigLoader, override: Override) -> bool:
     return loader.is_group(override.key_or_group) or override.key_or_group == GROUP
 
 
@@ -140,7 +140,7 @@ def _needs_multirun(text: str, override: Override, *, choice: bool) -> UserError
     )
 
 
-def _set_value(loader: Loader, override: Override, text: str, result: Rewritten) -> None:
+def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewritten) -> None:
     key, origin = override.key_or_group, command_line(text)
     if override.package is not None or "/" in key:
         choices = loader.groups(key.rpartition("/")[0]) if "/" in key else loader.groups()
@@ -157,14 +157,14 @@ def _set_value(loader: Loader, override: Override, text: str, result: Rewritten)
     result.texts.append(text if override.is_delete() else f"++{plain(text)}")
 
 
-def _group_of(loader: Loader, option: str) -> str | None:
+def _group_of(loader: ConfigLoader, option: str) -> str | None:
     """The group that has an option of that name, where the name is no key by itself."""
     if option in {field.name for field in fields(Config)}:
         return None
     return next((group for group in loader.groups() if loader.is_option(group, option)), None)
 
 
-def _choose(loader: Loader, override: Override, text: str, result: Rewritten) -> None:
+def _choose(loader: ConfigLoader, override: Override, text: str, result: Rewritten) -> None:
     group, value = override.key_or_group, override.value()
     options = [option for choice in _choices(loader, override, value) for option in choice]
     several = options if isinstance(value, list) else []
@@ -189,7 +189,7 @@ def _choose(loader: Loader, override: Override, text: str, result: Rewritten) ->
         result.texts.append(text if not text.startswith("++") else text[1:])
 
 
-def _choices(loader: Loader, override: Override, value: Any) -> list[list[str]]:
+def _choices(loader: ConfigLoader, override: Override, value: Any) -> list[list[str]]:
     """The options of each choice: one, or with a sweep several, of one option or a list of them."""
     if override.is_sweep_override():
         texts = override.sweep_string_iterator() if override.is_discrete_sweep() else ()

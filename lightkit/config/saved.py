@@ -18,7 +18,7 @@ from lightkit.config.check import complete, problems
 from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.grants import changed_around, withdraw
-from lightkit.config.hydra_compat import Loader, apply_override
+from lightkit.config.hydra_compat import ConfigLoader, apply_override
 from lightkit.config.marks import is_marked, mark
 from lightkit.config.older import MARK, as_meant
 from lightkit.config.origins import Sources, dotted, parts_of, shown
@@ -154,7 +154,7 @@ def load_run(
     return Composed(complete(cfg), [*chosen, *overrides], {}, sources)
 
 
-def _choose(cfg: DictConfig, loader: Loader, choices: Sequence[str]) -> Sequence[UserError]:
+def _choose(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Sequence[UserError]:
     """Put the options of groups in the place of what the run had; those of data bring loss and metrics along."""
     if not choices:
         return ()
@@ -217,7 +217,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     return tree
 
 
-def _apply(cfg: DictConfig, loader: Loader, text: str, errors: list[UserError]) -> bool:
+def _apply(cfg: DictConfig, loader: ConfigLoader, text: str, errors: list[UserError]) -> bool:
     """Change the configuration by one override; True when it set a value."""
     checked = rewrite(loader, [text])
     errors += checked.errors

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
-from lightkit.common.blame import DEBUG, blame, in_short
+from lightkit.common.blame import DEBUG, in_short, user_frame
 from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
 from lightkit.common.randomness import mix
 from lightkit.data.sample import read_sample, seed_generators
-from lightkit.data.waiting import IDLE, JOINING, Board, Job
+from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob
 
 if TYPE_CHECKING:
     from lightkit.data.prepare import Prepare
@@ -53,7 +53,7 @@ class Fetch:
         self.check: Callable[[Any, list[int]], None] = getattr(base, "check", _no_check)
         self.collate: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
 
-    def __getitem__(self, job: Job) -> Any:
+    def __getitem__(self, job: ReadJob) -> Any:
         try:
             return self.read(job)
         except UserError as error:
@@ -61,7 +61,7 @@ class Fetch:
         finally:
             self.board.note(IDLE, job.first)
 
-    def read(self, job: Job) -> Any:
+    def read(self, job: ReadJob) -> Any:
         """The batch of a job.
 
         Raises:
@@ -81,7 +81,7 @@ class Fetch:
             return None
         return max(1, PIECE_BYTES // (sample[0].nbytes or 1))
 
-    def _in_pieces(self, job: Job, sample: Any, size: int) -> Any:
+    def _in_pieces(self, job: ReadJob, sample: Any, size: int) -> Any:
         """The batch of a job, so many samples at a time; None where they are not all alike.
 
         Args:
@@ -99,7 +99,7 @@ class Fetch:
                 return None
         return joined.batch()
 
-    def _prepared(self, job: Job, samples: list[Any], begin: int = 0) -> Any:
+    def _prepared(self, job: ReadJob, samples: list[Any], begin: int = 0) -> Any:
         """Some samples of a job as a batch, from the one at `begin` on."""
         rows = job.rows[begin : begin + len(samples)]
         self.board.note(JOINING, job.first)
@@ -119,7 +119,7 @@ class Fetch:
                 raise
             if self.collate is not None:
                 what = f"collate_fn of the data set failed on rows {rows[:5]} and so on: {in_short(error)}"
-                raise UserError(what, key="data.dataset", origin=blame(error), fix=DEBUG) from error
+                raise UserError(what, key="data.dataset", origin=user_frame(error), fix=DEBUG) from error
             raise UserError(
                 f"rows {rows[:5]} and so on do not make a batch: {error}",
                 key="data.dataset",
@@ -128,7 +128,7 @@ class Fetch:
                 "(trainer.task)",
             ) from error
 
-    def _sample(self, job: Job, at: int) -> Any:
+    def _sample(self, job: ReadJob, at: int) -> Any:
         row = job.rows[at]
         self.board.note(row, job.first)
         if self.draws:

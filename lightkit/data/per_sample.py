@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.blame import DEBUG, blame, in_short
+from lightkit.common.blame import DEBUG, in_short, user_frame
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
@@ -72,7 +72,7 @@ def _changed(transform: Callable[[Tensor], Tensor], sample: Tensor, key: str) ->
         if isinstance(error, UserError) or is_out_of_memory(error) or is_dead_worker(error):
             raise
         what = f"{name} failed on a sample {tuple(sample.shape)} {str(sample.dtype)[6:]}: {in_short(error)}"
-        raise UserError(what, key=key, origin=blame(error), fix=DEBUG) from error
+        raise UserError(what, key=key, origin=user_frame(error), fix=DEBUG) from error
     if not isinstance(changed, Tensor):
         raise UserError(f"{name} gives no tensor", key=key, received=type(changed).__name__)
     return changed.as_subclass(Tensor).contiguous()

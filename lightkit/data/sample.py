@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightkit.common.blame import blame, in_short
+from lightkit.common.blame import in_short, user_frame
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
@@ -32,7 +32,7 @@ def read_sample(base: Any, row: int) -> Any:
         raise UserError(
             f"sample {row} of the data set could not be read: {in_short(error)}",
             key="data.dataset",
-            origin=blame(error),
+            origin=user_frame(error),
             fix="LIGHTKIT_DEBUG=1 shows the whole traceback",
         ) from error
 

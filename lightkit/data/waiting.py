@@ -37,7 +37,7 @@ _OWN_CODE = "data.num_workers=0 reads in the main process and shows errors of th
 _LOG = logging.getLogger(__name__)
 
 
-class Job(NamedTuple):
+class ReadJob(NamedTuple):
     """One batch to read."""
 
     epoch: int
@@ -85,7 +85,7 @@ class Board:
         return monotonic() - self._began[worker]
 
 
-class Watch:
+class WorkerWatch:
     """Looks after the wait for batches.
 
     Args:
@@ -94,10 +94,10 @@ class Watch:
 
     def __init__(self, options: LoaderOptions) -> None:
         self.board = Board(options.num_workers)
-        self._options, self._jobs, self._next = options, list[Job](), 0
+        self._options, self._jobs, self._next = options, list[ReadJob](), 0
         self._due = FIRST_SECONDS
 
-    def begin(self, jobs: list[Job]) -> None:
+    def begin(self, jobs: list[ReadJob]) -> None:
         """Note the batches to come."""
         self._jobs, self._next, self._due = jobs, 0, FIRST_SECONDS
 
@@ -190,7 +190,7 @@ class WatchedLoader(DataLoader[Any]):
         **options: Those of `torch.utils.data.DataLoader`.
     """
 
-    def __init__(self, fetch: Any, watch: Watch, **options: Any) -> None:
+    def __init__(self, fetch: Any, watch: WorkerWatch, **options: Any) -> None:
         self.watch = watch
         super().__init__(fetch, **options)
 

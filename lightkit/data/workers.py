@@ -18,7 +18,7 @@ from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
 from lightkit.data.fetch import Failure, Fetch
 from lightkit.data.sample import kept_generators
-from lightkit.data.waiting import Job, Watch, WatchedLoader, some_end
+from lightkit.data.waiting import ReadJob, WatchedLoader, WorkerWatch, some_end
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import LoaderOptions
@@ -43,7 +43,7 @@ class SampleReader:
     """
 
     def __init__(self, base: Any, options: LoaderOptions, prepare: Prepare) -> None:
-        self._watch = Watch(options)
+        self._watch = WorkerWatch(options)
         self._fetch = Fetch(base, options.seed, prepare, self._watch.board)
         self._options = options
         self._jobs = _Jobs()
@@ -56,20 +56,20 @@ class SampleReader:
         Raises:
             UserError: A worker process died, a batch did not come in time, or the data set found fault with a sample.
         """
-        jobs = [Job(epoch, first, rows.tolist()) for first, rows in parts]
+        jobs = [ReadJob(epoch, first, rows.tolist()) for first, rows in parts]
         made = self._from_workers(jobs) if self._options.num_workers else self._from_here(jobs)
         for batch in made:
             if isinstance(batch, Failure):
                 raise UserError(batch.text) from (RuntimeError(batch.trace) if batch.trace else None)
             yield batch
 
-    def _from_here(self, jobs: list[Job]) -> Iterator[Any]:
+    def _from_here(self, jobs: list[ReadJob]) -> Iterator[Any]:
         for job in jobs:
             with kept_generators():
                 batch = self._fetch.read(job)
             yield _pin(batch) if self._options.pin_memory else batch
 
-    def _from_workers(self, jobs: list[Job]) -> Iterator[Any]:
+    def _from_workers(self, jobs: list[ReadJob]) -> Iterator[Any]:
         self._jobs.jobs = jobs
         self._watch.begin(jobs)
         try:
@@ -166,11 +166,11 @@ def _hushed(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         sys.__excepthook__(kind, error, trace)
 
 
-class _Jobs(Sampler[Job]):
+class _Jobs(Sampler[ReadJob]):
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[ReadJob] = []
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[ReadJob]:
         return iter(self.jobs)
 
     def __len__(self) -> int:

@@ -98,7 +98,7 @@ class Compiled(nn.Module):
                 raise
             # The first time anything may come from the compiler; what comes from the model comes again below.
             self._code.clear()
-            self._tell(f"the model is not compiled, and runs as it is: {in_short(error)}")
+            self._tell(f"the model is not compiled, and runs as it is: {compiler_reason(error)}")
             return self._orig_mod(*args, **kwargs)
         return mapped(Tensor.clone, outputs) if self._copies else outputs
 
@@ -169,7 +169,7 @@ def _is_compilers(error: Exception) -> bool:
     return isinstance(error, TorchDynamoException)
 
 
-def in_short(error: BaseException) -> str:
+def compiler_reason(error: BaseException) -> str:
     """The first lines that say something of an error of the compiler, which wraps the true one."""
     inner = getattr(error, "inner_exception", None) or error.__cause__ or error
     lines = [line.strip() for line in str(inner).splitlines() if line.strip()]

@@ -98,7 +98,7 @@ class DataParallel(Parallel):
         """The model in `torch.nn.DataParallel`."""
         if self.device.type != "cuda":
             return _Single(model)
-        return _Several(model, device_ids=list(self.devices), output_device=self.device, dim=self.dim)
+        return _MultiGpu(model, device_ids=list(self.devices), output_device=self.device, dim=self.dim)
 
 
 class _Single(nn.DataParallel):
@@ -109,7 +109,7 @@ class _Single(nn.DataParallel):
         self.module, self.device_ids = module, []
 
 
-class _Several(nn.DataParallel):
+class _MultiGpu(nn.DataParallel):
     """DataParallel whose threads compute in the number format of autocast: torch's start with fp16, whatever is set."""
 
     def parallel_apply(self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any) -> list[Any]:

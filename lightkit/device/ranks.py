@@ -76,7 +76,7 @@ class Ranks:
         return name
 
 
-class Several(Ranks):
+class DistributedRanks(Ranks):
     """Processes that `torch.distributed` connects: this one has a number, its rank.
 
     What is told on the way is small and goes over CPU memory (gloo); only gradients, and outputs for metrics, go from
@@ -242,7 +242,7 @@ def joined(
     store, rank, size = _meeting_place(timedelta(seconds=timeout))
     own = dist.PrefixStore(f"run{next(_RUNS)}", store)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
-    ranks = Several(device)
+    ranks = DistributedRanks(device)
     yield ranks
     ranks.close()
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import settle
+from lightkit.common.shards import reshard
 
 
 def shard(model: nn.Module, device: torch.device, *, min_parameters: int, reshard: bool) -> nn.Module:
@@ -89,4 +89,4 @@ def _share_buffers(model: nn.Module, _inputs: Any) -> None:
 def _give_back(model: nn.Module, _inputs: Any, _outputs: Any) -> None:
     """No backward pass gives gathered weights back: without it the next pass would compute with what they were then."""
     if not torch.is_grad_enabled():
-        settle(model)
+        reshard(model)

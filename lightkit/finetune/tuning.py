@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from lightkit.common.shards import settle
+from lightkit.common.shards import reshard
 from lightkit.finetune.phases import Phase
 
 
-class Witness(Protocol):
+class Auditor(Protocol):
     """Who looks whether a phase did what it says: see `lightkit.finetune.audit.audit.Audit`."""
 
     def begin(self, phase: Phase, *, epoch: int, step: int) -> None:
@@ -50,7 +50,7 @@ class Tuning(NoTuning):
         witness: Looks at every phase from beginning to end; None where nobody does.
     """
 
-    def __init__(self, model: nn.Module, phases: Sequence[Phase], *, witness: Witness | None = None) -> None:
+    def __init__(self, model: nn.Module, phases: Sequence[Phase], *, witness: Auditor | None = None) -> None:
         self.model, self.phases, self.witness = model, list(phases), witness
         self._now: Phase | None = None
         self._watched = 0
@@ -101,7 +101,7 @@ class Tuning(NoTuning):
 
 def freeze(model: nn.Module, phase: Phase) -> None:
     """Let exactly the parameters of a phase train. What rests loses its gradient: optimizers move what has one."""
-    settle(model)
+    reshard(model)
     for name, parameter in model.named_parameters():
         trains = name in phase.trainable
         parameter.requires_grad_(trains)

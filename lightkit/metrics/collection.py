@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightkit.common.blame import blame, in_short
+from lightkit.common.blame import in_short, user_frame
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
@@ -23,7 +23,7 @@ _RETRIEVAL = "trainer.task._target_=lightkit.trainer.tasks.Retrieval"
 _SHARED_FROM = ("torchmetrics.classification.", "lightkit.metrics.")
 
 
-class Group(NamedTuple):
+class MetricGroup(NamedTuple):
     """Metrics with one common state, kept by the first.
 
     Args:
@@ -116,13 +116,13 @@ class Collection:
             f"{self._member(name)}the metric does not take what the model gives: {error}",
             key=self._key(name),
             received=shapes.replace("torch.", ""),
-            origin=blame(error),
+            origin=user_frame(error),
             fix=f"choose metrics for this kind of target, such as {kinds}, or leave it out: ~{self._key(name)}",
         )
 
     def _unserved(self, name: str, lacking: list[str], given: list[str]) -> UserError:
         words = " and ".join(lacking)
-        fix = f"a task of your own that returns Step(loss, preds, target, {{{lacking[0]!r}: ...}})"
+        fix = f"a task of your own that returns StepOutput(loss, preds, target, {{{lacking[0]!r}: ...}})"
         if lacking == ["indexes"]:
             fix = f"{_RETRIEVAL} for samples (x, y, indexes), or {fix}"
         return UserError(
@@ -153,7 +153,7 @@ class Collection:
                 raise
             what = f"{self._member(name)}the metric cannot be computed: {in_short(error)}"
             fix = f"its arguments, or leave it out: ~{self._key(name)}"
-            raise UserError(what, key=self._key(name), origin=blame(error), fix=fix) from error
+            raise UserError(what, key=self._key(name), origin=user_frame(error), fix=fix) from error
 
     def reset(self) -> None:
         """Forget everything counted."""
@@ -245,8 +245,8 @@ def flatten(name: str, result: Any, class_names: Sequence[str]) -> tuple[dict[st
     return {f"{name}/{label}": value for label, value in zip(labels, result)}, {}
 
 
-def _grouped(metrics: Mapping[str, Any], key: str) -> list[Group]:
-    groups: dict[Any, Group] = {}
+def _grouped(metrics: Mapping[str, Any], key: str) -> list[MetricGroup]:
+    groups: dict[Any, MetricGroup] = {}
     for name, metric in metrics.items():
         if not (hasattr(metric, "update") and hasattr(metric, "metric_state")):
             expected = "a subclass of torchmetrics.Metric"
@@ -256,7 +256,7 @@ def _grouped(metrics: Mapping[str, Any], key: str) -> list[Group]:
         kind = kind_of(metric)
         if kind not in CONVERTERS:
             raise UserError("unknown kind of inputs", key=f"{key}.{name}.inputs", received=kind, choices=CONVERTERS)
-        group = groups.setdefault(_signature(kind, metric), Group(kind, [], []))
+        group = groups.setdefault(_signature(kind, metric), MetricGroup(kind, [], []))
         group.names.append(name)
         group.metrics.append(metric)
     return list(groups.values())

@@ -132,7 +132,7 @@ def _average_precision(recall: Tensor, precision: Tensor) -> float:
     return float(-((recall[1:] - recall[:-1]) * precision[:-1]).sum())
 
 
-class Row(NamedTuple):
+class ClassRow(NamedTuple):
     """One class of the per-class table.
 
     Args:
@@ -150,7 +150,7 @@ class Row(NamedTuple):
     support: int
 
 
-def per_class(matrix: Tensor, names: list[str]) -> list[Row]:
+def per_class(matrix: Tensor, names: list[str]) -> list[ClassRow]:
     """Precision, recall and F1 of every class, from a confusion matrix.
 
     Args:
@@ -164,7 +164,7 @@ def per_class(matrix: Tensor, names: list[str]) -> list[Row]:
     start = len(hits) - len(names)
     counts = zip(hits[start:].tolist(), predicted[start:].tolist(), actual[start:].tolist())
     return [
-        Row(name, _share(hit, guess), _share(hit, real), _share(2 * hit, guess + real), int(real))
+        ClassRow(name, _share(hit, guess), _share(hit, real), _share(2 * hit, guess + real), int(real))
         for name, (hit, guess, real) in zip(names, counts)
     ]
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from torch import Tensor
 
-from lightkit.metrics.counts import Curve, Row
+from lightkit.metrics.counts import ClassRow, Curve
 
 DPI = 144
 BLUE, ORANGE, INK, FAINT = "#2a6fbb", "#e08214", "#1f2933", "#d5dae0"
@@ -100,7 +100,7 @@ def label_matrices(matrices: Tensor, names: Sequence[str]) -> Figure:
     return figure
 
 
-def per_class(rows: Sequence[Row]) -> Figure:
+def per_class(rows: Sequence[ClassRow]) -> Figure:
     """Precision, recall and F1 of each class as dots on a line; of many classes the weakest.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from lightkit.common.pixels import pixels
-from lightkit.metrics.counts import Counts, Row, per_class
+from lightkit.metrics.counts import ClassRow, Counts, per_class
 
 TASKS = ("multiclass", "binary", "multilabel")
 
@@ -56,7 +56,7 @@ class Figures:
         }
         return {name: makers[name]() for name in self.names}
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ClassRow]:
         """The per-class table."""
         return [] if self._empty else per_class(self._counts.confusion(), self._curve_names("pr"))
 
@@ -64,7 +64,7 @@ class Figures:
         """Tables by name: heads of the columns and rows of plain values."""
         if self._empty or "per_class" not in self.names:
             return {}
-        return {"per_class": (list(Row._fields), [list(row) for row in self.rows()])}
+        return {"per_class": (list(ClassRow._fields), [list(row) for row in self.rows()])}
 
     def write(self, logger: Any, folder: Path | str, *, step: int, split: str = "test") -> None:
         """Hand figures and tables to a logger, and write them as PNG and CSV files.

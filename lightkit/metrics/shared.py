@@ -13,7 +13,7 @@ BLOCK_BYTES = 1 << 26
 """Fewer of them where the results of one process take more than this."""
 
 
-class Group(Protocol):
+class Peers(Protocol):
     """The processes: see `lightkit.device.ranks.Ranks`."""
 
     @property
@@ -43,7 +43,7 @@ class Gathered:
         block: Most batches in a block.
     """
 
-    def __init__(self, meter: Any, ranks: Group, *, block: int = BLOCK) -> None:
+    def __init__(self, meter: Any, ranks: Peers, *, block: int = BLOCK) -> None:
         self.meter, self._ranks, self._most = meter, ranks, block
         self._forget()
 

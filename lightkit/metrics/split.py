@@ -18,7 +18,7 @@ Kwargs = Mapping[str, Tensor]
 """What the metrics of a batch get besides output and target, by the names of their arguments."""
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """The results of one batch, as they are queued; see `SplitMetrics.update`."""
 
     preds: Tensor | None
@@ -66,7 +66,7 @@ class SplitMetrics:
 
     def reset(self) -> None:
         """Forget everything counted and queued."""
-        self._queue: list[Row] = []
+        self._queue: list[MetricRow] = []
         self._elements, self._samples = 0, 0
         self._loss_sum = torch.zeros((), dtype=self._wide, device=self._device)
         if self._collection is not None:
@@ -106,7 +106,7 @@ class SplitMetrics:
             preds, target = preds.detach(), target.detach()
             kwargs = {name: tensor.detach() for name, tensor in kwargs.items()} if kwargs else None
             self._elements += preds.numel()
-        self._queue.append(Row(preds, target, loss.detach(), size, kwargs))
+        self._queue.append(MetricRow(preds, target, loss.detach(), size, kwargs))
         if len(self._queue) >= self.block or self._elements >= BLOCK_ELEMENTS:
             self._flush()
 
@@ -189,27 +189,27 @@ class SplitMetrics:
         self._samples = state["samples"]
         self._loss_sum = state["loss_sum"].to(self._device, self._wide, copy=True)
         for saved in state["queue"]:
-            row = _mapped(lambda tensor: tensor.to(self._device), Row(*saved))
+            row = _mapped(lambda tensor: tensor.to(self._device), MetricRow(*saved))
             self._queue.append(row)
             self._elements += 0 if row.preds is None else row.preds.numel()
         if state["metrics"]:
             self._metrics().load_state_dict(state["metrics"], self._device)
 
 
-def _mapped(change: Callable[[Tensor], Tensor], row: Row) -> Row:
+def _mapped(change: Callable[[Tensor], Tensor], row: MetricRow) -> MetricRow:
     """A row with every tensor changed."""
     tensors = [None if tensor is None else change(tensor) for tensor in row[:2]]
     kwargs = None if row.kwargs is None else {name: change(tensor) for name, tensor in row.kwargs.items()}
-    return Row(tensors[0], tensors[1], change(row.loss), row.size, kwargs)
+    return MetricRow(tensors[0], tensors[1], change(row.loss), row.size, kwargs)
 
 
-def _saved(row: Row) -> tuple[Any, ...]:
+def _saved(row: MetricRow) -> tuple[Any, ...]:
     """A row as plain values; without what metrics get besides where there is none."""
     copied = _mapped(torch.clone, row)
     return tuple(copied) if copied.kwargs else tuple(copied[:4])
 
 
-def _inputs(row: Row) -> dict[str, Tensor]:
+def _inputs(row: MetricRow) -> dict[str, Tensor]:
     """What the metrics get of a row that has outputs and targets."""
     return {"preds": row.preds, "target": row.target, **(row.kwargs or {})}  # type: ignore[dict-item]
 

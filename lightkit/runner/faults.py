@@ -49,7 +49,7 @@ Report = Callable[[BaseException], UserError]
 
 
 @contextmanager
-def told(folder: Path | None = None, memory: Report | None = None) -> Iterator[None]:
+def translate_errors(folder: Path | None = None, memory: Report | None = None) -> Iterator[None]:
     """Inside, failures of the machine become errors that say what to do.
 
     Args:
@@ -63,13 +63,13 @@ def told(folder: Path | None = None, memory: Report | None = None) -> Iterator[N
     try:
         yield
     except Exception as error:
-        shown = explained(error, folder, memory)
+        shown = as_user_error(error, folder, memory)
         if shown is None:
             raise
         raise shown from error
 
 
-def explained(error: BaseException, folder: Path | None = None, memory: Report | None = None) -> UserError | None:
+def as_user_error(error: BaseException, folder: Path | None = None, memory: Report | None = None) -> UserError | None:
     """The user's view of an error of the machine; None for any other error."""
     if isinstance(error, UserError):
         return None

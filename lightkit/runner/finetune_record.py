@@ -24,7 +24,7 @@ from lightkit.trainer import State
 _MOST_ROWS = 12  # `lightkit plan` shows all of them
 
 
-class Tuned:
+class FinetuneRecord:
     """Phases of a run and what is known of them.
 
     Args:

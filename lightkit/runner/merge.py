@@ -54,7 +54,7 @@ class _Missing:
 MISSING = _Missing()
 
 
-class Change(NamedTuple):
+class KeyChange(NamedTuple):
     """One key that differs between the checkpoint's configuration and the one at hand."""
 
     key: str
@@ -71,7 +71,7 @@ class Change(NamedTuple):
         return f"{kept} (take the other with resume.override=[{self.key}])"
 
 
-def settle(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[DictConfig, list[Change]]:
+def merge_configs(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[DictConfig, list[KeyChange]]:
     """The configuration to go on with.
 
     Values that would change what was learnt (rates, losses, data, seeds) stay as they were, unless they are named in
@@ -96,14 +96,14 @@ def settle(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[D
         if not any(map(Pattern(pattern, key="resume.override").covers, known)):
             raise UserError("no such key", key="resume.override", received=pattern, choices=known)
     more = [key for leader, keys in FOLLOWING.items() if named(leader, tuple(override)) for key in keys]
-    changes: list[Change] = []
+    changes: list[KeyChange] = []
     settled = OmegaConf.create(_merged(saved, now, (*override, *more), "", changes))
     OmegaConf.set_readonly(settled, True)
     return settled, changes
 
 
 def _merged(
-    saved: Mapping[str, Any], now: Mapping[str, Any], override: tuple[str, ...], prefix: str, changes: list[Change]
+    saved: Mapping[str, Any], now: Mapping[str, Any], override: tuple[str, ...], prefix: str, changes: list[KeyChange]
 ) -> dict[str, Any]:
     """The values to go on with; what differs is added to `changes`."""
     merged: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def _merged(
         chosen = after
         # What else the checkpoint lacks belongs to the schema of a later lightkit than the one that wrote it.
         if before != after and (before is not MISSING or _is_choice(now, after)):
-            changes.append(Change(key, before, after, named(key, (*FREE, *override))))
+            changes.append(KeyChange(key, before, after, named(key, (*FREE, *override))))
             chosen = after if changes[-1].taken else before
         if chosen is not MISSING:
             merged[name] = chosen

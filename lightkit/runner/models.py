@@ -85,7 +85,7 @@ def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network
     return plain
 
 
-def holding(parts: Components, checkpoint: str, folder: Path, cfg: DictConfig) -> Components:
+def with_checkpoint(parts: Components, checkpoint: str, folder: Path, cfg: DictConfig) -> Components:
     """The parts of a run with the weights of one of its checkpoints, or with any weights of its network.
 
     Args:

@@ -17,7 +17,7 @@ from lightkit.device.ranks import Ranks, joined
 from lightkit.runs.folder import RunFolder
 
 
-class Bystander(RunFolder):
+class FollowerFolder(RunFolder):
     """The folder of a run for a process that does not write."""
 
     @contextmanager
@@ -55,7 +55,7 @@ class Together(NamedTuple):
 
 
 @contextmanager
-def together(cfg: DictConfig, folder: Path) -> Iterator[Together]:
+def process_group(cfg: DictConfig, folder: Path) -> Iterator[Together]:
     """While inside, this process is one of those that its launcher started for the run, or alone.
 
     Raises:
@@ -76,7 +76,7 @@ def together(cfg: DictConfig, folder: Path) -> Iterator[Together]:
         text, path = ranks.shared(lambda: (to_yaml(cfg), str(Path(folder).absolute())))
         shared: Any = cfg if ranks.main else OmegaConf.create(text)
         OmegaConf.set_readonly(shared, True)
-        yield Together(ranks, shared, RunFolder(Path(path)) if ranks.main else Bystander(Path(path)))
+        yield Together(ranks, shared, RunFolder(Path(path)) if ranks.main else FollowerFolder(Path(path)))
 
 
 def newest(store: CheckpointStore | None, ranks: Ranks) -> dict[str, Any] | None:

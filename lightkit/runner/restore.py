@@ -16,7 +16,7 @@ from lightkit.common.ledger import Ledger
 from lightkit.common.patterns import named
 from lightkit.loggers import Logger
 from lightkit.optim.wrapped import Torch as TorchSchedule
-from lightkit.runner.merge import FREE, Change
+from lightkit.runner.merge import FREE, KeyChange
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import Ema, State
 from lightkit.trainer.guard import KEPT
@@ -29,8 +29,8 @@ _MOMENT = re.compile(r"(from|to)_(step|epoch)_\d+")
 _GROUPING = ("rules", "no_decay", "layer_decay")
 
 
-def taken_over(
-    saved: dict[str, Any], parts: Components, state: State, changes: list[Change]
+def restore(
+    saved: dict[str, Any], parts: Components, state: State, changes: list[KeyChange]
 ) -> tuple[Components, list[str]]:
     """Load a checkpoint into freshly built parts, under a configuration that may have changed.
 
@@ -52,7 +52,7 @@ def taken_over(
     check_moments(saved["optimizer"], parts.optimizer, changes)
     content.apply({**saved, "callbacks": callbacks}, **stateful(parts, state))
     own = not isinstance(parts.scheduler, TorchSchedule)
-    retake(parts.optimizer, settings, changes, own=own)
+    reapply_overrides(parts.optimizer, settings, changes, own=own)
     timetable = parts.timetable.continued(step=state.step, epoch=state.epoch, samples_done=state.samples_done)
     if timetable.extra_steps and own:
         parts.scheduler.total_steps = timetable.total_steps
@@ -63,7 +63,7 @@ def taken_over(
     return replace(parts, timetable=timetable), [*map(str, changes), *notes, *given_up, *over]
 
 
-def check_moments(saved: Mapping[str, Any], optimizer: Optimizer, changes: Sequence[Change]) -> None:
+def check_moments(saved: Mapping[str, Any], optimizer: Optimizer, changes: Sequence[KeyChange]) -> None:
     """Refuse another length of a fine-tuning whose parts begin to train after shares of the run, or of epochs.
 
     Args:
@@ -126,8 +126,8 @@ def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
-def retake(
-    optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, own: bool
+def reapply_overrides(
+    optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], changes: Sequence[KeyChange], *, own: bool
 ) -> None:
     """Put overridden settings of the optimizer back, which the checkpoint's groups have replaced.
 
@@ -154,7 +154,7 @@ def retake(
 
 
 def still_kept(
-    callbacks: Mapping[str, Any], saved: Mapping[str, dict[str, Any]], changes: Sequence[Change]
+    callbacks: Mapping[str, Any], saved: Mapping[str, dict[str, Any]], changes: Sequence[KeyChange]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """The saved states of the callbacks without those to roll back to where these no longer fit; a line about that.
 
@@ -189,6 +189,6 @@ def fitted(
     return states, new + gone
 
 
-def goes_on(changes: Sequence[Change]) -> bool:
+def goes_on(changes: Sequence[KeyChange]) -> bool:
     """Whether a run that ended early is to go on because what ended it has changed."""
     return any(change.taken and change.key.startswith(_STOPPING) for change in changes)

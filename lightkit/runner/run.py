@@ -25,17 +25,17 @@ from lightkit.loggers import Logger, Loggers
 from lightkit.metrics import Figures, Gathered
 from lightkit.runner.evaluation import evaluate_split, load_weights
 from lightkit.runner.exporting import export_run
-from lightkit.runner.faults import explained, told
-from lightkit.runner.finetune_record import Tuned
+from lightkit.runner.faults import as_user_error, translate_errors
+from lightkit.runner.finetune_record import FinetuneRecord
 from lightkit.runner.machine import Machine
-from lightkit.runner.memory.batches import kept, settled
-from lightkit.runner.memory.oom import Scene, forget
-from lightkit.runner.merge import Change, settle
+from lightkit.runner.memory.batches import keep_resolved_batch_size, resolve_batch_size
+from lightkit.runner.memory.oom import MemoryReport, release_frames
+from lightkit.runner.merge import KeyChange, merge_configs
 from lightkit.runner.messages import conclude, farewell, introduce
-from lightkit.runner.models import holding
-from lightkit.runner.process_group import newest, together
+from lightkit.runner.models import with_checkpoint
+from lightkit.runner.process_group import newest, process_group
 from lightkit.runner.profiled import profiled
-from lightkit.runner.restore import start_logging, taken_over
+from lightkit.runner.restore import restore, start_logging
 from lightkit.runner.training import make_saver, make_trainer
 from lightkit.runs.folder import RunFolder, differences
 from lightkit.trainer import State
@@ -64,7 +64,7 @@ class Runner:
     def __init__(self, cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = ()) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
         self._place, self._system, self._ranks = RunFolder(self.folder), dict[str, Any](), Ranks()
-        self._scene, self._rows = Scene(cfg, State()), dict[str, int]()
+        self._scene, self._rows = MemoryReport(cfg, State()), dict[str, int]()
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -83,28 +83,28 @@ class Runner:
         try:
             return self._run(resume)
         except UserError as error:
-            forget(error)
+            release_frames(error)
             raise
         finally:
-            self._scene = Scene(self.cfg, State())
+            self._scene = MemoryReport(self.cfg, State())
             release()  # for what comes next in this process: another run, a member of an ensemble
 
     def _run(self, resume: bool) -> dict[str, Any]:
         began, state, lines = time.monotonic(), State(), tuple[str, ...]()
         with ExitStack() as stack:
-            self._scene = Scene(self.cfg, state)
-            stack.enter_context(told(self.folder, self._scene.report))
-            self._ranks, self.cfg, self._place = stack.enter_context(together(self.cfg, self.folder))
+            self._scene = MemoryReport(self.cfg, state)
+            stack.enter_context(translate_errors(self.folder, self._scene.report))
+            self._ranks, self.cfg, self._place = stack.enter_context(process_group(self.cfg, self.folder))
             self.folder, resume = self._place.path, self._ranks.shared(lambda: resume)
             saved, changes = self._reopened(stack) if resume else (None, [])
             if saved is None:
-                self.cfg, lines = settled(self.cfg, self._ranks, build_console(self.cfg).message)
+                self.cfg, lines = resolve_batch_size(self.cfg, self._ranks, build_console(self.cfg).message)
             parts, notes = self._build(pretrained=saved is None), list[str]()
             stack.callback(parts.data.close)
             if saved is None:
                 self._begin(stack, fresh=True)
             else:
-                parts, notes = taken_over(saved, parts, state, changes)
+                parts, notes = restore(saved, parts, state, changes)
             self._scene.cfg, self._scene.parts = self.cfg, parts
             notes += self._record(parts)
             stack.enter_context(self._outcome(state, began))
@@ -170,16 +170,16 @@ class Runner:
     @contextmanager
     def _trained(self, checkpoint: str) -> Iterator[Components]:
         """The parts of a run that was trained, to evaluate with."""
-        scene = Scene(self.cfg, State())
+        scene = MemoryReport(self.cfg, State())
         try:
-            with told(memory=scene.report):
+            with translate_errors(memory=scene.report):
                 scene.parts = parts = build(self.cfg, self.folder, pretrained=False, trains=False)
                 for note in parts.data.notes:  # for `predict` too, whose output may be what is printed
                     _LOG.warning("%s", note)
                 with closing(parts.data):
-                    yield holding(parts, checkpoint, self.folder, self.cfg)
+                    yield with_checkpoint(parts, checkpoint, self.folder, self.cfg)
         except UserError as error:
-            forget(error)
+            release_frames(error)
             raise
         finally:
             release()
@@ -190,7 +190,7 @@ class Runner:
         stack.enter_context(self._place.log())
 
     def _fit(self, parts: Components, state: State, logger: Logger, signals: Signals) -> None:
-        tuned = Tuned(self.cfg, self.folder, parts, state=state, logger=logger)
+        tuned = FinetuneRecord(self.cfg, self.folder, parts, state=state, logger=logger)
         tuned.introduce()
         who: dict[str, Any] = {"state": state, "logger": logger, "save": self._saver(parts, state, logger)}
         machine = Machine(self.cfg, self.folder, parts)
@@ -216,7 +216,7 @@ class Runner:
     def _signals(self) -> Signals:
         return Signals() if self._ranks.size == 1 else SharedSignals(self._ranks.vote)
 
-    def _reopened(self, stack: ExitStack) -> tuple[dict[str, Any], list[Change]]:
+    def _reopened(self, stack: ExitStack) -> tuple[dict[str, Any], list[KeyChange]]:
         """Lock the folder, read its newest checkpoint, and settle on the configuration to go on with."""
         self._begin(stack)
         self.overrides = [*dict.fromkeys([*self._place.typed(), *self.overrides])]
@@ -227,7 +227,7 @@ class Runner:
         text = found["config"]
         known = self._ranks.shared(lambda: not text or is_marked(self.folder, text))
         text = text if known else without_grants(text)
-        self.cfg, changes = settle(kept(self.cfg, text), text, self.cfg.resume.override)
+        self.cfg, changes = merge_configs(keep_resolved_batch_size(self.cfg, text), text, self.cfg.resume.override)
         if not known:
             check_received(self.cfg, self.folder)
         return found, changes
@@ -262,7 +262,7 @@ class Runner:
         try:
             yield
         except BaseException as error:
-            shown = explained(error, self.folder, self._scene.report) or error
+            shown = as_user_error(error, self.folder, self._scene.report) or error
             status = "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
             reason = str(shown) or type(error).__name__
             with suppress(OSError):

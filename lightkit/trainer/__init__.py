@@ -5,7 +5,7 @@ from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.loop import Trainer
 from lightkit.trainer.state import State
-from lightkit.trainer.tasks import Retrieval, Step, Supervised, Task
+from lightkit.trainer.tasks import Retrieval, StepOutput, Supervised, Task
 from lightkit.trainer.timetable import Timetable
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "NoAverage",
     "Retrieval",
     "State",
-    "Step",
+    "StepOutput",
     "Supervised",
     "Task",
     "Timetable",

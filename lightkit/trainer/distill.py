@@ -17,7 +17,7 @@ from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.common.memory import is_out_of_memory
-from lightkit.trainer.tasks import Criterion, Step, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 
 class Distillation(Task):
@@ -60,7 +60,7 @@ class Distillation(Task):
         other.task = copy.deepcopy(self.task, memo)
         return other
 
-    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """The step of the task, its loss mixed with the distance to the teacher in training; see `Task.step`.
 
         Raises:
@@ -75,12 +75,12 @@ class Distillation(Task):
         distance = DISTANCES[self.kind](student, teacher, self.temperature)
         return step._replace(loss=(1 - self.weight) * step.loss + self.weight * distance)
 
-    def _taught(self, step: Step, batch: Any) -> tuple[Tensor, Tensor]:
+    def _taught(self, step: StepOutput, batch: Any) -> tuple[Tensor, Tensor]:
         """Outputs of student and teacher, in single precision at least."""
         if step.preds is None:
             received = type(self.task).__name__
             what = "the task gives no outputs that a teacher's could be compared with"
-            raise UserError(what, key="trainer.task", received=received, expected="a Step with preds")
+            raise UserError(what, key="trainer.task", received=received, expected="a StepOutput with preds")
         other = self._teach(batch, step.preds.device)
         if other is None or other.shape != step.preds.shape:
             raise UserError(

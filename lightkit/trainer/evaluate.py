@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.trainer.interrupt import Interrupt
-from lightkit.trainer.tasks import Criterion, Step, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 _END = object()
 
@@ -92,6 +92,6 @@ def evaluate(
             module.training = training
 
 
-def _forward(model: nn.Module, batch: Any, task: Task, criterion: Criterion, context: EvalContext) -> Step:
+def _forward(model: nn.Module, batch: Any, task: Task, criterion: Criterion, context: EvalContext) -> StepOutput:
     with context.autocast():
         return task.step(model, context.move(batch), criterion)

@@ -57,7 +57,7 @@ class Guard:
         self._sum += loss.detach().reshape(())  # of shape (1,) too, as `item` takes it
         return True
 
-    def settled(self) -> bool:
+    def losses_finite(self) -> bool:
         """Whether all losses since the last call were finite; waits for the device."""
         if self._sum is None:
             return True
@@ -220,7 +220,7 @@ class RollbackGuard(Guard):
         states, step = self._kept.states, trainer.state.step
         if states and (step % self.every != 0 or states[-1]["state"]["step"] == step):
             return
-        if not self.settled():
+        if not self.losses_finite():
             self.refuse(trainer, None, None)
         self.check_weights(trainer)
         self._kept.states = [*states[-1:], copied(self._gather())]

@@ -333,7 +333,7 @@ class Trainer:
         """Hand the moment to the checkpointer, once per step, unless the losses before it were not finite."""
         if self._saved_step == self.state.step:
             return
-        if not self.guard.settled():
+        if not self.guard.losses_finite():
             self.guard.refuse(self, None, None)
         self.guard.check_weights(self)
         began, self._saved_step = perf_counter(), self.state.step
@@ -350,7 +350,7 @@ class Trainer:
 
     def _log_step(self) -> None:
         """Values of this very step: the only place in an epoch where the loop waits for the device."""
-        if not self.guard.settled():
+        if not self.guard.losses_finite():
             self.guard.refuse(self, None, None)
         loss = self.engine.ranks.mean(self._loss.detach(), self._own)
         self._report.step(loss, float(self._norm), self._rates, self.engine.vitals())

@@ -27,7 +27,7 @@ class Predictions:
         """Take in one batch; same arguments as `SplitMetrics.update`."""
         if preds is None or len(preds) != size:
             raise UserError(
-                "the task hands no prediction per sample on", key="trainer.task", fix="return Step(loss, preds)"
+                "the task hands no prediction per sample on", key="trainer.task", fix="return StepOutput(loss, preds)"
             )
         self._preds.append(preds.detach().float().cpu())
         if target is not None:

@@ -13,7 +13,7 @@ from lightkit.common.errors import UserError
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
-class Step(NamedTuple):
+class StepOutput(NamedTuple):
     """What one batch gives.
 
     Args:
@@ -36,7 +36,7 @@ class Task:
     Name the subclass in the configuration: `trainer.task._target_: my_project.tasks.Siamese`.
     """
 
-    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Compute the loss of one batch; the same method serves training, validation and test.
 
         Gradients, devices, precision, logging and accumulation are the caller's: this method only computes.
@@ -56,7 +56,7 @@ class Task:
 class Supervised(Task):
     """One input, one target: `criterion(model(x), y)`; of a model of transformers, its `logits`."""
 
-    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Loss and metric inputs of a batch `(x, y)`; see `Task.step`."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             fix = "a task of your own takes them apart: trainer.task._target_=my_module.MyTask"
@@ -70,7 +70,7 @@ class Supervised(Task):
             )
         x, y = batch
         output = fit_shape(logits(model(x)), y)
-        return Step(criterion(output, y), output, y)
+        return StepOutput(criterion(output, y), output, y)
 
 
 class Retrieval(Supervised):
@@ -80,7 +80,7 @@ class Retrieval(Supervised):
     `indexes` which query that is, a whole number each. Metrics get them under the same names as in torchmetrics.
     """
 
-    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Loss and metric inputs of a batch `(x, y, indexes)`; see `Task.step`."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 3:
             raise UserError(

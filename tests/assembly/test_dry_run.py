@@ -15,7 +15,7 @@ from lightkit.assembly.dry_run import rehearse
 from lightkit.common.errors import UserError
 from lightkit.data import Data, DataInfo, TensorData, build_data
 from lightkit.device import Engine
-from lightkit.trainer.tasks import Criterion, Step, Supervised, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -47,8 +47,8 @@ class Pairs(Samples):
 
 
 class Siamese(Task):
-    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
-        return Step(criterion(model(batch["left"]) - model(batch["right"]), batch["same"]))
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
+        return StepOutput(criterion(model(batch["left"]) - model(batch["right"]), batch["same"]))
 
 
 def table() -> TensorData:
@@ -172,9 +172,9 @@ def test_a_task_of_the_users_with_dict_batches_passes() -> None:
 
 def test_a_task_that_fails_is_named() -> None:
     class Wrong(Siamese):
-        def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+        def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
             model(batch["left"])
-            return Step(batch["nothing"])
+            return StepOutput(batch["nothing"])
 
     with pytest.raises(UserError, match=r"^trainer\.task: [\s\S]*KeyError: 'nothing'"):
         rehearsed(nn.Linear(4, 2), Pairs(), task=Wrong())

@@ -22,7 +22,7 @@ from lightkit.common.errors import UserError
 from lightkit.data import Data, DataInfo, TensorData, build_data
 from lightkit.device import Engine
 from lightkit.metrics import SplitMetrics
-from lightkit.trainer.tasks import Criterion, Step, Supervised, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Supervised, Task
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -188,10 +188,12 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, large: bool) ->
 class Odd(Task):
     """Gives something else while it trains."""
 
-    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         output = model(batch[0])
         loss = criterion(output, batch[1])
-        return Step(loss, output[:, 0], batch[1].float()) if model.training else Step(loss, output, batch[1])
+        return (
+            StepOutput(loss, output[:, 0], batch[1].float()) if model.training else StepOutput(loss, output, batch[1])
+        )
 
 
 def test_a_task_that_gives_something_else_in_training_is_tried_in_training() -> None:

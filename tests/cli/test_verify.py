@@ -11,14 +11,14 @@ import pytest
 
 from lightkit.cli.verify import PHASES
 from lightkit.runner.proving import trace, verify
-from lightkit.runner.proving.traced import Job, work
+from lightkit.runner.proving.traced import TracedJob, work
 from tests.conftest import Outcome
 from tests.resume.harness import forked
 
 QUICK = ["data=wine", "model.hidden=[8]", "data.batch_size=16", "device=cpu", "metrics.figures=[]"]
 
 
-def in_a_fork(job: Job, file: Path, *, want: int = 0) -> None:
+def in_a_fork(job: TracedJob, file: Path, *, want: int = 0) -> None:
     """In place of a new process, which takes seconds to start."""
     forked(lambda: work(job), file.with_suffix(".log"), want=want)
 

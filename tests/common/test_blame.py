@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 
-from lightkit.common.blame import blame, in_short
+from lightkit.common.blame import in_short, user_frame
 
 
 def caught(call: object) -> Exception:
@@ -33,15 +33,15 @@ def line_of(function: object, text: str) -> int:
 
 
 def test_the_deepest_line_outside_of_libraries() -> None:
-    assert str(blame(caught(load))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
+    assert str(user_frame(caught(load))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
 
 
 def test_the_error_at_the_bottom_counts() -> None:
-    assert str(blame(caught(wrapped))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
+    assert str(user_frame(caught(wrapped))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
 
 
 def test_errors_of_libraries_alone_have_no_line() -> None:
-    assert blame(ValueError("never raised")) is None
+    assert user_frame(ValueError("never raised")) is None
 
 
 def test_in_short_is_one_line() -> None:

@@ -11,7 +11,7 @@ import pytest
 MODULE = """\
 import torch
 
-from lightkit.trainer import Step, Task
+from lightkit.trainer import StepOutput, Task
 
 
 class Boxes:
@@ -53,7 +53,7 @@ class Detect(Task):
         assert targets[0]["boxes"].device == images.device
         labels = torch.tensor([target["label"] for target in targets])
         outputs = model(images)
-        return Step(criterion(outputs, labels), outputs, labels)
+        return StepOutput(criterion(outputs, labels), outputs, labels)
 
 
 class Rows(Task):
@@ -64,7 +64,7 @@ class Rows(Task):
         x, y = batch
         assert x.shape[1] == 4
         outputs = model(x)
-        return Step(criterion(outputs, y), outputs, y)
+        return StepOutput(criterion(outputs, y), outputs, y)
 """
 SHORT = ("trainer.steps=3", "logger.tensorboard.enabled=false", "metrics=none", "metrics.monitor=val/loss")
 Cli = Callable[..., Any]

@@ -16,7 +16,7 @@ from lightkit.data.normalize import Normalizer
 from lightkit.data.per_sample import PerSample
 from lightkit.data.prepare import Prepare
 from lightkit.data.transforms import Contrast, GaussianNoise, RandomAffine, RandomErasing, RandomFlip, RandomShift
-from lightkit.data.waiting import Board, Job
+from lightkit.data.waiting import Board, ReadJob
 
 SIDE, ROWS = 12, 23
 BYTES = 3 * SIDE * SIDE * 4
@@ -118,7 +118,7 @@ class Fetched:
         self.fetch = fetch.Fetch(dataset, 5, Prepare(5, None, augment), Board(0))
 
     def read(self) -> Any:
-        return self.fetch.read(Job(1, 0, list(range(ROWS))))
+        return self.fetch.read(ReadJob(1, 0, list(range(ROWS))))
 
 
 class Neighbours:

@@ -11,23 +11,23 @@ import pytest
 
 from lightkit.data import waiting
 from lightkit.data.loaders import LoaderOptions
-from lightkit.data.waiting import IDLE, JOINING, Job, Watch
+from lightkit.data.waiting import IDLE, JOINING, ReadJob, WorkerWatch
 
 OPTIONS = LoaderOptions(10, shuffle=True, num_workers=2, split="train")
-JOBS = [Job(4, first, list(range(first, first + 10))) for first in (10, 20, 30)]
+JOBS = [ReadJob(4, first, list(range(first, first + 10))) for first in (10, 20, 30)]
 WORKERS = [SimpleNamespace(pid=70, exitcode=None), SimpleNamespace(pid=71, exitcode=None)]
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> WorkerWatch:
     """Worker 1 has been at row 23 since second 40; it is second 100."""
     made = watching(OPTIONS, monkeypatch, begin=40.0)
     monkeypatch.setattr(waiting, "monotonic", lambda: 100.0)
     return made
 
 
-def watching(options: LoaderOptions, monkeypatch: pytest.MonkeyPatch, *, begin: float, row: int = 23) -> Watch:
-    made = Watch(options)
+def watching(options: LoaderOptions, monkeypatch: pytest.MonkeyPatch, *, begin: float, row: int = 23) -> WorkerWatch:
+    made = WorkerWatch(options)
     made.begin(JOBS)
     made.came()
     monkeypatch.setattr(waiting, "monotonic", lambda: begin)
@@ -36,7 +36,7 @@ def watching(options: LoaderOptions, monkeypatch: pytest.MonkeyPatch, *, begin: 
     return made
 
 
-def test_lines_come_ever_more_seldom(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_come_ever_more_seldom(watch: WorkerWatch, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for seconds in range(1000):
             watch.look(seconds, WORKERS)
@@ -58,7 +58,7 @@ def test_what_else_a_worker_may_be_at(row: int, text: str, monkeypatch: pytest.M
     assert text in str(watch.late(WORKERS))
 
 
-def test_the_time_is_up_only_where_there_is_a_limit(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_is_up_only_where_there_is_a_limit(watch: WorkerWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in (None, 0.0):
         watching(replace(OPTIONS, timeout_seconds=limit), monkeypatch, begin=0.0).look(59, WORKERS)
     limited = watching(replace(OPTIONS, timeout_seconds=30.0), monkeypatch, begin=0.0)
@@ -67,7 +67,7 @@ def test_the_time_is_up_only_where_there_is_a_limit(watch: Watch, monkeypatch: p
         limited.look(30, WORKERS)
 
 
-def test_those_that_hang_are_not_asked_to_end(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_that_hang_are_not_asked_to_end(watch: WorkerWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.hanging(2) == [1]
     assert watching(OPTIONS, monkeypatch, begin=98.0).hanging(2) == []
 
@@ -81,7 +81,7 @@ def test_those_that_hang_are_not_asked_to_end(watch: Watch, monkeypatch: pytest.
         (3, "ended with exit status 3", "data.num_workers=0 reads in the main process"),
     ],
 )
-def test_how_a_worker_ended(watch: Watch, status: int, end: str, fix: str) -> None:
+def test_how_a_worker_ended(watch: WorkerWatch, status: int, end: str, fix: str) -> None:
     error = watch.ended([WORKERS[0], SimpleNamespace(pid=71, exitcode=status)])
     assert error.exit_code == 1
     assert f"worker 1 (pid 71) {end} while it was reading row 23 of the data set" in str(error)

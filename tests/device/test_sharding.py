@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import all_like, is_shard, like, part, settle, whole
+from lightkit.common.shards import all_like, is_shard, like, part, reshard, whole
 from lightkit.device.engine import Engine
 from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.parallel import Sharded, make_parallel
@@ -139,6 +139,6 @@ def test_whole_tensors_are_left_alone() -> None:
     assert found["b"] == "text"
     assert not is_shard(tensor)
     assert part(tensor) is tensor
-    settle(nn.Linear(1, 1))
+    reshard(nn.Linear(1, 1))
     assert like(tensor, torch.zeros(3)) is tensor
     assert all_like({"a": tensor, "b": 3}, {"a": torch.zeros(3)})["a"] is tensor

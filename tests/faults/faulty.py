@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, get_worker_info
 
 from lightkit.data import waiting
-from lightkit.trainer import Callback, Step, Supervised
+from lightkit.trainer import Callback, StepOutput, Supervised
 
 
 def act(what: str) -> None:
@@ -151,10 +151,10 @@ class BadGradient(Supervised):
     def __init__(self, number: int) -> None:
         self.number, self.seen = number, 0
 
-    def step(self, model: nn.Module, batch: Any, criterion: Any) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Any) -> StepOutput:
         step = super().step(model, batch, criterion)
         self.seen += model.training
         if model.training and self.seen == self.number:
             zero = (model.head.weight * 0).sum()
-            return Step(step.loss + zero.abs().sqrt(), step.preds, step.target)
+            return StepOutput(step.loss + zero.abs().sqrt(), step.preds, step.target)
         return step

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightkit.trainer.tasks import Criterion, Step, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 
 class Unusual(nn.Module):
@@ -70,10 +70,10 @@ class Auxiliary(nn.Module):
 class Both(Task):
     """Takes the second of two outputs in its place, for all splits."""
 
-    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         x, y = batch
         output = model(x)["second"]
-        return Step(criterion(output, y), output, y)
+        return StepOutput(criterion(output, y), output, y)
 
 
 class Named(nn.Module):

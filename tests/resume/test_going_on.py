@@ -16,7 +16,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.loggers.events import read_scalars, repeated
 from lightkit.loggers.files import read_jsonl
-from lightkit.runner.merge import Change
+from lightkit.runner.merge import KeyChange
 from lightkit.runner.proving.trace import Moment
 from lightkit.runner.restore import check_moments
 from tests.resume.harness import Case, configured, forked
@@ -228,7 +228,7 @@ def test_what_may_change_freely_does_not_change_the_weights(case: Case, cut: Pat
 def test_a_length_that_moves_the_beginning_of_a_phase_is_refused() -> None:
     named = torch.optim.SGD([{"params": [torch.zeros(1)], "name": "from_step_12.body"}], lr=1.0)
     saved = {"groups": [{"name": "from_step_8.body"}]}
-    longer = Change("trainer.epochs", 4, 6, taken=True)
+    longer = KeyChange("trainer.epochs", 4, 6, taken=True)
     with pytest.raises(
         UserError, match=r"trainer\.epochs: [\s\S]*from_step_8[\s\S]*from_step_12[\s\S]*resume\.override"
     ):

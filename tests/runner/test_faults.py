@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.runner.faults import explained, told
+from lightkit.runner.faults import as_user_error, translate_errors
 
 
 def failing_allocation() -> BaseException:
@@ -33,7 +33,7 @@ def failing_allocation() -> BaseException:
     ],
 )  # fmt: skip
 def test_out_of_memory_ends_with_status_4_and_says_what_to_change(error: BaseException, reason: str) -> None:
-    shown = explained(error)
+    shown = as_user_error(error)
     assert shown is not None
     assert reason in str(shown)
     assert "a smaller data.batch_size with trainer.accumulate" in str(shown)
@@ -41,17 +41,20 @@ def test_out_of_memory_ends_with_status_4_and_says_what_to_change(error: BaseExc
 
 
 def test_a_batch_too_small_for_batch_norm_is_told_with_what_helps() -> None:
-    with pytest.raises(UserError, match=r"data\.batch_size: batch norm cannot[\s\S]*data\.drop_last=true"), told():
+    with (
+        pytest.raises(UserError, match=r"data\.batch_size: batch norm cannot[\s\S]*data\.drop_last=true"),
+        translate_errors(),
+    ):
         torch.nn.BatchNorm1d(3)(torch.zeros(1, 3))
 
 
 def test_a_number_format_that_the_processor_lacks_is_told() -> None:
     said = "could not create a primitive descriptor for the LSTM forward propagation primitive. Run workload with"
-    shown = explained(RuntimeError(said))
+    shown = as_user_error(RuntimeError(said))
     assert shown is not None
     assert "device.precision: this processor cannot" in str(shown)
-    assert explained(RuntimeError("something else")) is None
-    assert explained(ValueError("something else")) is None
+    assert as_user_error(RuntimeError("something else")) is None
+    assert as_user_error(ValueError("something else")) is None
 
 
 @pytest.mark.parametrize(
@@ -65,17 +68,17 @@ def test_a_number_format_that_the_processor_lacks_is_told() -> None:
     ],
 )
 def test_errors_of_the_disk_end_with_status_1(number: int, text: str) -> None:
-    with pytest.raises(UserError, match=f"/x/y: cannot write: {text}") as caught, told():
+    with pytest.raises(UserError, match=f"/x/y: cannot write: {text}") as caught, translate_errors():
         raise OSError(number, "whatever", "/x/y")
     assert caught.value.exit_code == 1
 
 
 def test_other_errors_of_files_are_told_in_the_folder_of_the_run_only(tmp_path: Path) -> None:
     message = r"run/log: cannot write: Is a directory[\s\S]*see to the folder"
-    with pytest.raises(UserError, match=message), told(tmp_path / "run"):
+    with pytest.raises(UserError, match=message), translate_errors(tmp_path / "run"):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", str(tmp_path / "run" / "log"))
     for name in (str(tmp_path / "data.csv"), None, 3):
-        with pytest.raises(FileNotFoundError), told(tmp_path / "run"):
+        with pytest.raises(FileNotFoundError), translate_errors(tmp_path / "run"):
             raise FileNotFoundError(errno.ENOENT, "No such file", name)
 
 
@@ -92,7 +95,7 @@ def test_a_loader_process_that_died_is_told_wherever_it_is_noticed(text: str) ->
         pytest.raises(
             UserError, match=r"data\.dataset: a worker process of a data loader died: DataLoader worker"
         ) as caught,
-        told(),
+        translate_errors(),
     ):
         raise RuntimeError(text)
     assert caught.value.exit_code == 1
@@ -100,14 +103,14 @@ def test_a_loader_process_that_died_is_told_wherever_it_is_noticed(text: str) ->
 
 @pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("mat1 and mat2"), KeyError("x"), OSError("x")])
 def test_other_errors_stay_what_they_are(error: Exception) -> None:
-    assert explained(error) is None
-    with pytest.raises(type(error)) as caught, told():
+    assert as_user_error(error) is None
+    with pytest.raises(type(error)) as caught, translate_errors():
         raise error
     assert caught.value is error
 
 
 def test_user_errors_and_the_end_of_the_program_pass_through() -> None:
     for error in (UserError("out of memory"), SystemExit(143), KeyboardInterrupt()):
-        with pytest.raises(type(error)) as caught, told():
+        with pytest.raises(type(error)) as caught, translate_errors():
             raise error
         assert caught.value is error

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserError
 from lightkit.config import to_yaml
-from lightkit.runner.merge import FREE, settle
+from lightkit.runner.merge import FREE, merge_configs
 
 SAVED: dict[str, Any] = {
     "seed": 0,
@@ -29,7 +29,7 @@ def settled(changes: dict[str, Any], override: tuple[str, ...] = (), *, gone: tu
     for key in gone:
         above, _, name = key.rpartition(".")
         del OmegaConf.select(cfg, above)[name]
-    return settle(cfg, to_yaml(OmegaConf.create(SAVED)), list(override))
+    return merge_configs(cfg, to_yaml(OmegaConf.create(SAVED)), list(override))
 
 
 def test_nothing_differs() -> None:
@@ -40,14 +40,14 @@ def test_nothing_differs() -> None:
 
 
 def test_the_globs_of_an_older_checkpoint_stay_what_they_meant() -> None:
-    cfg, changes = settle(OmegaConf.create(SAVED), OmegaConf.to_yaml(OmegaConf.create(SAVED)), [])
+    cfg, changes = merge_configs(OmegaConf.create(SAVED), OmegaConf.to_yaml(OmegaConf.create(SAVED)), [])
     assert cfg.optim.rules == [{"match": "*head", "lr": 1.0}]
     assert [change.key for change in changes] == ["optim.rules"]
     assert "the checkpoint's is kept (take the other with resume.override=[optim.rules])" in str(changes[0])
 
 
 def test_without_a_saved_configuration_the_one_at_hand_is_taken() -> None:
-    cfg, changes = settle(OmegaConf.create({"seed": 3}), "", [])
+    cfg, changes = merge_configs(OmegaConf.create({"seed": 3}), "", [])
     assert (cfg, changes) == ({"seed": 3}, [])
 
 

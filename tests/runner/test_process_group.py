@@ -17,7 +17,7 @@ import torch.distributed
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
-from lightkit.runner.proving.traced import Job, shortened
+from lightkit.runner.proving.traced import TracedJob, shortened
 from lightkit.trainer import Callback
 from tests.runner.processes import configured, far, go_on, series, together, train
 from tests.waiting import until
@@ -219,7 +219,7 @@ def test_a_process_that_is_ahead_waits_for_the_next_run_and_not_in_the_last_one(
 
 
 def test_they_are_not_verified() -> None:
-    job = Job(folder="", trace="", overrides=("device=ddp", "data=wine"))
+    job = TracedJob(folder="", trace="", overrides=("device=ddp", "data=wine"))
     with pytest.raises(UserError, match=r"device\.nproc: runs of one process only can be verified(.|\n)*nproc=1"):
         shortened(job)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.losses import TokenCrossEntropy
 from lightkit.trainer.distill import Distillation
-from lightkit.trainer.tasks import Step, Supervised, Task
+from lightkit.trainer.tasks import StepOutput, Supervised, Task
 
 # Kind -> (output shape, targets, loss)
 CASES = {
@@ -186,9 +186,9 @@ def test_a_task_of_ones_own_serves_both() -> None:
     class Pairs(Task):
         """Two inputs, and a loss of its own."""
 
-        def step(self, model, batch, criterion) -> Step:
+        def step(self, model, batch, criterion) -> StepOutput:
             output = model(batch["a"]) - model(batch["b"])
-            return Step(output.square().mean(), output, batch["y"])
+            return StepOutput(output.square().mean(), output, batch["y"])
 
     torch.manual_seed(0)
     batch = {"a": torch.randn(6, 3), "b": torch.randn(6, 3), "y": torch.zeros(6, 2)}
@@ -198,8 +198,8 @@ def test_a_task_of_ones_own_serves_both() -> None:
     assert torch.allclose(step.loss, (ours - theirs).square().mean())
 
     class Silent(Task):
-        def step(self, model, batch, criterion) -> Step:
-            return Step(model(batch).mean())
+        def step(self, model, batch, criterion) -> StepOutput:
+            return StepOutput(model(batch).mean())
 
     with pytest.raises(UserError, match="the task gives no outputs that a teacher's could be compared with"):
         Distillation(Silent(), teacher, kind="regression").step(model, batch["a"], nn.MSELoss())

@@ -12,7 +12,7 @@ from torch import nn
 from lightkit.checkpoint import content
 from lightkit.checkpoint.plain import to_plain
 from lightkit.common.errors import UserError
-from lightkit.trainer import Step, Supervised
+from lightkit.trainer import StepOutput, Supervised
 from lightkit.trainer.guard import Guard, Kept, RollbackGuard, SkipGuard, copied
 from lightkit.trainer.nonfinite import bad_parameter
 from tests.trainer.parts import CPU, network, trainer
@@ -27,12 +27,12 @@ class Bad(Supervised):
         self.steps, self.value, self.left = steps, value, dict.fromkeys(steps, times)
         self.trainer: Any = None
 
-    def step(self, model: nn.Module, batch: Any, criterion: Any) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Any) -> StepOutput:
         step = super().step(model, batch, criterion)
         number = self.trainer.state.step + 1
         if model.training and self.left.get(number, 0):
             self.left[number] -= 1
-            return Step(step.loss * self.value, step.preds, step.target)
+            return StepOutput(step.loss * self.value, step.preds, step.target)
         return step
 
 

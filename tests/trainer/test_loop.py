@@ -9,7 +9,7 @@ from torch import nn
 
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
-from lightkit.trainer import Callback, EarlyStopping, Ema, State, Step, Task
+from lightkit.trainer import Callback, EarlyStopping, Ema, State, StepOutput, Task
 from tests.trainer.parts import network, points, trainer
 
 
@@ -181,8 +181,8 @@ def test_early_stopping_ends_after_patience() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_ends_the_run_with_status_3(bad: float) -> None:
     class Broken(Task):
-        def step(self, model: nn.Module, batch: Any, criterion: Any) -> Step:
-            return Step(model(batch[0]).mean() * bad)
+        def step(self, model: nn.Module, batch: Any, criterion: Any) -> StepOutput:
+            return StepOutput(model(batch[0]).mean() * bad)
 
     run = trainer(task=Broken())
     with pytest.raises(

@@ -9,10 +9,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.audit.judging import EARLY, SURE, UNUSED, Watch
+from lightkit.finetune.audit.judging import EARLY, SURE, UNUSED, PhaseRecord
 from lightkit.finetune.audit.moments import never_moving, stopping
 from lightkit.finetune.audit.parts import split
-from lightkit.finetune.audit.peers import Alone, Witnesses
+from lightkit.finetune.audit.peers import Alone, PeerGroup
 from lightkit.finetune.audit.plan import PhaseTable, Plan, live_table
 from lightkit.finetune.audit.settings import option_faults, options_of, rate_faults
 from lightkit.finetune.audit.structure import faults, gradient_faults, membership_faults, mode_faults
@@ -68,7 +68,7 @@ class Audit:
         gradient_scale: Callable[[], float] = lambda: 1.0,
         skipped: Callable[[], int] = lambda: 0,
         ended: Callable[[], None] = lambda: None,
-        witnesses: Witnesses | None = None,
+        witnesses: PeerGroup | None = None,
         exit_code: int = AUDIT_FAILED,
     ) -> None:
         self.model, self.optimizer, self.action, self.report = model, optimizer, action, report
@@ -76,7 +76,7 @@ class Audit:
         self.due, self.scheduled, self.gradient_scale = due, scheduled, gradient_scale
         self.ended, self.witnesses = ended, witnesses or Alone()
         self._rows: list[dict[str, Any]] = []
-        self._watch: Watch | None = None
+        self._watch: PhaseRecord | None = None
         self._last_begin: int | None = None
         self._from_start = False
         trained = frozenset[str]().union(*(phase.trainable for phase in phases))
@@ -111,7 +111,7 @@ class Audit:
             found += expected.differences(live, rate_scale=self.rate_scale())
         told: set[str] = set()
         self._settle(found, f"{phase.name}, before step {step}", told)
-        self._watch = Watch(
+        self._watch = PhaseRecord(
             self.model,
             phase,
             split(self.model, self.optimizer.param_groups, phase.trainable),
@@ -148,7 +148,7 @@ class Audit:
             found = [*self._structure(watch.phase), *self._live(watch, step)]
             self._settle(found, f"{watch.phase.name}, after step {step}", watch.told)
 
-    def _look_early(self, watch: Watch, step: int) -> None:
+    def _look_early(self, watch: PhaseRecord, step: int) -> None:
         first = watch.checks.pop(0) == EARLY[0]
         watch.read()
         watch.see_rates(self.optimizer.param_groups)
@@ -214,7 +214,7 @@ class Audit:
             self._watch.gradients.close()
         self._watch = None
 
-    def _taken(self, watch: Watch, step: int) -> int:
+    def _taken(self, watch: PhaseRecord, step: int) -> int:
         """Optimizer steps of the phase that were not left out."""
         return step - watch.began - (self.skipped() - watch.skipped)
 
@@ -232,7 +232,7 @@ class Audit:
         but = None if self.scheduled is None else {*self.scheduled, *planned}
         return options_of(self.optimizer.param_groups, but=but)
 
-    def _live(self, watch: Watch, step: int) -> list[str]:
+    def _live(self, watch: PhaseRecord, step: int) -> list[str]:
         """Where the optimizer is no longer as planned, or as it was when the phase began."""
         groups, expected = self.optimizer.param_groups, watch.expected
         scale = self.rate_scale()

@@ -8,13 +8,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lightkit.finetune.audit.plan import Row
+    from lightkit.finetune.audit.plan import GroupRow
 
 _DECAY = re.compile(r"(^|\.)(no_)?decay(?= |$)")
 _MOST_ENDS = 3
 
 
-def contents(rows: Sequence[Row]) -> list[list[str]]:
+def contents(rows: Sequence[GroupRow]) -> list[list[str]]:
     """Patterns of what each group holds.
 
     Groups that differ in weight decay only hold the same modules, as each of these has weights and biases.
@@ -40,7 +40,7 @@ def patterns(names: Collection[str], every: Collection[str]) -> list[str]:
     return _below("", [name for name in every if name in set(names)], list(every))
 
 
-def _place(row: Row) -> str:
+def _place(row: GroupRow) -> str:
     """A group's name without what says of its weight decay."""
     return _DECAY.sub("", row.group)
 

@@ -41,7 +41,7 @@ def fingerprint(tensor: Tensor) -> Tensor:
     return total
 
 
-class Prints:
+class Fingerprints:
     """Fingerprints of named tensors at one moment.
 
     Args:
@@ -52,7 +52,7 @@ class Prints:
         self._forms = {name: (tensor.shape, tensor.dtype, tensor.device) for name, tensor in tensors.items()}
         self._sums = {name: fingerprint(tensor) for name, tensor in tensors.items()}
 
-    def changed(self, now: Prints) -> set[str]:
+    def changed(self, now: Fingerprints) -> set[str]:
         """Names of the tensors, among those in both, that are not the same bits; waits once for every device."""
         common = [name for name in self._forms if name in now._forms]
         same = [name for name in common if self._forms[name] == now._forms[name]]

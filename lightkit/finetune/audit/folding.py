@@ -9,7 +9,7 @@ import lightkit.finetune.audit.wording as wording
 from lightkit.finetune.audit.contents import contents
 
 if TYPE_CHECKING:
-    from lightkit.finetune.audit.plan import PhaseTable, Row
+    from lightkit.finetune.audit.plan import GroupRow, PhaseTable
 
 
 def folded(tables: Sequence[PhaseTable], *, long: bool = False) -> list[list[str]]:
@@ -19,7 +19,7 @@ def folded(tables: Sequence[PhaseTable], *, long: bool = False) -> list[list[str
         tables: The phases in their order.
         long: Leave every group a row of its own in every phase.
     """
-    before: dict[str, Row] = {}
+    before: dict[str, GroupRow] = {}
     found = []
     for table in tables:
         holds = {row.group: held for row, held in zip(table.rows, contents(table.rows))}
@@ -30,9 +30,9 @@ def folded(tables: Sequence[PhaseTable], *, long: bool = False) -> list[list[str
     return found
 
 
-def _alike(rows: Iterable[Row], before: dict[str, Row]) -> list[list[Row]]:
+def _alike(rows: Iterable[GroupRow], before: dict[str, GroupRow]) -> list[list[GroupRow]]:
     """The rows that go on as before, put together where rate and decay are the same; the others alone."""
-    found: dict[object, list[Row]] = {}
+    found: dict[object, list[GroupRow]] = {}
     for row in rows:
         old = before.get(row.group)
         same = old is not None and (old.frozen, old.norm, old.names) == (row.frozen, row.norm, row.names)
@@ -41,7 +41,7 @@ def _alike(rows: Iterable[Row], before: dict[str, Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def _together(rows: Sequence[Row], holds: Mapping[str, list[str]]) -> list[str]:
+def _together(rows: Sequence[GroupRow], holds: Mapping[str, list[str]]) -> list[str]:
     """The cells of a row, or of several that are put together."""
     cells = [wording.cells(row, holds[row.group]) for row in rows]
     if len(rows) == 1:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.modules import parent_of
-from lightkit.common.shards import is_shard, settle
+from lightkit.common.shards import is_shard, reshard
 from lightkit.common.shards import part as piece
-from lightkit.finetune.audit.fingerprints import Prints
+from lightkit.finetune.audit.fingerprints import Fingerprints
 from lightkit.finetune.audit.gradients import Gradients
 from lightkit.finetune.audit.parts import Part, frozen_around, statistics
-from lightkit.finetune.audit.peers import Alone, Witnesses
+from lightkit.finetune.audit.peers import Alone, PeerGroup
 from lightkit.finetune.audit.plan import PhaseTable, own_rate
 from lightkit.finetune.audit.wording import rate, some
 from lightkit.finetune.phases import Phase
@@ -34,7 +34,7 @@ _PLAIN = 32
 
 
 @dataclass
-class Watch:
+class PhaseRecord:
     """A phase under way, as it was when the watch began."""
 
     model: nn.Module
@@ -59,11 +59,11 @@ class Watch:
     """Steps of the phase after which to look early."""
     gradient_scale: Callable[[], float] = lambda: 1.0
     """What losses are multiplied with."""
-    witnesses: Witnesses = field(default_factory=Alone)
+    witnesses: PeerGroup = field(default_factory=Alone)
     """The processes that look together."""
 
     def __post_init__(self) -> None:
-        self.prints = Prints(tensors(self.model))
+        self.prints = Fingerprints(tensors(self.model))
         self.elements = {name: parameter.numel() for name, parameter in self.model.named_parameters()}
         self.gradients = Gradients({n: p for n, p in self.model.named_parameters() if p.requires_grad})
         norms = [path for part in self.parts for path in part.norms]
@@ -84,7 +84,7 @@ class Watch:
         """
         frozen = {name for part in self.parts if not part.trains for name in part.names}
         now = {n: t for n, t in tensors(self.model).items() if not resting or n in frozen or n in self.still}
-        found = self.prints.changed(Prints(now))
+        found = self.prints.changed(Fingerprints(now))
         # What other processes have as a whole too, rank 0 overwrites with its own.
         return set(self.witnesses.unite(n for n in sorted(found) if self.witnesses.main or is_shard(now[n])))
 
@@ -259,5 +259,5 @@ def _largest(parameter: Tensor) -> tuple[float, torch.dtype]:
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, of a model of shards the shards."""
-    settle(model)
+    reshard(model)
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 
-class Witnesses(Protocol):
+class PeerGroup(Protocol):
     """Processes that look at one model together; `lightkit.device.ranks.Ranks` are some.
 
     All of them ask the same questions at the same steps, and come to the same verdict.

@@ -21,7 +21,7 @@ from lightkit.finetune.phases import Phase
 
 
 @dataclass(frozen=True)
-class Row:
+class GroupRow:
     """One group of the optimizer, or what has none, in one phase."""
 
     group: str
@@ -62,7 +62,7 @@ class PhaseTable:
     """When it begins: `epoch 3`."""
     steps: tuple[int, ...]
     """The optimizer steps whose rates are known: the first of the phase, then the first of each epoch in it."""
-    rows: tuple[Row, ...]
+    rows: tuple[GroupRow, ...]
     """The groups in the order of the optimizer, then what has none."""
     state_bytes: int | None = None
     """What the optimizer keeps from this phase on, for everything that has trained until then."""
@@ -101,7 +101,7 @@ class PhaseTable:
                 lines += [f"group {name}: {line}" for line in self._rates(planned[name], found[name], live, rate_scale)]
         return lines
 
-    def _rates(self, planned: Row, found: Row, live: PhaseTable, scale: float | None) -> list[str]:
+    def _rates(self, planned: GroupRow, found: GroupRow, live: PhaseTable, scale: float | None) -> list[str]:
         if planned.rates is None or found.rates is None or scale is None:
             return []
         expected = {step: rate * scale for step, rate in zip(self.steps, planned.rates)}
@@ -121,7 +121,7 @@ class Plan:
     optimizer: str = ""
     """Class of the optimizer."""
 
-    def rows(self) -> list[tuple[PhaseTable, Row]]:
+    def rows(self) -> list[tuple[PhaseTable, GroupRow]]:
         """Every row with its phase."""
         return [(table, row) for table in self.phases for row in table.rows]
 
@@ -245,14 +245,14 @@ def _rows(
     sizes: Mapping[str, int] | None,
     resting_rules: tuple[str, ...] = (),
     stops: Mapping[int, int] | None = None,
-) -> tuple[Row, ...]:
+) -> tuple[GroupRow, ...]:
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
     rows = []
     for part in parts:
         decay, index = part.group.get("weight_decay"), part.index
         state = None if sizes is None else sum(sizes[name] for name in part.names)
         rows.append(
-            Row(
+            GroupRow(
                 group=part.name,
                 names=part.names,
                 parameters=sum(elements[name] for name in part.names),
@@ -277,7 +277,7 @@ def _norm_mode(model: nn.Module, part: Part, resting: Collection[str]) -> str:
     return "+".join(sorted(modes))
 
 
-def _differing(planned: Row, found: Row, decay: bool) -> list[str]:
+def _differing(planned: GroupRow, found: GroupRow, decay: bool) -> list[str]:
     lines = []
     gone, new = ([n for n in a.names if n not in set(b.names)] for a, b in ((planned, found), (found, planned)))
     if gone:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.finetune.audit.contents import contents
 
 if TYPE_CHECKING:
-    from lightkit.finetune.audit.plan import PhaseTable, Row
+    from lightkit.finetune.audit.plan import GroupRow, PhaseTable
 
 COLUMNS = ["group", "tensors", "parameters", "trains", "learning rate", "weight decay", "norms", "set by", "holds"]
 SHOWN = 5
@@ -60,7 +60,7 @@ def percent(part: int, whole: int) -> str:
     return f"{share:.{digits}f} %"
 
 
-def cells(row: Row, holds: Sequence[str]) -> list[str]:
+def cells(row: GroupRow, holds: Sequence[str]) -> list[str]:
     """A row of a plan, by `COLUMNS`; what rests has no rate and no decay that count."""
     idle = row.frozen or row.rate is None
     decay = "" if idle or row.weight_decay is None else f"{row.weight_decay:g}"
@@ -97,13 +97,13 @@ def plain(table: PhaseTable) -> dict[str, Any]:
     }
 
 
-def _rate_cell(row: Row) -> str:
+def _rate_cell(row: GroupRow) -> str:
     if row.rates is None:
         return f"{rate(row.rate or 0.0)}, then as validation tells"
     return rates(row.rates)
 
 
-def _plain_row(row: Row, holds: list[str]) -> dict[str, Any]:
+def _plain_row(row: GroupRow, holds: list[str]) -> dict[str, Any]:
     return {
         "group": row.group,
         "tensors": row.tensors,

@@ -41,7 +41,7 @@ class Batch:
         return {KEY: None, "data.batch_size": self.size, "trainer.accumulate": self.accumulate}
 
 
-def settled(
+def resolve_batch_size(
     cfg: DictConfig, ranks: Ranks, tell: Callable[[str], None] = lambda line: None
 ) -> tuple[DictConfig, tuple[str, ...]]:
     """The configuration with numbers in the place of `device.batch_size`, and lines about them.
@@ -65,7 +65,7 @@ def settled(
     return changed(cfg, found.settings()), found.lines
 
 
-def kept(cfg: DictConfig, saved_text: str) -> DictConfig:
+def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
     """The configuration to resume with: what was found when the run began stays.
 
     Args:

@@ -24,7 +24,7 @@ from lightkit.device.prefetch import Batches
 from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import memory_of
-from lightkit.runner.memory.oom import Scene
+from lightkit.runner.memory.oom import MemoryReport
 from lightkit.trainer import State
 from lightkit.trainer.evaluate import evaluate
 
@@ -194,7 +194,7 @@ def serve(cfg: DictConfig, asked: IO[str], answers: IO[str], **options: Any) -> 
         answers.write(json.dumps(content) + "\n")
         answers.flush()
 
-    scene = Scene(cfg, State())
+    scene = MemoryReport(cfg, State())
     try:
         bench = Bench(cfg, **options)
     except Exception as error:
@@ -212,7 +212,7 @@ def serve(cfg: DictConfig, asked: IO[str], answers: IO[str], **options: Any) -> 
     return 0
 
 
-def _failure(error: Exception, scene: Scene) -> dict[str, Any]:
+def _failure(error: Exception, scene: MemoryReport) -> dict[str, Any]:
     """What went wrong; `peak` is there, and null, where it was the memory."""
     if is_out_of_memory(error):
         return {"peak": None, "error": str(scene.report(error)), "exit_code": 4}

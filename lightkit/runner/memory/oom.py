@@ -42,7 +42,7 @@ _DOING = {
 
 
 @dataclass
-class Scene:
+class MemoryReport:
     """What is known of a run when its memory runs out.
 
     Args:
@@ -62,7 +62,7 @@ class Scene:
         names = _functions(error)
         rows, pattern = [f"out of memory{self._where(names)}: {reason(error)}"], None
         evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
-        forget(error)
+        release_frames(error)
         if self.parts is not None:
             for describe in (self._peak, _made_of):
                 with suppress(Exception):
@@ -156,7 +156,7 @@ def _functions(error: BaseException) -> list[str]:
     return found
 
 
-def forget(error: BaseException) -> None:
+def release_frames(error: BaseException) -> None:
     """Let go of the tensors in the functions that have ended with an error about memory.
 
     Whoever keeps the error, as a launcher of many runs does, would keep them too.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.trainer.callbacks import Callback
-from lightkit.trainer.tasks import Criterion, Step, Task
+from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 if TYPE_CHECKING:
     from lightkit.trainer.loop import Trainer
@@ -137,7 +137,7 @@ class TracedTask(Task):
     def __init__(self, inner: Task, trace: Trace) -> None:
         self.inner, self._trace = inner, trace
 
-    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> Step:
+    def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """See `Task.step`."""
         self._trace.batch(model, batch)
         step = self.inner.step(model, batch, criterion)

@@ -17,7 +17,7 @@ from lightkit.data import Data
 from lightkit.device.ranks import Ranks
 from lightkit.loggers import Logger
 from lightkit.metrics import SplitMetrics
-from lightkit.runner.memory.batches import Batch, settled
+from lightkit.runner.memory.batches import Batch, resolve_batch_size
 from lightkit.runner.proving.held import held, metrics_of, roots
 from lightkit.runner.proving.trace import Moment, Trace, TracedTask
 from lightkit.runner.run import Runner
@@ -83,7 +83,7 @@ class TracedRunner(Runner):
 
 
 @dataclass(frozen=True)
-class Job:
+class TracedJob:
     """What a process has to do; it comes and goes as JSON."""
 
     folder: str
@@ -117,7 +117,7 @@ class Job:
         return path
 
     @classmethod
-    def read(cls, path: Path) -> Job:
+    def read(cls, path: Path) -> TracedJob:
         """Read it back."""
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         plain: dict[str, Any] = {
@@ -126,7 +126,7 @@ class Job:
         return cls(**plain)
 
 
-def work(job: Job, *, end: Callable[[], None] | None = None) -> dict[str, Any]:
+def work(job: TracedJob, *, end: Callable[[], None] | None = None) -> dict[str, Any]:
     """Do a job in this process.
 
     Args:
@@ -150,7 +150,7 @@ def work(job: Job, *, end: Callable[[], None] | None = None) -> dict[str, Any]:
     return run.run(resume=job.resume)
 
 
-def shortened(job: Job) -> Job:
+def shortened(job: TracedJob) -> TracedJob:
     """The job with what makes its run short and lets it save often enough; nothing of it touches what is random.
 
     The lengths depend on the number of samples, so the data is loaded to find them. An epoch keeps a last smaller batch
@@ -163,7 +163,7 @@ def shortened(job: Job) -> Job:
             "runs of one process only can be verified", key="device.nproc", received=cfg.device.nproc, fix=fix
         )
     asked = cfg.device.batch_size is not None
-    cfg, _ = settled(cfg, Ranks())  # once: all runs have this batch
+    cfg, _ = resolve_batch_size(cfg, Ranks())  # once: all runs have this batch
     found = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
     data = build_splits(cfg, build_engine(cfg))
     try:

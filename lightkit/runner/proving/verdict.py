@@ -121,7 +121,7 @@ def _result(folder: Path) -> dict[str, Any]:
         return {}
 
 
-class Difference(NamedTuple):
+class Mismatch(NamedTuple):
     """Where two traces part."""
 
     row: dict[str, Any]
@@ -160,7 +160,7 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]) -> Difference | None:
+def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]) -> Mismatch | None:
     """The first line of a trace that is not as in the reference.
 
     Saves are left out: which files are deleted differs after a kill. A run that went on starts at a later step; there
@@ -173,10 +173,10 @@ def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[s
         went_on = row["phase"] == "start" and row["step"] > 0
         expected = known.get(("step", row["step"], 0) if went_on else _key(row))
         if expected is None:
-            return Difference(row, "moment")
+            return Mismatch(row, "moment")
         for fact in ("batch", "weights", "optimizer", "loss") if went_on else _FACTS:
             if fact in row and fact in expected and row[fact] != expected[fact]:
-                return Difference(row, fact)
+                return Mismatch(row, fact)
     return None
 
 

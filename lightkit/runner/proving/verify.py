@@ -21,9 +21,9 @@ from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.common.starting import lightkit_command
 from lightkit.runner.proving.trace import PHASES, Moment
-from lightkit.runner.proving.traced import Job
+from lightkit.runner.proving.traced import TracedJob
 from lightkit.runner.proving.unsaved import Snapshots, Unsaved, lost, unsaved
-from lightkit.runner.proving.verdict import Compared, Difference, compare, first_difference, read_trace
+from lightkit.runner.proving.verdict import Compared, Mismatch, compare, first_difference, read_trace
 
 _LOG_LINES = 15
 
@@ -69,7 +69,7 @@ class Verdict:
 
 
 def verify(
-    job: Job,
+    job: TracedJob,
     *,
     phase: str | None = None,
     draw: random.Random | None = None,
@@ -110,7 +110,7 @@ def verify(
     return replace(verdict, reason=_reason(whole, traces, different))
 
 
-def _reference(job: Job, base: Path) -> Job:
+def _reference(job: TracedJob, base: Path) -> TracedJob:
     """Run without interruption; returns the job with the settings that were found."""
     base.mkdir(parents=True, exist_ok=True)
     whole = replace(job, folder=str(base / "whole"), trace=str(base / "whole.jsonl"))
@@ -182,7 +182,7 @@ def told(moment: Moment) -> str:
     return where[moment.phase].format(moment.number + 1, moment.step)
 
 
-def _finished(job: Job, file: Path, *, want: int = 0) -> None:
+def _finished(job: TracedJob, file: Path, *, want: int = 0) -> None:
     """Have a process do a job and see that it ends as it should."""
     command = lightkit_command("verify-resume", "--worker", str(job.write(file)))
     log = file.with_suffix(".log")
@@ -226,7 +226,7 @@ def _crossed(trace: Sequence[dict[str, Any]]) -> Crossed:
     return Crossed(*(len({row["step"] for row in trace if row["phase"] == phase}) for phase in phases))
 
 
-def _reason(whole: Job, traces: Sequence[list[dict[str, Any]]], different: Sequence[Compared]) -> str:
+def _reason(whole: TracedJob, traces: Sequence[list[dict[str, Any]]], different: Sequence[Compared]) -> str:
     """What differs first, and where it comes from."""
     reference, cut, resumed = traces
     repeated = first_difference(reference, cut)
@@ -244,7 +244,7 @@ def _reason(whole: Job, traces: Sequence[list[dict[str, Any]]], different: Seque
     return f"{head}. A metric, a callback or the scheduler keeps state outside of its state_dict{hint}"
 
 
-def _repeated(whole: Job) -> list[dict[str, Any]]:
+def _repeated(whole: TracedJob) -> list[dict[str, Any]]:
     """The trace of one more run without interruption."""
     base = Path(whole.folder).parent
     again = replace(whole, folder=str(base / "again"), trace=str(base / "again.jsonl"))
@@ -260,7 +260,7 @@ def _hint(names: Sequence[str]) -> str:
 _GLOBAL = "lightkit seeds the global generators of python, numpy and torch for every sample: draw from them"
 
 
-def _cause(parted: Difference, *, seeded: bool) -> str:
+def _cause(parted: Mismatch, *, seeded: bool) -> str:
     """Who can be behind a difference when everything before it was the same."""
     if parted.fact == "batch":
         own = "whose state is in no checkpoint" if seeded else "without a seed (such as `numpy.random.default_rng()`)"

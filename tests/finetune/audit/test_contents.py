@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from lightkit.finetune.audit.contents import contents, patterns
-from lightkit.finetune.audit.plan import Row
+from lightkit.finetune.audit.plan import GroupRow
 from lightkit.models import ResNet, TransformerClassifier
 
 
@@ -50,8 +50,8 @@ def test_any_choice_is_named_exactly(seed: int) -> None:
     assert [name for name in every if any(fnmatchcase(name, pattern) for pattern in found)] == mine
 
 
-def row(group: str, *names: str) -> Row:
-    return Row(group, names, 1, False, 0.1, (0.1,), 0.0, "", ())
+def row(group: str, *names: str) -> GroupRow:
+    return GroupRow(group, names, 1, False, 0.1, (0.1,), 0.0, "", ())
 
 
 def test_weights_and_biases_of_a_layer_are_named_once() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightkit.finetune.audit.fingerprints import Prints, fingerprint
+from lightkit.finetune.audit.fingerprints import Fingerprints, fingerprint
 
 KINDS = [
     torch.float32,
@@ -86,11 +86,11 @@ def test_which_of_several_changed() -> None:
         "shape": torch.ones(4),
         "empty": torch.ones(0),
     }
-    before = Prints(tensors)
+    before = Fingerprints(tensors)
     tensors["b"][1] = 2.0
     del tensors["gone"]
     tensors |= {"shape": torch.ones(2, 2), "new": torch.ones(1)}
-    assert before.changed(Prints(tensors)) == {"b", "shape"}
+    assert before.changed(Fingerprints(tensors)) == {"b", "shape"}
 
 
 def test_draws_no_random_numbers_and_needs_no_gradient() -> None:

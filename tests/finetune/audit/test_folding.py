@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from lightkit.finetune.audit.folding import folded
-from lightkit.finetune.audit.plan import PhaseTable, Row
+from lightkit.finetune.audit.plan import GroupRow, PhaseTable
 
 
-def row(group: str, *, trains: bool, rate: float = 0.1, norm: str = "", rule: str = "optim") -> Row:
-    return Row(group, (f"{group}.weight",), 10, not trains, rate, (rate,), 0.01, norm, (rule,))
+def row(group: str, *, trains: bool, rate: float = 0.1, norm: str = "", rule: str = "optim") -> GroupRow:
+    return GroupRow(group, (f"{group}.weight",), 10, not trains, rate, (rate,), 0.01, norm, (rule,))
 
 
 def gradual(*, rate_of_c: float = 0.1) -> list[PhaseTable]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightkit.finetune.audit.moments import between, never_moving, stopping, stops
-from lightkit.finetune.audit.plan import PhaseTable, Row
+from lightkit.finetune.audit.plan import GroupRow, PhaseTable
 
 
 def test_steps_in_each_phase() -> None:
@@ -33,8 +33,10 @@ def test_nothing_is_told_of_rates_that_are_not_known() -> None:
     assert stops({}, (0, 2, 4), 6) == {}
 
 
-def row(group: str, *, rate: float | None, stops: int | None) -> Row:
-    return Row(group, ("w",), 1, frozen=False, rate=rate, rates=None, weight_decay=None, norm="", rules=(), stops=stops)
+def row(group: str, *, rate: float | None, stops: int | None) -> GroupRow:
+    return GroupRow(
+        group, ("w",), 1, frozen=False, rate=rate, rates=None, weight_decay=None, norm="", rules=(), stops=stops
+    )
 
 
 def test_a_rate_of_0_that_is_meant_is_not_told() -> None:

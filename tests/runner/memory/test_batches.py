@@ -18,8 +18,16 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run, to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.runner import Runner
-from lightkit.runner.memory.batches import Asked, Batch, Child, changed, find_batch, kept, settled
-from lightkit.runner.proving.traced import Job, shortened
+from lightkit.runner.memory.batches import (
+    Asked,
+    Batch,
+    Child,
+    changed,
+    find_batch,
+    keep_resolved_batch_size,
+    resolve_batch_size,
+)
+from lightkit.runner.proving.traced import TracedJob, shortened
 from lightkit.runs.catalog import has_configuration
 from tests.runner.test_run import QUICK, comparable, weights
 
@@ -115,7 +123,7 @@ def test_max_says_that_the_learning_rate_means_something_else(model: Callable[..
 def test_every_size_that_was_tried_is_told_at_once(model: Callable[..., Model]) -> None:
     model(limit=160 * MIB, bold=True)
     told: list[str] = []
-    settled(config("device.batch_size=max"), Ranks(), told.append)
+    resolve_batch_size(config("device.batch_size=max"), Ranks(), told.append)
     assert told[0] == "batch   looking for the largest that fits (device.batch_size=max)"
     assert told[1] == "        2 samples: needs 102 MiB of 160 MiB"
     assert "        64 samples: needs 164 MiB of 160 MiB" in told
@@ -221,7 +229,7 @@ def test_one_process_searches_for_all(model: Callable[..., Model]) -> None:
             return Batch(4, 4, ("told",))
 
     measured = model()
-    cfg, lines = settled(config("device.batch_size=auto"), Second())
+    cfg, lines = resolve_batch_size(config("device.batch_size=auto"), Second())
     assert (cfg.data.batch_size, cfg.trainer.accumulate, cfg.device.batch_size, lines) == (4, 4, None, ("told",))
     assert not measured.jobs
 
@@ -265,9 +273,9 @@ def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
 
 def test_a_configuration_that_asks_resumes_with_the_batch_of_the_checkpoint() -> None:
     saved = to_yaml(changed(config(), Batch(4, 4).settings()))
-    cfg = kept(config("device.batch_size=auto"), saved)
+    cfg = keep_resolved_batch_size(config("device.batch_size=auto"), saved)
     assert (cfg.data.batch_size, cfg.trainer.accumulate, cfg.device.batch_size) == (4, 4, None)
-    assert kept(config(), saved).data.batch_size == 16
+    assert keep_resolved_batch_size(config(), saved).data.batch_size == 16
 
 
 def test_the_unfinished_run_of_a_configuration_that_asks_is_recognised(tmp_path: Path) -> None:
@@ -283,7 +291,7 @@ def test_the_unfinished_run_of_a_configuration_that_asks_is_recognised(tmp_path:
 
 
 def test_the_three_runs_of_a_verification_have_one_batch(halves: None, tmp_path: Path) -> None:
-    job = Job(str(tmp_path / "run"), str(tmp_path / "trace"), (*QUICK, "device.batch_size=auto"))
+    job = TracedJob(str(tmp_path / "run"), str(tmp_path / "trace"), (*QUICK, "device.batch_size=auto"))
     settings = shortened(job).settings
     assert settings[:3] == ("device.batch_size=null", "data.batch_size=8", "trainer.accumulate=2")
     assert compose([*job.overrides, *settings]).cfg.data.batch_size == 8

@@ -14,7 +14,7 @@ import lightkit.runner.memory.bench as bench
 from lightkit.config import compose
 from lightkit.diagnostics.memory import Memory, Usage
 from lightkit.runner.memory.bench import Bench, serve
-from lightkit.trainer.tasks import Step, Supervised
+from lightkit.trainer.tasks import StepOutput, Supervised
 
 QUICK = ["data=wine", "model.hidden=[8]", "device=cpu", "metrics.figures=[]"]
 GRADUAL = ["finetune.freeze=['*']", "finetune.train=[@head]", "finetune.gradual.every_epochs=1", "trainer.epochs=5"]
@@ -44,7 +44,7 @@ class Hungry(Supervised):
     def __init__(self, most: int = 1000, what: str = "memory") -> None:
         self.most, self.what = most, what
 
-    def step(self, model: Any, batch: Any, criterion: Any) -> Step:
+    def step(self, model: Any, batch: Any, criterion: Any) -> StepOutput:
         if model.training and len(batch[0]) > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory.") if self.what == "memory" else KeyError("whatever")
         return super().step(model, batch, criterion)
@@ -94,7 +94,7 @@ def test_each_process_computes_its_part_of_a_batch() -> None:
     found = made(ranks=3)
     step = found.parts.task.step
 
-    def noted(model: Any, batch: Any, criterion: Any) -> Step:
+    def noted(model: Any, batch: Any, criterion: Any) -> StepOutput:
         seen.append(len(batch[0]))
         return step(model, batch, criterion)
 
@@ -108,7 +108,7 @@ def test_no_more_samples_are_measured_than_there_are() -> None:
     found = made()
     step = found.parts.task.step
 
-    def noted(model: Any, batch: Any, criterion: Any) -> Step:
+    def noted(model: Any, batch: Any, criterion: Any) -> StepOutput:
         seen.append(len(batch[0]))
         return step(model, batch, criterion)
 

@@ -19,9 +19,9 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.diagnostics.memory import Memory, Usage
 from lightkit.runner import Runner
-from lightkit.runner.memory.oom import Scene
+from lightkit.runner.memory.oom import MemoryReport
 from lightkit.trainer import State
-from lightkit.trainer.tasks import Step, Supervised
+from lightkit.trainer.tasks import StepOutput, Supervised
 
 QUICK = ["data=digits", "data.batch_size=32", "trainer.epochs=2", "logger=quiet", "device=cpu", "metrics.figures=[]"]
 SMALL = ["model=transformer", "model.dim=16", "model.depth=2"]
@@ -52,7 +52,7 @@ class Full(Supervised):
     def __init__(self, at: int = 3, where: str = "forward", looks: bool = False) -> None:
         self.at, self.where, self.looks, self.seen = at, where, looks, 0
 
-    def step(self, model: Any, batch: Any, criterion: Any) -> Step:
+    def step(self, model: Any, batch: Any, criterion: Any) -> StepOutput:
         real = type(batch[0]) is Tensor and len(batch[0]) > 2
         self.seen += real and model.training != (self.where == "evaluation")
         if self.looks:
@@ -172,7 +172,7 @@ def test_the_peak_of_a_gpu_stands_in_the_report() -> None:
 
     cfg = compose(QUICK).cfg
     parts = run.build(cfg, Path("nowhere"))
-    report = str(Scene(cfg, State(step=4), parts, Gpu()).report(MemoryError("x")))
+    report = str(MemoryReport(cfg, State(step=4), parts, Gpu()).report(MemoryError("x")))
     assert "memory:   61.0 GiB in use at most, 70.0 GiB reserved, of 79.0 GiB" in report
     assert report.startswith("out of memory after step 4: x")
 

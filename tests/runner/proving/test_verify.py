@@ -15,7 +15,7 @@ import torch
 import lightkit.runner.proving.verify as module
 from lightkit.common.errors import UserError
 from lightkit.runner.proving.trace import Moment, digest
-from lightkit.runner.proving.traced import Job, shortened, work
+from lightkit.runner.proving.traced import TracedJob, shortened, work
 from lightkit.runner.proving.verdict import first_difference, flat, read_trace, same
 from lightkit.runner.proving.verify import Verdict, choose, told, verify
 from tests.resume.harness import forked
@@ -30,13 +30,13 @@ DRAWING = [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.Drawing"]
 def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict]:
     """`verify` with forked children in place of new processes, which take seconds to start."""
 
-    def finished(job: Job, file: Path, *, want: int = 0) -> None:
+    def finished(job: TracedJob, file: Path, *, want: int = 0) -> None:
         forked(lambda: work(job), file.with_suffix(".log"), want=want)
 
     monkeypatch.setattr(module, "_finished", finished)
 
     def run(*overrides: str, at: int | None = 9, phase: str | None = "step", **options: Any) -> Verdict:
-        job = Job(folder=str(tmp_path / "work"), trace="", overrides=overrides, at=at, **options)
+        job = TracedJob(folder=str(tmp_path / "work"), trace="", overrides=overrides, at=at, **options)
         return verify(job, phase=phase, draw=random.Random(1))
 
     return run
@@ -104,7 +104,9 @@ def test_what_cannot_be_resumed_is_named(proved: Callable[..., Verdict], overrid
 
 
 def test_a_configuration_that_fails_says_so(tmp_path: Path) -> None:
-    job = Job(folder=str(tmp_path), trace="", overrides=(*PLAIN, "optim=sgd", "optim.lr=1e30", "data.normalize=none"))
+    job = TracedJob(
+        folder=str(tmp_path), trace="", overrides=(*PLAIN, "optim=sgd", "optim.lr=1e30", "data.normalize=none")
+    )
     with pytest.raises(UserError, match=r"the run ended with status 3:\n[\s\S]*no longer finite") as caught:
         verify(job)
     assert caught.value.exit_code == 3
@@ -112,7 +114,7 @@ def test_a_configuration_that_fails_says_so(tmp_path: Path) -> None:
 
 def test_the_run_is_made_short(tmp_path: Path) -> None:
     def found(*overrides: str, **options: Any) -> dict[str, str]:
-        job = shortened(Job(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
+        job = shortened(TracedJob(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
         return dict(text.split("=") for text in job.settings) | {name: str(rows) for name, rows in job.rows.items()}
 
     plain = found()
@@ -129,7 +131,7 @@ def test_the_run_is_made_short(tmp_path: Path) -> None:
 
 def test_long_epochs_and_rare_validations_are_shortened_to_cross_several(tmp_path: Path) -> None:
     def found(*overrides: str, **options: Any) -> tuple[dict[str, str], dict[str, int]]:
-        job = shortened(Job(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
+        job = shortened(TracedJob(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
         return dict(text.split("=") for text in job.settings), job.rows
 
     settings, rows = found("data.batch_size=2", steps=30)
