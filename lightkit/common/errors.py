@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from lightkit.common.suggest import nearest
 
@@ -19,6 +20,8 @@ class UserError(ValueError):
     Args:
         what: One sentence: what is wrong.
         key: Full configuration key (`data.dataset.target`) or file the mistake is in.
+        argument: In place of `key`, the argument of the function or class that refuses its value. Whoever called it
+            knows the key of the configuration that the argument came from, and adds it: see `keys_under`.
         expected: What would have been right.
         received: What came instead.
         choices: The valid values; the nearest to `received` is pointed out.
@@ -32,6 +35,7 @@ class UserError(ValueError):
         what: str,
         *,
         key: str | None = None,
+        argument: str | None = None,
         expected: str | None = None,
         received: object = None,
         choices: Iterable[str] = (),
@@ -39,13 +43,15 @@ class UserError(ValueError):
         origin: str | None = None,
         exit_code: int = 2,
     ) -> None:
-        self.what, self.key, self.expected, self.received = what, key, expected, received
+        self.what, self.key, self.argument = what, key, argument
+        self.expected, self.received = expected, received
         self.choices, self.fix, self.origin, self.exit_code = tuple(choices), fix, origin, exit_code
         super().__init__(self.render())
 
     def render(self) -> str:
         """The message as shown to the user: one headline and one indented line per known fact."""
-        head = f"{self.key}: {self.what}" if self.key else self.what
+        place = self.key or self.argument
+        head = f"{place}: {self.what}" if place else self.what
         rows = [("at", self.origin), ("expected", self.expected)]
         if self.received is not None:
             rows.append(("received", f"{self.received!r}"))
@@ -53,6 +59,12 @@ class UserError(ValueError):
             rows.append(("choices", self._choices_text()))
         rows.append(("fix", self.fix))
         return "\n".join([head, *(f"    {label + ':':<10}{text}" for label, text in rows if text)])
+
+    def put_under(self, key: str) -> None:
+        """Name the key that the refused argument stands under, where no key is named yet."""
+        if self.key is None and self.argument is not None:
+            self.key = f"{key}.{self.argument}"
+            self.args = (self.render(),)
 
     def _choices_text(self) -> str:
         close = nearest(str(self.received), self.choices)
@@ -74,6 +86,29 @@ class UserErrors(UserError):
         count = len(self.errors)
         super().__init__(f"{count} problem{'s' if count != 1 else ''} found")
 
+    def put_under(self, key: str) -> None:
+        """Name the key of every problem that only names an argument."""
+        for error in self.errors:
+            error.put_under(key)
+        self.args = (self.render(),)
+
     def render(self) -> str:
         """Every problem in turn, a blank line between two, and their number at the end."""
         return "\n\n".join([*(error.render() for error in self.errors), self.what])
+
+
+@contextmanager
+def keys_under(key: str) -> Iterator[None]:
+    """Add the key of the configuration to errors that name an argument: `gamma` becomes `scheduler.gamma`.
+
+    Args:
+        key: Key of the node whose values are the arguments of what is called inside.
+
+    Raises:
+        UserError: What is called inside refused a value.
+    """
+    try:
+        yield
+    except UserError as error:
+        error.put_under(key)
+        raise

@@ -258,10 +258,12 @@ def _as_user_error(error: Exception, target: str, key: str) -> UserError:
     while current is not None and built_from(current):
         inner += _FULL_KEY.findall(str(current))
         current = current.__cause__
+    place = f"{key}.{inner[-1]}" if inner else key
+    if isinstance(cause, UserError):
+        cause.put_under(place)
     if isinstance(cause, UserError) or is_dead_worker(cause):
         # Raised again as it is: `raise error from error` would make it its own cause.
         raise cause
-    place = f"{key}.{inner[-1]}" if inner else key
     reason = str(cause).strip() or type(cause).__name__
     what = f"{target} could not be built: {type(cause).__name__}: {reason}"
     return UserError(what, key=place, origin=user_frame(cause), fix=DEBUG)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.errors import UserError, UserErrors, keys_under
 
 
 def test_every_known_fact_has_its_own_line() -> None:
@@ -49,3 +49,27 @@ def test_several_problems_are_one_report() -> None:
 def test_it_is_a_plain_value_error_in_a_notebook() -> None:
     with pytest.raises(ValueError, match="wrong"):
         raise UserError("wrong")
+
+
+def test_an_argument_is_named_by_itself_and_by_its_key_once_a_caller_knows_it() -> None:
+    error = UserError("not a share", argument="gamma", received=2.0)
+    assert str(error).startswith("gamma: not a share\n")
+    with pytest.raises(UserError, match=r"\Ascheduler\.gamma: not a share\n") as caught, keys_under("scheduler"):
+        raise error
+    assert caught.value is error
+    assert error.key == "scheduler.gamma"
+
+
+def test_a_key_that_is_named_already_stays() -> None:
+    with pytest.raises(UserError, match=r"\Aa\.b: wrong\Z"), keys_under("c"), keys_under("a"):
+        raise UserError("wrong", argument="b")
+    with pytest.raises(UserError, match=r"\Afile\.csv: wrong\Z"), keys_under("data"):
+        raise UserError("wrong", key="file.csv")
+    with pytest.raises(UserError, match=r"\Awrong\Z"), keys_under("data"):
+        raise UserError("wrong")
+
+
+def test_each_problem_of_a_report_gets_its_key() -> None:
+    report = UserErrors([UserError("x", argument="a"), UserError("y", key="k")])
+    with pytest.raises(UserErrors, match=r"\Adata\.a: x\n\nk: y\n\n2 problems found\Z"), keys_under("data"):
+        raise report
