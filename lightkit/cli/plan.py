@@ -12,7 +12,7 @@ from lightkit.cli.terminal import complain, fitting, say, table, width
 from lightkit.runs.catalog import project
 
 if TYPE_CHECKING:
-    from lightkit.assembly import Components
+    from lightkit.assembly import Learner
     from lightkit.assembly.matches import Match
     from lightkit.finetune.audit.plan import Plan
 
@@ -74,7 +74,7 @@ def plan(args: list[str]) -> int:
     return 0
 
 
-def _show(found: Plan, matches: Sequence[Match], parts: Components, *, long: bool) -> None:
+def _show(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool) -> None:
     from lightkit.assembly.matches import COLUMNS
 
     titles, rows = found.table(long=long)
@@ -96,7 +96,7 @@ def _show(found: Plan, matches: Sequence[Match], parts: Components, *, long: boo
             say(table([], [["", *row] for row in more]))
 
 
-def _head(parts: Components) -> dict[str, Any]:
+def _head(parts: Learner) -> dict[str, Any]:
     """The output layer, as plain values; nothing in plain training, which does not ask for it."""
     prepared = parts.made.prepared
     if prepared is None:
@@ -105,7 +105,7 @@ def _head(parts: Components) -> dict[str, Any]:
     return {"head": prepared.head and {**prepared.head.to_json(), **new}}
 
 
-def _weights(parts: Components) -> dict[str, Any]:
+def _weights(parts: Learner) -> dict[str, Any]:
     """What was loaded, as plain values; nothing where nothing was."""
     report = parts.made.report
     if report is None:

@@ -169,7 +169,7 @@ def test_evaluation_and_prediction_agree_with_the_final_test(tmp_path: Path) -> 
 
 def test_what_was_typed_is_known_over_all_parts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = list[list[str]]()
-    monkeypatch.setattr("lightkit.runner.run.conclude", lambda *_, overrides, **__: told.append([*overrides]))
+    monkeypatch.setattr("lightkit.runner.session.conclude", lambda *_, overrides, **__: told.append([*overrides]))
     runner(tmp_path / "run", "optim.lr=0.01").run()
     for _ in range(2):
         longer = load_run(tmp_path / "run", ["trainer.epochs=4"])
