@@ -16,6 +16,7 @@ from lightkit.assembly.origin import fitted_before, scaling_of_base
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import STRATEGIES
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
 from lightkit.data import Data, DataInfo, build_data
@@ -33,15 +34,10 @@ from lightkit.trainer.timetable import Timetable
 def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     """Choose the device and make everything random a function of the seed from here on."""
     options = to_plain(cfg.device)
-    switches = {field.name: options.pop(field.name) for field in fields(Switches)}
-    settings = {name: options.pop(name) for name in ("ddp", "fsdp")}
-    parallel = {key: value for key, value in settings.get(options["parallel"], {}).items() if key != "timeout_seconds"}
-    for name in ("nproc", "batch_size"):
-        options.pop(name, None)
     return Engine(
-        **options,
-        switches=Switches(**switches),
-        parallel_options=parallel,
+        **{name: options[name] for name in ("name", "gpus", "precision", "parallel", "deterministic", "threads")},
+        switches=Switches(**{field.name: options[field.name] for field in fields(Switches)}),
+        parallel_options=STRATEGIES[cfg.device.parallel].arguments(options),
         ranks=ranks,
         seed=cfg.seed,
         clip_norm=cfg.trainer.clip_norm,

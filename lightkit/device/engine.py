@@ -47,9 +47,8 @@ class Engine:
             ignore it.
         precision: `fp32`, `tf32`, `bf16`, `fp16`, `bf16-true` or `fp64`.
         parallel: `none`, `dp`, `ddp` or `fsdp`.
-        parallel_options: Settings of `ddp` or `fsdp`.
+        parallel_options: Settings of `parallel`, such as `dim` of `dp`; see `lightkit.device.parallel`.
         ranks: The processes that train together; None where this one is alone.
-        dp_dim: Dimension of inputs and outputs that `dp` splits and joins.
         switches: What makes the run faster or smaller.
         deterministic: Only algorithms that give the same bits every time.
         threads: CPU threads of one operation; None leaves PyTorch's choice.
@@ -70,7 +69,6 @@ class Engine:
         parallel: str = "none",
         parallel_options: Mapping[str, Any] | None = None,
         ranks: Ranks | None = None,
-        dp_dim: int = 0,
         switches: Switches | None = None,
         deterministic: bool = False,
         threads: int | None = None,
@@ -90,8 +88,7 @@ class Engine:
             torch.cuda.set_device(device)
         use_benchmark(self.switches.cudnn_benchmark and not deterministic)
         self.placement = Placement(device)
-        options = {"dim": dp_dim} if parallel == "dp" else parallel_options
-        self.parallel = make_parallel(parallel, device, self.ranks, options)
+        self.parallel = make_parallel(parallel, device, self.ranks, parallel_options)
         self.precision = make_precision(precision, device)
         self.precision.set_matmul(self.switches.matmul_level)
         self.compiler = make_compiler(self.switches, device, deterministic=deterministic, tell=self.notes.add)

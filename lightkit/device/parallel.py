@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import PLAIN, STRATEGIES, Strategy
 from lightkit.device.ranks import Ranks
 from lightkit.device.replica import Replica, synchronized
 from lightkit.device.sharding import shard
@@ -21,8 +22,11 @@ class Parallel:
     Args:
         device: The main device; the model is already there.
         ranks: The processes that train together.
-        options: Settings of a way: `dim` of `dp`; for `ddp` see `lightkit.device.replica.Replica`.
+        options: Settings of the strategy: `dim` of `dp`; for `ddp` see `lightkit.device.replica.Replica`.
     """
+
+    strategy: ClassVar[Strategy] = PLAIN
+    """What may be asked of it before there is a model or a device."""
 
     def __init__(
         self, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
@@ -35,6 +39,11 @@ class Parallel:
     def devices(self) -> tuple[torch.device, ...]:
         """Every device that computes; the main one first."""
         return (self.device,)
+
+    @property
+    def forward_is_local(self) -> bool:
+        """Whether a forward pass in this process needs no other process."""
+        return True
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model as the loop calls it."""
@@ -73,6 +82,8 @@ class DataParallel(Parallel):
 
     On a CPU the model is wrapped too but runs as it is.
     """
+
+    strategy = STRATEGIES["dp"]
 
     def idle(self) -> list[str]:
         """Say that a batch is not split where there is one device."""
@@ -133,6 +144,13 @@ class Distributed(Parallel):
     With one process it is the plain case.
     """
 
+    strategy = STRATEGIES["ddp"]
+
+    @property
+    def forward_is_local(self) -> bool:
+        """Whether a forward pass in this process needs no other process."""
+        return self.ranks.size == 1 or not self.options.get("sync_batchnorm")
+
     def describe(self) -> str:
         """The number of processes that share a batch."""
         return f", DistributedDataParallel over {self.ranks.size}"
@@ -157,6 +175,13 @@ class Sharded(Distributed):
     With one process it is the plain case.
     """
 
+    strategy = STRATEGIES["fsdp"]
+
+    @property
+    def forward_is_local(self) -> bool:
+        """Whether a forward pass in this process needs no other process."""
+        return self.ranks.size == 1
+
     def describe(self) -> str:
         """The number of processes that share a model."""
         return f", FSDP2 over {self.ranks.size}"
@@ -177,23 +202,25 @@ class Sharded(Distributed):
             loss.backward()
 
 
-_KINDS: dict[str, type[Parallel]] = {"none": Parallel, "dp": DataParallel, "ddp": Distributed, "fsdp": Sharded}
+_CLASSES: dict[str, type[Parallel]] = {
+    kind.strategy.name: kind for kind in (Parallel, DataParallel, Distributed, Sharded)
+}
 
 
 def make_parallel(
     name: str, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
 ) -> Parallel:
-    """The way of that name, `none`, `dp`, `ddp` or `fsdp`.
+    """Make the strategy of that name, `none`, `dp`, `ddp` or `fsdp`.
 
     Args:
         name: The name.
         device: The main device.
         ranks: The processes that train together.
-        options: Settings of that way.
+        options: Settings of that strategy.
 
     Raises:
-        UserError: There is no such way.
+        UserError: There is no such strategy.
     """
-    if name not in _KINDS:
-        raise UserError("no such way to use several devices", key="device.parallel", received=name, choices=_KINDS)
-    return _KINDS[name](device, ranks, options)
+    if name not in _CLASSES:
+        raise UserError("no such way to use several devices", key="device.parallel", received=name, choices=_CLASSES)
+    return _CLASSES[name](device, ranks, options)

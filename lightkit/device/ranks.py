@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.sharing import own_part
+from lightkit.common.strategies import WITH_PROCESSES, strategy_of
 from lightkit.device.visible import show_only
 
 T = TypeVar("T")
@@ -276,9 +277,11 @@ def _meeting_place(timeout: timedelta) -> tuple[Any, int, int]:
 
 def _check_launched(parallel: str, count: int, *, batch_size: int, nproc: int) -> None:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
-    if count > 1 and parallel not in RANKED:
+    if count > 1 and not strategy_of(parallel).processes:
         what = f"a launcher started {count} processes for a run that is for one"
-        raise UserError(what, key="device.parallel", received=parallel, choices=RANKED, fix="device.parallel=ddp")
+        raise UserError(
+            what, key="device.parallel", received=parallel, choices=WITH_PROCESSES, fix="device.parallel=ddp"
+        )
     if nproc > 1 and nproc != here:
         what = "these processes are started by the command line" if count == 1 else f"torchrun started {here} here"
         fix = "`lightkit train`, or torchrun with device.nproc=1"
@@ -286,10 +289,6 @@ def _check_launched(parallel: str, count: int, *, batch_size: int, nproc: int) -
     if count > batch_size:
         what = f"{count} processes share each batch, and some would never have a sample"
         raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
-
-
-RANKED = ("ddp", "fsdp")
-"""Ways of `device.parallel` with several processes."""
 
 
 def _device(name: str, gpus: Any) -> torch.device:

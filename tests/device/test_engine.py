@@ -191,7 +191,7 @@ def test_batches_are_handed_on_as_they_come_without_a_gpu():
 
 
 def test_the_dimension_of_data_parallel():
-    engine = Engine("cpu", parallel="dp", dp_dim=1)
+    engine = Engine("cpu", parallel="dp", parallel_options={"dim": 1})
     assert engine.describe().endswith("DataParallel over 1 in dimension 1")
     assert Engine("cpu", parallel="dp").parallel.dim == 0
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import STRATEGIES
 from lightkit.config import to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
@@ -149,9 +150,9 @@ def _nothing(search: Search, reason: str) -> UserError:
 
 
 def _check(cfg: DictConfig, ranks: int) -> None:
-    if cfg.device.parallel == "fsdp" and ranks > 1:
-        what = "each process holds a part of the model, and cannot find out by itself what fits"
-        raise UserError(what, key=KEY, received=cfg.device.batch_size, fix=f"{KEY}=null or device.parallel=ddp")
+    refusal = STRATEGIES[cfg.device.parallel].refusal("batch_size")
+    if refusal is not None and ranks > 1:
+        raise UserError(refusal.what, key=KEY, received=cfg.device.batch_size, fix=refusal.fix)
 
 
 def _failed(found: dict[str, Any]) -> UserError:

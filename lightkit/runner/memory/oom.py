@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from lightkit.assembly import Components
 from lightkit.common.errors import UserError
 from lightkit.common.memory import is_out_of_memory
+from lightkit.common.strategies import STRATEGIES
 from lightkit.data.probe import small_batch
 from lightkit.diagnostics.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
 from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory_of
@@ -96,8 +97,7 @@ class MemoryReport:
 
     def _origins(self, parts: Components, evaluating: bool) -> dict[str, int]:
         """Bytes of activations by module, or of outputs in an evaluation; nothing where processes have to talk."""
-        options = parts.engine.parallel.options
-        if parts.engine.ranks.size > 1 and (self.cfg.device.parallel == "fsdp" or options.get("sync_batchnorm")):
+        if not parts.engine.parallel.forward_is_local:
             return {}
         engine, batch = parts.engine, small_batch(parts.data.train)
         samples, size = _length(batch), _samples(parts)
@@ -131,8 +131,8 @@ class MemoryReport:
             found.append("device.precision=bf16")
         if pattern is not None and not device.activation_checkpointing:
             found.append(f'device.activation_checkpointing=["{pattern}"]')
-        if device.parallel == "ddp":
-            found.append("device.parallel=fsdp")
+        if (lighter := STRATEGIES[device.parallel].lighter) is not None:
+            found.append(f"device.parallel={lighter}")
         if self.state.step:
             override = "" if evaluating else "; trainer.accumulate needs resume.override=[trainer.accumulate]"
             found.append(f"`lightkit resume RUN` with some of these goes on from the last checkpoint{override}")
