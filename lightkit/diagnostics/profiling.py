@@ -255,5 +255,5 @@ class Recorder:
         if self._profile is None or self._device.type != "cuda":
             return
         # What the GPU failed at shows in the loop too.
-        with suppress(RuntimeError), self.spans("device") if counted else nullcontext():
+        with suppress(RuntimeError), self.spans.span("device") if counted else nullcontext():
             torch.cuda.synchronize(self._device)
