@@ -36,7 +36,7 @@ def arguments(name: str, model: nn.Module, device: torch.device, *, kind: str = 
     if kind not in SHARED_OUT and any(map(is_shard, model.parameters())):
         if name == "fused":
             what = f"PyTorch has no kernel of {kind} for parameters of which each process holds a part"
-            raise UserError(what, key="device.optimizer", received=name, choices=("auto", "foreach", "loop"))
+            raise UserError(what, argument="optimizer", received=name, choices=("auto", "foreach", "loop"))
         return dict(NAMES["foreach" if name == "auto" else name])
     if name != "auto":
         return dict(NAMES[name])

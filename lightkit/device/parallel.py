@@ -222,5 +222,5 @@ def make_parallel(
         UserError: There is no such strategy.
     """
     if name not in _CLASSES:
-        raise UserError("no such way to use several devices", key="device.parallel", received=name, choices=_CLASSES)
+        raise UserError("no such way to use several devices", argument="parallel", received=name, choices=_CLASSES)
     return _CLASSES[name](device, ranks, options)

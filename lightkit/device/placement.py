@@ -14,7 +14,6 @@ from lightkit.common.nesting import rebuilt
 from lightkit.device.about import cuda_uuids
 from lightkit.device.visible import check_shown, mapping, overlooked, show_only
 
-_KEY = "device.name"
 _NO_CUDA = "there is no CUDA GPU here"
 _WITH_CUDA = "a PyTorch whose CUDA fits the driver (`lightkit env` shows both); device=cpu runs on the CPU"
 
@@ -24,10 +23,12 @@ class Placement:
 
     Args:
         device: A device as `choose` returns it, with its number.
+        mapping: Lines that tell which GPU stands behind each number, where that is not plain.
+        notes: Lines for people about how it was chosen.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, *, mapping: Sequence[str] = (), notes: Sequence[str] = ()) -> None:
+        self.device, self.mapping, self.notes = device, list(mapping), list(notes)
         # From page-locked memory the copy then runs beside the computation; from other memory it makes no difference.
         self._non_blocking = device.type == "cuda"
 
@@ -93,7 +94,7 @@ def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.de
         return choose(name), []
     chosen = [] if gpus is None else show_only(gpus)
     if chosen and not torch.cuda.is_available():
-        raise UserError(overlooked() or _NO_CUDA, key="device.gpus", received=gpus, fix=_WITH_CUDA)
+        raise UserError(overlooked() or _NO_CUDA, argument="gpus", received=gpus, fix=_WITH_CUDA)
     device = choose("cuda" if chosen and name == "auto" else name)
     if device.type == "cpu":
         unseen = overlooked()
@@ -124,7 +125,7 @@ def choose(name: str) -> torch.device:
         return _mps()
     if kind == "cpu" and not number:
         return torch.device("cpu")
-    raise UserError("no such device", key=_KEY, received=name, choices=["auto", *_present(), "cuda", "mps"])
+    raise UserError("no such device", argument="name", received=name, choices=["auto", *_present(), "cuda", "mps"])
 
 
 def _cuda(name: str, number: int) -> torch.device:
@@ -133,16 +134,16 @@ def _cuda(name: str, number: int) -> torch.device:
         return torch.device("cuda", number)
     if count:
         what = f"there is no GPU number {number} here"
-        raise UserError(what, key=_KEY, received=name, choices=_present(), fix=_to_cpu())
+        raise UserError(what, argument="name", received=name, choices=_present(), fix=_to_cpu())
     unseen, built = overlooked(), torch.backends.cuda.is_built()
     what = unseen or (_NO_CUDA if built else "this PyTorch was built without CUDA")
-    raise UserError(what, key=_KEY, received=name, choices=_present(), fix=_WITH_CUDA if unseen else _to_cpu())
+    raise UserError(what, argument="name", received=name, choices=_present(), fix=_WITH_CUDA if unseen else _to_cpu())
 
 
 def _mps() -> torch.device:
     if torch.backends.mps.is_available():
         return torch.device("mps", 0)
-    raise UserError("there is no Apple GPU here", key=_KEY, received="mps", choices=_present(), fix=_to_cpu())
+    raise UserError("there is no Apple GPU here", argument="name", received="mps", choices=_present(), fix=_to_cpu())
 
 
 def _present() -> list[str]:

@@ -33,9 +33,11 @@ class Precision:
         self.device = device
         self._context = nullcontext()
 
-    def set_matmul(self, level: str | None = None) -> None:
-        """Settle for the whole process how exact products of fp32 matrices are."""
-        set_matmul(level or self.matmul, convolutions=self.name == "tf32")
+    @classmethod
+    def set_matmul(cls, device: torch.device, level: str | None = None) -> None:
+        """Set for the whole process how exact products of fp32 matrices are; None goes by the precision."""
+        del device
+        set_matmul(level or cls.matmul, convolutions=cls.name == "tf32")
 
     def place(self, module: nn.Module) -> nn.Module:
         """Move whatever computes beside the model: a loss, a teacher."""
@@ -110,10 +112,11 @@ class Tf32(Precision):
     name = "tf32"
     matmul = "high"
 
-    def set_matmul(self, level: str | None = None) -> None:
+    @classmethod
+    def set_matmul(cls, device: torch.device, level: str | None = None) -> None:
         """See `Precision.set_matmul`; a CPU keeps its fp32."""
-        if self.device.type == "cuda":
-            super().set_matmul(level)
+        if device.type == "cuda":
+            super().set_matmul(device, level)
         else:
             set_matmul(level or "highest", convolutions=False)
 
@@ -243,12 +246,21 @@ def clear_gradients(optimizer: Optimizer) -> None:
 _KINDS: dict[str, type[Precision]] = {kind.name: kind for kind in (Precision, Tf32, Bf16, Fp16, Bf16True, Fp64)}
 
 
-def make_precision(name: str, device: torch.device) -> Precision:
-    """The precision of that name; see `check_support` for what a device makes of it.
+def precision_named(name: str) -> type[Precision]:
+    """Return the class of a precision.
 
     Raises:
         UserError: There is no such precision.
     """
     if name not in _KINDS:
-        raise UserError("no such precision", key="device.precision", received=name, choices=_KINDS)
-    return _KINDS[name](device)
+        raise UserError("no such precision", argument="precision", received=name, choices=_KINDS)
+    return _KINDS[name]
+
+
+def make_precision(name: str, device: torch.device) -> Precision:
+    """Make the precision of that name; see `check_support` for what a device makes of it.
+
+    Raises:
+        UserError: There is no such precision.
+    """
+    return precision_named(name)(device)

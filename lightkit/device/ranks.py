@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.sharing import own_part
 from lightkit.common.strategies import WITH_PROCESSES, strategy_of
 from lightkit.device.visible import show_only
@@ -298,7 +298,8 @@ def _device(name: str, gpus: Any) -> torch.device:
         if str(gpus).startswith("auto"):
             what = "each process would choose for itself"
             raise UserError(what, key="device.gpus", received=gpus, fix="name the GPUs: device.gpus=[0,1]")
-        show_only(gpus)
+        with keys_under("device"):
+            show_only(gpus)
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     found, local = torch.cuda.device_count(), local_rank()

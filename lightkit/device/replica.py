@@ -72,5 +72,5 @@ def synchronized(model: nn.Module, device: torch.device) -> nn.Module:
     """
     if device.type != "cuda":
         what = "PyTorch computes batch norm over several processes on GPUs only"
-        raise UserError(what, key="device.ddp.sync_batchnorm", received=True, fix="device.ddp.sync_batchnorm=false")
+        raise UserError(what, argument="ddp.sync_batchnorm", received=True, fix="device.ddp.sync_batchnorm=false")
     return nn.SyncBatchNorm.convert_sync_batchnorm(model)

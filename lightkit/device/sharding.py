@@ -54,7 +54,7 @@ def _check_parameters(model: nn.Module) -> None:
         (turned, "PyTorch cuts parameters in their usual order in memory only", "device.parallel=ddp"),
     ):
         if names:
-            raise UserError(what, key="device.parallel", received=", ".join(names[:5]), fix=fix)
+            raise UserError(what, argument="parallel", received=", ".join(names[:5]), fix=fix)
 
 
 def layers(model: nn.Module, least: int) -> list[nn.Module]:

@@ -8,7 +8,6 @@ import torch
 
 from lightkit.common.errors import UserError
 
-KEY = "device.precision"
 _AMPERE = (8, 0)
 
 
@@ -19,11 +18,13 @@ def check_support(name: str, device: torch.device) -> list[str]:
         UserError: The device cannot compute in it at all.
     """
     if name == "fp64" and device.type == "mps":
-        raise UserError("Apple's GPUs have no float64", key=KEY, received=name, fix="device.precision=fp32")
+        raise UserError(
+            "Apple's GPUs have no float64", argument="precision", received=name, fix="device.precision=fp32"
+        )
     if name.startswith("bf16") and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise UserError("this GPU has no bfloat16", key=KEY, received=name, fix="device.precision=fp32")
+        raise UserError("this GPU has no bfloat16", argument="precision", received=name, fix="device.precision=fp32")
     reasons = {"cuda": _on_cuda, "cpu": _on_cpu}.get(device.type, _elsewhere)
-    return [f"{KEY}={name}: {reason}" for reason in reasons(name, device)]
+    return [f"device.precision={name}: {reason}" for reason in reasons(name, device)]
 
 
 def _on_cuda(name: str, device: torch.device) -> Iterator[str]:

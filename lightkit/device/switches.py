@@ -42,7 +42,12 @@ class Switches:
         for name, choices in (("compile", COMPILE), ("matmul", ("auto", *LEVELS)), ("optimizer", OPTIMIZERS)):
             value = getattr(self, name)
             if value not in choices:
-                raise UserError("not one of the choices", key=f"device.{name}", received=value, choices=choices)
+                raise UserError("not one of the choices", argument=name, received=value, choices=choices)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether PyTorch's compiler is asked for anything."""
+        return self.compile != "none" or self.cuda_graphs
 
     @property
     def matmul_level(self) -> str | None:

@@ -25,7 +25,6 @@ from lightkit.monitor.gpus import (
 )
 from lightkit.monitor.sources import open_source
 
-KEY = "device.gpus"
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 TO_CPU = "device=cpu runs on the CPU"
 
@@ -48,14 +47,18 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     source = look()
     try:
         if not source.gpus:
-            raise UserError(f"there is no NVIDIA GPU here ({source.reason})", key=KEY, received=wanted, fix=TO_CPU)
+            raise UserError(
+                f"there is no NVIDIA GPU here ({source.reason})", argument="gpus", received=wanted, fix=TO_CPU
+            )
         among = _allowed(source.gpus)
         chosen = _freest(source, among, names) if isinstance(names, int) else _named(source, among, names)
     finally:
         source.close()
     if len(chosen) > 1 and any(gpu.mig is not None for gpu in chosen):
         what = "a process computes on one MIG instance, and on no other GPU beside it"
-        raise UserError(what, key=KEY, received=wanted, fix="one of them; several GPUs, or processes, need whole ones")
+        raise UserError(
+            what, argument="gpus", received=wanted, fix="one of them; several GPUs, or processes, need whole ones"
+        )
     os.environ[ORDER] = "PCI_BUS_ID"
     os.environ[VISIBLE] = ",".join(map(_name, chosen))
     return chosen
@@ -77,7 +80,7 @@ def check_shown(chosen: Sequence[GpuFacts], count: int, uuids: Mapping[int, str]
         names = ",".join(map(_name, chosen))
         raise UserError(
             f"PyTorch sees {count} GPUs that are not those: something asked for GPUs before they were chosen",
-            key=KEY,
+            argument="gpus",
             received=names,
             fix=f"a process of its own, or start this one with {ORDER}=PCI_BUS_ID {VISIBLE}={names}",
         )
@@ -134,14 +137,14 @@ def _read(wanted: Any) -> tuple[int | str, ...] | int:
     try:
         return read_gpus(wanted)
     except (ValueError, TypeError) as error:
-        raise UserError(str(error), key=KEY, expected=EXPECTED, received=wanted) from error
+        raise UserError(str(error), argument="gpus", expected=EXPECTED, received=wanted) from error
 
 
 def _allowed(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
     """The GPUs and instances this process may use, in its own order where that is set."""
     if VISIBLE in os.environ and not is_order_known(gpus):
         what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
-        raise UserError(what, key=KEY, received=os.environ[VISIBLE], fix=f"set {ORDER}=PCI_BUS_ID beside it")
+        raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=f"set {ORDER}=PCI_BUS_ID beside it")
     return allowed(gpus)
 
 
@@ -155,9 +158,9 @@ def _named(source: Source, among: Sequence[GpuFacts], names: Sequence[int | str]
         if len(meant) > 1:
             what = f"GPU {meant[0].index} is split into MIG instances: which one?"
             choices = [f"{part.uuid} ({part.mig})" for part in meant]
-            raise UserError(what, key=KEY, received=name, choices=choices, fix=f"{KEY}=[{meant[0].uuid}]")
+            raise UserError(what, argument="gpus", received=name, choices=choices, fix=f"device.gpus=[{meant[0].uuid}]")
         if meant[0] in found:
-            raise UserError("a GPU is named twice", key=KEY, received=list(names))
+            raise UserError("a GPU is named twice", argument="gpus", received=list(names))
         found += meant
     return found
 
@@ -199,4 +202,4 @@ def _missing(source: Source, among: Sequence[GpuFacts], wanted: int | str) -> Us
         why = f"is not among those that this process may use ({limited})"
         what = f"{name} is split by MIG, without an instance to compute on" if bare else f"{name} {why}"
     names = [f"{_name(gpu)} ({gpu.name}{'' if gpu.mig is None else f' MIG {gpu.mig}'})" for gpu in among]
-    return UserError(what, key=KEY, received=wanted, choices=names, fix=f"other numbers, or {TO_CPU}")
+    return UserError(what, argument="gpus", received=wanted, choices=names, fix=f"other numbers, or {TO_CPU}")

@@ -10,7 +10,7 @@ from lightkit.common.errors import UserError
 from lightkit.device.casting import full
 from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip, total_norm
 from lightkit.device.matmul import set_matmul
-from lightkit.device.precision import Bf16, Precision, clear_gradients, make_precision
+from lightkit.device.precision import Bf16, Precision, clear_gradients, make_precision, precision_named
 
 CPU = torch.device("cpu")
 Output = namedtuple("Output", "logits extra")
@@ -190,9 +190,7 @@ def test_half_precision_outputs_of_any_shape_become_fp32():
 
 
 def test_another_precision_is_refused():
-    with pytest.raises(
-        UserError, match=r"device\.precision: no such precision(.|\n)*choices:  fp32, tf32, bf16, fp16, bf16-"
-    ):
+    with pytest.raises(UserError, match=r"precision: no such precision(.|\n)*choices:  fp32, tf32, bf16, fp16, bf16-"):
         make_precision("bf61", CPU)
 
 
@@ -380,9 +378,7 @@ def _matmul_as_before():
 )
 @pytest.mark.usefixtures("_matmul_as_before")
 def test_how_exact_matrix_products_are(monkeypatch, name, device, asked, level, convolutions):
-    precision = make_precision(name, CPU)
-    precision.device = torch.device(device)
-    precision.set_matmul(asked)
+    precision_named(name).set_matmul(torch.device(device), asked)
     assert torch.get_float32_matmul_precision() == level
     assert torch.backends.cudnn.allow_tf32 == convolutions, "and the older names can still be read"
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):

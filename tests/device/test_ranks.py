@@ -110,7 +110,7 @@ def test_one_process_is_the_plain_case() -> None:
 
 
 def test_batch_norm_over_processes_needs_gpus() -> None:
-    with pytest.raises(UserError, match=r"device\.ddp\.sync_batchnorm: PyTorch computes batch norm over several"):
+    with pytest.raises(UserError, match=r"ddp\.sync_batchnorm: PyTorch computes batch norm over several"):
         synchronized(nn.BatchNorm1d(2), CPU)
 
 

@@ -20,6 +20,7 @@ from lightkit.common.memory import is_out_of_memory
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
+from lightkit.device.compiling import Compiler
 from lightkit.device.prefetch import Batches
 from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
@@ -75,7 +76,7 @@ class Bench:
         Returns:
             `size`, and `peak` and `fixed` in bytes; see `lightkit.diagnostics.capacity.Probe`.
         """
-        if self.parts.engine.compiles:
+        if isinstance(self.parts.engine.compiler, Compiler):
             torch.compiler.reset()  # else a second size is compiled for any size, which the run itself does not do
             self.parts.engine.compiler.next_step()  # which that has forgotten
         self.memory.release()
