@@ -58,7 +58,7 @@ def facts() -> dict[str, Any]:
     from lightkit.cli.gpus import rows
     from lightkit.device.about import torch_facts
     from lightkit.loggers.environment import environment
-    from lightkit.monitor.sources import open_source
+    from lightkit.monitor.nvml import open_source
 
     source, torch = open_source(), torch_facts()
     try:

@@ -23,7 +23,7 @@ usage: lightkit gpus [--watch [SECONDS]] [--json] [--query FIELDS]
 
 The NVIDIA GPUs of this machine with what people look at: temperature, power, memory, use, and the processes on them
 with their users and, for runs of lightkit, their folders. `torch` is the name a process started from here would use,
-which depends on CUDA_VISIBLE_DEVICES. Asks the driver, or else nvidia-smi; without a GPU it says so.
+which depends on CUDA_VISIBLE_DEVICES. Asks the driver; without a GPU it says so.
 
 options:
   --watch [SECONDS]  draw it again and again, every 2 seconds if not told otherwise; Ctrl-C ends it
@@ -73,7 +73,7 @@ def gpus(args: list[str]) -> int:
     options = parser.read(args)
     seconds = None if options.watch is None else _seconds(options.watch)
     fields = None if options.query is None else _fields(options.query)
-    from lightkit.monitor.sources import open_source
+    from lightkit.monitor.nvml import open_source
 
     source = open_source()
     try:

@@ -23,7 +23,7 @@ from lightkit.monitor.gpus import (
     is_order_known,
     parts_of,
 )
-from lightkit.monitor.sources import open_source
+from lightkit.monitor.nvml import open_source
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 TO_CPU = "device=cpu runs on the CPU"

@@ -23,7 +23,6 @@ POWER_CAP = "sw_power_cap"
 """At its power limit: usual for a GPU under full load."""
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 """Too hot, or short of power: nothing a busy GPU should be."""
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 _ORDINAL = re.compile(r"[-+]?\d+")
 
 
@@ -111,12 +110,6 @@ class Source:
 
     def close(self) -> None:
         """Give back what asking needs."""
-
-
-def number(text: str) -> float | None:
-    """A number the driver's programs print, with or without a unit; None for `[N/A]`, `[Not Supported]`, `ERR!`, ..."""
-    found = _NUMBER.match(text.strip())
-    return float(found[0]) if found else None
 
 
 def throttle_names(mask: int | None) -> tuple[str, ...] | None:

@@ -17,8 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.processors import usable_cpus
 from lightkit.monitor.gpus import SLOWED, GpuFacts, GpuSample, Source, computing_on
 from lightkit.monitor.host import Host
-from lightkit.monitor.nvml import preload
-from lightkit.monitor.sources import open_source
+from lightkit.monitor.nvml import open_source, preload
 from lightkit.monitor.tally import GpuTally, HostTally, Totals
 
 PREFIX = "system/"

@@ -11,6 +11,14 @@ from lightkit.monitor.gpus import GpuFacts, GpuSample, Source, Unavailable, thro
 _MIB = 2**20
 
 
+def open_source() -> Source:
+    """Open the driver's library; where that cannot be, return a source without GPUs that says why."""
+    try:
+        return Nvml()
+    except Unavailable as error:
+        return Source(str(error))
+
+
 def preload() -> None:
     """Import what `Nvml` needs, where it is installed.
 

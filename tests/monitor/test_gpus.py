@@ -7,7 +7,6 @@ from lightkit.monitor.gpus import (
     allowed,
     computing_on,
     is_order_known,
-    number,
     throttle_names,
     visible,
 )
@@ -23,15 +22,6 @@ SPLIT = [
 
 def uuids(gpus: list[GpuFacts], wanted: str | None) -> list[str]:
     return [gpu.uuid for gpu in visible(gpus, {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted})]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("312.40", 312.4), ("312.40 W", 312.4), ("98 %", 98.0), ("-3", -3.0), ("0", 0.0), ("[N/A]", None), ("N/A", None),
-     ("[Not Supported]", None), ("[Unknown Error]", None), ("[GPU requires reset]", None), ("ERR!", None), ("", None)],
-)  # fmt: skip
-def test_odd_values_are_none(text: str, value: float | None) -> None:
-    assert number(text) == value
 
 
 def test_throttle_reasons_have_names() -> None:
