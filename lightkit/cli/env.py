@@ -14,7 +14,7 @@ from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import say
-from lightkit.common.processors import usable_cpus
+from lightkit.common.processes import usable_cpus
 from lightkit.runs.catalog import project
 
 HELP = {

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from lightkit.cli.terminal import say
-from lightkit.common.visible import visible
+from lightkit.common.text import visible
 
 
 def watch(show: Callable[[], str], seconds: float, *, live: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import is_out_of_memory
 from lightkit.common.nesting import mapped
 from lightkit.device.switches import Switches
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError, keys_under
-from lightkit.common.sharing import own_part
+from lightkit.common.processes import own_part
 from lightkit.common.strategies import WITH_PROCESSES, strategy_of
 from lightkit.device.visible import show_only
 

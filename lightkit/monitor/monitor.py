@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Protocol
 
 from lightkit.common.errors import UserError
-from lightkit.common.processors import usable_cpus
+from lightkit.common.processes import usable_cpus
 from lightkit.monitor.gpus import SLOWED, GpuFacts, GpuSample, Source, computing_on
 from lightkit.monitor.host import Host
 from lightkit.monitor.nvml import open_source, preload

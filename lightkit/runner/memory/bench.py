@@ -14,9 +14,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import build
-from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine

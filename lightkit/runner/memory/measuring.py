@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import lightkit
 from lightkit.common.errors import UserError
-from lightkit.common.starting import lightkit_command
+from lightkit.common.processes import lightkit_command
 
 KEY = "device.batch_size"
 _ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

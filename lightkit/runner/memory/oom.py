@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Components
 from lightkit.common.errors import UserError
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import is_out_of_memory
 from lightkit.common.strategies import STRATEGIES
 from lightkit.data.probe import small_batch
 from lightkit.diagnostics.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
