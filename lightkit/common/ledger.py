@@ -39,7 +39,7 @@ class Ledger:
         return len(self._marks) // _MARK.size
 
     def hex(self) -> str:
-        """All of it as text, for a checkpoint: of empty bytes `torch.load` makes an error."""
+        """Return all of it as text, for a checkpoint: of empty bytes `torch.load` makes an error."""
         return self._marks.hex()
 
     def __iter__(self) -> Iterator[Mark]:
@@ -57,7 +57,7 @@ class Ledger:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> Ledger:
-        """That of rows of `metrics.jsonl`."""
+        """Return that of rows of `metrics.jsonl`."""
         made = cls()
         for row in rows:
             made._marks += _MARK.pack(*_mark(row, row["step"], row.get("epoch")))
@@ -137,7 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 def _steps(steps: Sequence[int]) -> str:
-    """`steps 4, 8`; of many the first and the last."""
+    """Put steps in words, `steps 4, 8`; of many the first and the last."""
     distinct = sorted(set(steps))
     if len(distinct) > _SHOWN:
         return f"steps {distinct[0]} to {distinct[-1]}"

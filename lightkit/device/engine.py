@@ -103,7 +103,7 @@ class Engine:
         return self.placement.device
 
     def describe(self, optimizer: Optimizer | None = None) -> str:
-        """One line for logs and files: device, precision, what is switched on, parallelism, kind of optimizer steps."""
+        """Tell device, precision, switches, parallelism and kind of optimizer steps in one line, for logs and files."""
         line = f"{self.placement.describe()}, {self.precision.name}{self.switches.describe(self.device)}"
         steps = implementation_of(optimizer) if optimizer is not None else ""
         return f"{line}{self.parallel.describe()}" + (f", {steps} optimizer" if steps else "")
@@ -114,22 +114,22 @@ class Engine:
         return weights_channels_last(model) if self.switches.channels_last else model
 
     def implementation(self, model: nn.Module, kind: str = "AdamW") -> dict[str, bool]:
-        """Arguments for the optimizer of a placed model, as far as a class of that name takes them."""
+        """Return arguments for the optimizer of a placed model, as far as a class of that name takes them."""
         return arguments(self.switches.optimizer, model, self.device, kind=kind)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The placed model as the loop calls it."""
+        """Wrap the placed model as the loop calls it."""
         recompute(model, self.switches.activation_checkpointing)
         if self.switches.channels_last:
             model.register_forward_pre_hook(ChannelsLast(), with_kwargs=True)
         return self.parallel.wrap(self.compiler.wrap(self.precision.prepare(model)))
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The bare model, with the names that are saved."""
+        """Return the bare model, with the names that are saved."""
         return self.parallel.unwrap(model)
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
-        """Context of forward and backward of one batch; `more` of them come before the optimizer step."""
+        """Return a context for forward and backward of one batch; `more` of them come before the optimizer step."""
         return self.parallel.accumulating(model, more)
 
     def seed_init(self) -> None:
@@ -145,15 +145,15 @@ class Engine:
         seed_everything(mix(self._seed, "validation", step))
 
     def move(self, batch: Any) -> Any:
-        """The batch on the device, in the format it is computed in."""
+        """Move a batch to the device, in the format it is computed in."""
         return self.precision.batch(self.placement.move(batch))
 
     def prefetch(self, batches: Batches) -> Batches:
-        """The same batches, copied to a GPU while the ones before are computed."""
+        """Copy batches to a GPU while the ones before are computed; elsewhere they come as they are."""
         return batches if self._prefetch is None else self._prefetch(batches)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context of the forward pass."""
+        """Return a context for the forward pass."""
         return self.precision.autocast()
 
     def backward(self, loss: Tensor) -> None:
@@ -161,7 +161,7 @@ class Engine:
         self.precision.backward(loss)
 
     def waste(self, loss: Tensor) -> None:
-        """Instead of `backward`, where the step will not be taken: `discard` then finds all gradients of the window."""
+        """Call this instead of `backward` where the step will not be taken: `discard` then finds all gradients."""
         self.parallel.waste(loss)
 
     def step(self, optimizer: Optimizer, *, want_norm: bool = False) -> Tensor | None:
@@ -171,11 +171,11 @@ class Engine:
         return norm
 
     def skipped(self) -> int:
-        """Steps left out so far because gradients overflowed; waits for the device where there may be some."""
+        """Count the steps left out because gradients overflowed; waits for the device where there may be some."""
         return self.precision.skipped()
 
     def vitals(self) -> dict[str, float]:
-        """What to log beside a loss; waits for the device."""
+        """Return what to log beside a loss; waits for the device."""
         return self.precision.vitals()
 
     def discard(self, optimizer: Optimizer) -> None:

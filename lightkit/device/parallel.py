@@ -46,11 +46,11 @@ class Parallel:
         return True
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model as the loop calls it."""
+        """Wrap the model as the loop calls it."""
         return model
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The bare model, whatever it was wrapped in."""
+        """Return the bare model, whatever it was wrapped in."""
         while True:
             if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel, Replica)):
                 inner = model.module
@@ -61,15 +61,15 @@ class Parallel:
             model = inner
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
-        """Context of forward and backward of one batch; `more` of them come before the optimizer step."""
+        """Return a context for forward and backward of one batch; `more` of them come before the optimizer step."""
         del model, more
         return self._idle
 
     def waste(self, loss: Tensor) -> None:
-        """A loss whose gradients nobody wants, nor those of the batches of its window before it: nothing to do."""
+        """Drop a loss whose gradients nobody wants, nor those of the batches of its window before it."""
 
     def describe(self) -> str:
-        """What to add to the description of the device; empty in the plain case."""
+        """Return what to add to the description of the device; empty in the plain case."""
         return ""
 
     def idle(self) -> list[str]:
@@ -101,12 +101,12 @@ class DataParallel(Parallel):
         return (self.device, *(device for device in others if device != self.device))
 
     def describe(self) -> str:
-        """The number of devices that share a batch, the main one, and a dimension other than the first."""
+        """Return the number of devices that share a batch, the main one, and a dimension other than the first."""
         several = f", main {self.device}" if len(self.devices) > 1 else ""
         return f", DataParallel over {len(self.devices)}{several}" + (f" in dimension {self.dim}" if self.dim else "")
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model in `torch.nn.DataParallel`."""
+        """Wrap the model in `torch.nn.DataParallel`."""
         if self.device.type != "cuda":
             return _Single(model)
         return _MultiGpu(model, device_ids=list(self.devices), output_device=self.device, dim=self.dim)
@@ -152,11 +152,11 @@ class Distributed(Parallel):
         return self.ranks.size == 1 or not self.options.get("sync_batchnorm")
 
     def describe(self) -> str:
-        """The number of processes that share a batch."""
+        """Return the number of processes that share a batch."""
         return f", DistributedDataParallel over {self.ranks.size}"
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model as a replica; weights and buffers become those of rank 0."""
+        """Make the model a replica; weights and buffers become those of rank 0."""
         if self.ranks.size == 1:
             return model
         options = dict(self.options)
@@ -165,7 +165,7 @@ class Distributed(Parallel):
         return Replica(model, self.device, **options)
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
-        """Gradients are only averaged with the last batch before the optimizer step."""
+        """Let gradients be averaged with the last batch before the optimizer step only."""
         return model.quiet() if more and isinstance(model, Replica) else self._idle
 
 
@@ -183,15 +183,15 @@ class Sharded(Distributed):
         return self.ranks.size == 1
 
     def describe(self) -> str:
-        """The number of processes that share a model."""
+        """Return the number of processes that share a model."""
         return f", FSDP2 over {self.ranks.size}"
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model itself, with its parameters replaced: before an optimizer is built."""
+        """Replace the parameters of the model by shards, in place: before an optimizer is built."""
         return model if self.ranks.size == 1 else shard(model, self.device, **self.options)
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
-        """Gradients are only averaged with the last batch before the optimizer step."""
+        """Let gradients be averaged with the last batch before the optimizer step only."""
         if self.ranks.size > 1:
             model.set_requires_gradient_sync(not more)  # type: ignore[operator]
         return self._idle

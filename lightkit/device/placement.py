@@ -38,7 +38,7 @@ class Placement:
         return self.device.type == "cuda"
 
     def move(self, batch: Any) -> Any:
-        """The batch on this device: tensors, and anything nested or with a `to` method that holds some.
+        """Move a batch to this device: tensors, and anything nested or with a `to` method that holds some.
 
         Tuples, named tuples, lists, dicts, dataclasses and their subclasses keep their type and are copied,
         not changed. What holds no tensors is passed on as it is.
@@ -53,7 +53,7 @@ class Placement:
         return self._moved(batch)
 
     def describe(self) -> str:
-        """One line for logs: the device, its model and its memory or threads."""
+        """Tell in one line for logs: the device, its model and its memory or threads."""
         if self.device.type == "cuda":
             facts = torch.cuda.get_device_properties(self.device)
             return f"{self.device}: {facts.name}, {facts.total_memory / 2**30:.0f} GiB"
@@ -70,14 +70,14 @@ class Placement:
         return rebuilt(self._moved, item, fresh=True)
 
     def _moved_by_itself(self, item: Any) -> Any:
-        """Objects that know how to move; those that know pinning (PackedSequence) also know `non_blocking`."""
+        """Move an object that knows how to; one that knows pinning (PackedSequence) also knows `non_blocking`."""
         if self._non_blocking and hasattr(item, "is_pinned"):
             return item.to(self.device, non_blocking=True)
         return item.to(self.device)
 
 
 def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.device, list[str]]:
-    """The device of a name, among chosen GPUs where some are.
+    """Choose the device of a name, among chosen GPUs where some are.
 
     Args:
         name: See `choose`.
@@ -109,7 +109,7 @@ def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.de
 
 
 def choose(name: str) -> torch.device:
-    """The device of a name: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
+    """Choose the device of a name: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
 
     `auto` takes a CUDA GPU, else Apple's, else the CPU. Nothing is ever replaced silently by the CPU.
 

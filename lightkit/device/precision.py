@@ -56,11 +56,11 @@ class Precision:
         return model
 
     def batch(self, batch: Any) -> Any:
-        """A batch in the format it is computed in."""
+        """Turn a batch into the format it is computed in."""
         return batch
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context of the forward pass."""
+        """Return a context for the forward pass."""
         return self._context
 
     def backward(self, loss: Tensor) -> None:
@@ -91,15 +91,15 @@ class Precision:
         clear_gradients(optimizer)
 
     def skipped(self) -> int:
-        """Steps left out because gradients overflowed; waits for the device where there may be some."""
+        """Count the steps left out because gradients overflowed; waits for the device where there may be some."""
         return 0
 
     def vitals(self) -> dict[str, float]:
-        """What is worth logging beside a loss; waits for the device."""
+        """Return what is worth logging beside a loss; waits for the device."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: nothing without a loss scale."""
+        """Return what a checkpoint keeps: nothing without a loss scale."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -128,11 +128,11 @@ class Bf16(Precision):
     dtype = torch.bfloat16
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context of the forward pass; a new one each time, since a nested use of the same one would not end."""
+        """Return a context for the forward pass; a new one each time, as a nested use of the same one would not end."""
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def place_loss(self, loss: Any) -> Any:
-        """A loss that is not rounded."""
+        """Move a loss, which is not rounded."""
         return FullLoss(super().place_loss(loss), self.device)
 
     def prepare(self, model: nn.Module) -> nn.Module:
@@ -174,15 +174,15 @@ class Fp16(Bf16):
         self.scaler.update()
 
     def skipped(self) -> int:
-        """Steps left out because gradients overflowed; waits for the device."""
+        """Count the steps left out because gradients overflowed; waits for the device."""
         return int(self._skipped.item())
 
     def vitals(self) -> dict[str, float]:
-        """The loss scale and the steps left out so far."""
+        """Return the loss scale and the steps left out so far."""
         return {"amp/scale": self.scaler.get_scale(), "amp/skipped_steps": float(self.skipped())}
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, how long it has held, and the steps left out."""
+        """Return the scale, how long it has held, and the steps left out."""
         return {**self.scaler.state_dict(), "skipped": self.skipped()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -229,7 +229,7 @@ class Fp64(Precision):
         return model
 
     def batch(self, batch: Any) -> Any:
-        """Inputs and targets in float64; whole numbers stay."""
+        """Turn inputs and targets into float64; whole numbers stay."""
         return floats_as(self.dtype, batch)
 
 

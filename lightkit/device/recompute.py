@@ -49,7 +49,7 @@ def recompute(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def recomputed(model: nn.Module, patterns: Sequence[str]) -> list[Matched]:
-    """The modules that each pattern fits.
+    """Find the modules that each pattern fits.
 
     Raises:
         UserError: A pattern matches no module.
@@ -65,7 +65,7 @@ def recomputed(model: nn.Module, patterns: Sequence[str]) -> list[Matched]:
 
 
 def recomputes(module: nn.Module) -> bool:
-    """Whether a module computes its activations again: of those, only its inputs are kept."""
+    """Tell whether a module computes its activations again: of those, only its inputs are kept."""
     return hasattr(type(module), _MARK)
 
 
@@ -91,7 +91,7 @@ def _change_class(module: nn.Module) -> None:
 
 @cache
 def _recomputing(kind: Any) -> Any:
-    """The same class with a forward pass that can be done again."""
+    """Make the same class with a forward pass that can be done again."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not (self.training and torch.is_grad_enabled()):

@@ -52,7 +52,7 @@ class Replica(nn.Module):
         return self._current()(*args, **kwargs)
 
     def quiet(self) -> AbstractContextManager[Any]:
-        """While inside, gradients are added up in this process only."""
+        """Add gradients up in this process only, while inside."""
         return self._current().no_sync()
 
     def _current(self) -> DistributedDataParallel:
@@ -65,7 +65,7 @@ class Replica(nn.Module):
 
 
 def synchronized(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model with batch norms that take mean and variance over all processes, under the same names.
+    """Let batch norms of a model take mean and variance over all processes, under the same names.
 
     Raises:
         UserError: The device is no GPU.

@@ -101,7 +101,7 @@ def use_benchmark(on: bool) -> None:
 
 
 def set_threads(count: int | None) -> None:
-    """CPU threads of one operation; None leaves PyTorch's choice. Sums of many floats differ between counts.
+    """Set the CPU threads of one operation; None leaves PyTorch's choice. Sums of many floats differ between counts.
 
     Raises:
         UserError: `count` is below 1.

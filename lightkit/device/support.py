@@ -12,7 +12,7 @@ _AMPERE = (8, 0)
 
 
 def check_support(name: str, device: torch.device) -> list[str]:
-    """Reasons why a precision does not do on this device what it is there for; empty where it does.
+    """Return reasons why a precision does not do on this device what it is there for; empty where it does.
 
     Raises:
         UserError: The device cannot compute in it at all.
@@ -55,7 +55,7 @@ def _elsewhere(name: str, device: torch.device) -> Iterator[str]:
 
 
 def _cpu_has_bf16() -> bool:
-    """Whether there are fast instructions; True where this PyTorch, or another kind of processor, does not tell."""
+    """Tell whether there are fast instructions; True where this PyTorch or another kind of processor does not say."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     asked = [ask for name in names if (ask := getattr(torch.cpu, name, None)) is not None]
     is_intel = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")

@@ -55,11 +55,11 @@ class Switches:
         return None if self.matmul == "auto" else self.matmul
 
     def graphs(self, device: torch.device) -> bool:
-        """Whether kernels are recorded on this device."""
+        """Tell whether kernels are recorded on this device."""
         return device.type == "cuda" and (self.cuda_graphs or self.compile in ("reduce-overhead", "max-autotune"))
 
     def idle(self, device: torch.device) -> list[str]:
-        """Lines about switches that do nothing on this device."""
+        """Return lines about switches that do nothing on this device."""
         found = []
         if device.type != "cuda" and (self.cuda_graphs or self.compile == "reduce-overhead"):
             key = "device.cuda_graphs" if self.cuda_graphs else "device.compile=reduce-overhead"
@@ -69,7 +69,7 @@ class Switches:
         return found
 
     def describe(self, device: torch.device) -> str:
-        """What is switched on here, to be added to the description of the device."""
+        """Return what is switched on here, to be added to the description of the device."""
         named = {
             "channels last": self.channels_last,
             f"compiled ({self.compile})": self.compile != "none",

@@ -102,7 +102,7 @@ def overlooked(*, look: Callable[[], Source] = open_source) -> str | None:
 
 
 def mapping(numbers: Iterable[int], uuids: Mapping[int, str], *, look: Callable[[], Source] = open_source) -> list[str]:
-    """Which GPU stands behind each number of PyTorch, for people; empty where no driver answers.
+    """Tell which GPU stands behind each number of PyTorch, for people; empty where no driver answers.
 
     Args:
         numbers: PyTorch's numbers: 1 for `cuda:1`.
@@ -118,18 +118,18 @@ def mapping(numbers: Iterable[int], uuids: Mapping[int, str], *, look: Callable[
 
 
 def shown(gpu: GpuFacts) -> str:
-    """A GPU in words: number, model, UUID."""
+    """Put a GPU in words: number, model, UUID."""
     part = "" if gpu.mig is None else f" MIG {gpu.mig}"
     return f"GPU {gpu.index} ({gpu.name}{part}, {gpu.uuid})"
 
 
 def _name(gpu: GpuFacts) -> str:
-    """How CUDA is told of it."""
+    """Return how CUDA is told of it."""
     return str(gpu.index) if gpu.mig is None else gpu.uuid
 
 
 def _known_as(gpu: GpuFacts) -> list[str]:
-    """UUIDs that CUDA may tell of it; of a MIG instance some versions tell that of the whole GPU."""
+    """Return the UUIDs that CUDA may tell of it; of a MIG instance some versions tell that of the whole GPU."""
     return [uuid.partition("-")[2] for uuid in (gpu.uuid, gpu.whole) if uuid]
 
 
@@ -141,7 +141,7 @@ def _read(wanted: Any) -> tuple[int | str, ...] | int:
 
 
 def _allowed(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
-    """The GPUs and instances this process may use, in its own order where that is set."""
+    """Return the GPUs and instances this process may use, in its own order where that is set."""
     if VISIBLE in os.environ and not is_order_known(gpus):
         what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
         raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=f"set {ORDER}=PCI_BUS_ID beside it")
@@ -166,14 +166,14 @@ def _named(source: Source, among: Sequence[GpuFacts], names: Sequence[int | str]
 
 
 def _meant(gpus: Sequence[GpuFacts], name: int | str) -> GpuFacts | None:
-    """The GPU of a number, or the GPU or instance of a UUID, wherever it is."""
+    """Find the GPU of a number, or the GPU or instance of a UUID, wherever it is."""
     if isinstance(name, str):
         return by_uuid(name, gpus)
     return next((gpu for gpu in gpus if gpu.index == name and gpu.mig is None), None)
 
 
 def _freest(source: Source, among: Sequence[GpuFacts], count: int) -> list[GpuFacts]:
-    """The GPUs with the most free memory; where just as many are allowed, those in their order."""
+    """Return the GPUs with the most free memory; where just as many are allowed, those in their order."""
     among = [gpu for gpu in among if count == 1 or gpu.mig is None]
     if count > len(among):
         raise _missing(source, among, f"auto:{count}")
@@ -184,7 +184,7 @@ def _freest(source: Source, among: Sequence[GpuFacts], count: int) -> list[GpuFa
 
 
 def _free_mib(sample: GpuSample) -> float:
-    """Memory of a GPU that is free; none where it does not tell, as one that is broken."""
+    """Return the memory of a GPU that is free; 0 where it does not tell, as one that is broken."""
     total, used = sample.gpu.memory_total_mib, sample.memory_used_mib
     return 0.0 if total is None or used is None else total - used
 

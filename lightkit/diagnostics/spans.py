@@ -128,7 +128,7 @@ class Timed:
         return type(self._part)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever is not timed."""
+        """Return whatever is not timed."""
         return getattr(vars(self)["_part"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -141,7 +141,7 @@ def _each(spans: Spans, name: str, call: Callable[..., Any]) -> Callable[..., It
 
 
 def _has_nvtx() -> bool:
-    """Whether this build of PyTorch can set ranges; one for AMD's GPUs may not."""
+    """Tell whether this build of PyTorch can set ranges; one for AMD's GPUs may not."""
     try:
         torch.cuda.nvtx.mark("lightkit")
     except RuntimeError:

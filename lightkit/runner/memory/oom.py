@@ -59,7 +59,7 @@ class MemoryReport:
     memory: Memory | None = None
 
     def report(self, error: BaseException) -> UserError:
-        """The error as the user sees it. Whatever cannot be found out is left out: this never raises."""
+        """Make the error as the user sees it. Whatever cannot be found out is left out: this never raises."""
         names = _functions(error)
         rows, pattern = [f"out of memory{self._where(names)}: {reason(error)}"], None
         evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
@@ -80,7 +80,7 @@ class MemoryReport:
         return _row("memory", memory.usage().in_words())
 
     def _where(self, names: list[str]) -> str:
-        """What the run was doing, from the functions it was in."""
+        """Say what the run was doing, from the functions it was in."""
         if _VALIDATION in names:
             return f" in the validation after step {self.state.step}"
         if any(name in names for name in _EVALUATION):
@@ -96,7 +96,7 @@ class MemoryReport:
         return f" in training step {self.state.step + 1} ({doing + ', ' if doing else ''}{sizes})"
 
     def _origins(self, parts: Components, evaluating: bool) -> dict[str, int]:
-        """Bytes of activations by module, or of outputs in an evaluation; nothing where processes have to talk."""
+        """Count bytes of activations by module, of outputs in an evaluation; nothing where processes have to talk."""
         if not parts.engine.parallel.forward_is_local:
             return {}
         engine, batch = parts.engine, small_batch(parts.data.train)
@@ -117,7 +117,7 @@ class MemoryReport:
         return measured(parts.model, batch, step, **known)
 
     def _fix(self, evaluating: bool, pattern: str | None) -> str:
-        """What to change, in values that suit this run."""
+        """Say what to change, in values that suit this run."""
         data, trainer, device = self.cfg.data, self.cfg.trainer, self.cfg.device
         size, found, accumulate = int(data.batch_size), list[str](), int(trainer.accumulate)
         half = int(data.eval_batch_size or size) // 2
@@ -140,13 +140,13 @@ class MemoryReport:
 
 
 def reason(error: BaseException) -> str:
-    """The line that says most: the first, but of an error from a loader process the last."""
+    """Return the line that says most: the first, but of an error from a loader process the last."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"{lines[-1]} (in a loader process)" if lines[0].startswith(_FROM_WORKER) else lines[0]
 
 
 def _functions(error: BaseException) -> list[str]:
-    """Modules and names of lightkit's functions on the way to an error."""
+    """Name the modules and functions of lightkit on the way to an error."""
     found, trace = list[str](), error.__traceback__
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
@@ -169,13 +169,13 @@ def release_frames(error: BaseException) -> None:
 
 
 def _samples(parts: Components) -> int:
-    """Samples that one process computes at once in training."""
+    """Count the samples that one process computes at once in training."""
     train = parts.data.train
     return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.size))
 
 
 def _made_of(parts: Components) -> str:
-    """What does not depend on the batch."""
+    """Say what memory is made of that does not depend on the batch."""
     trained = {name: weight for name, weight in parts.model.named_parameters() if weight.requires_grad}
     sizes = state_sizes(parts.optimizer, trained)
     named = {
@@ -197,7 +197,7 @@ def _row(label: str, text: str) -> str:
 
 
 def _listed(found: Mapping[str, int], words: str) -> str:
-    """The largest origins in words."""
+    """Put the largest origins in words."""
     total = sum(found.values())
     if not total:
         raise ValueError("nothing is known")
