@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import fitting, say, table, width
-from lightkit.cli.watching import watch
 from lightkit.common.errors import UserError
+from lightkit.common.text import visible
 from lightkit.runs.catalog import project
 
 HELP = {
@@ -112,10 +116,10 @@ def rows(source: Any) -> list[Row]:
     Args:
         source: Where it comes from (`lightkit.monitor.gpus.Source`).
     """
-    from lightkit.monitor.gpus import visible
+    from lightkit.monitor.gpus import visible_gpus
     from lightkit.monitor.processes import describe
 
-    names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible(source.gpus))}
+    names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible_gpus(source.gpus))}
     running = source.processes()
     found = []
     for sample in source.samples(source.gpus):
@@ -258,3 +262,42 @@ def _unit(value: float | None, unit: str) -> str:
 def _of(value: float | None, limit: float | None, unit: str, *, digits: int) -> str:
     shown = ["?" if number is None else f"{number:.{digits}f}" for number in (value, limit)]
     return "" if value is limit is None else f"{shown[0]} / {shown[1]} {unit}" if limit else f"{shown[0]} {unit}"
+
+
+def watch(show: Callable[[], str], seconds: float, *, live: bool) -> None:
+    """Show it until it is interrupted: on a terminal in place, elsewhere one after the other."""
+    with _whole_screen() if live else _plainly() as put:
+        try:
+            while True:
+                put(show())
+                time.sleep(seconds)
+        except KeyboardInterrupt:
+            return
+
+
+@contextmanager
+def _plainly() -> Iterator[Callable[[str], None]]:
+    def put(text: str) -> None:
+        say(text if text.startswith("{") else f"{datetime.now():%H:%M:%S}  {text}\n")
+        sys.stdout.flush()
+
+    yield put
+
+
+@contextmanager
+def _whole_screen() -> Iterator[Callable[[str], None]]:
+    """A screen of its own, without a cursor; what was on the terminal before is there again afterwards."""
+
+    def put(text: str) -> None:
+        head = f"{datetime.now():%H:%M:%S}, Ctrl-C ends it"
+        lines = [head, "", *visible(text).splitlines()][: max(1, shutil.get_terminal_size().lines - 1)]
+        # Home, each line and the rest of the screen cleared as they are written: nothing flickers.
+        sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        sys.stdout.flush()
+
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield put
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()

@@ -108,7 +108,7 @@ class CsvFile:
             yield line, [cell.strip() for cell in row]
 
     def row(self, number: int) -> tuple[int, dict[str, str]]:
-        """Return line number and cells, by the name of their column, of a row, which are counted from 0.
+        """Return the line number of a row, counted from 0, and its cells by the name of their column.
 
         Raises:
             UserError: There is no such row any more.

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Unsupported:
     """Why something does not go with a strategy."""
 
     what: str
@@ -40,14 +40,14 @@ class Strategy:
     """Further arguments of its class, each with the key of `device` that its value stands under."""
     lighter: str | None = None
     """The strategy for the same devices that takes less memory on each."""
-    refuses: Mapping[str, Refusal] = field(default_factory=dict)
+    refuses: Mapping[str, Unsupported] = field(default_factory=dict)
     """Features that do not go with it: keys below `device`, and `peft`."""
 
     def supports(self, feature: str) -> bool:
         """Tell whether a feature (`compile`, `cuda_graphs`, `channels_last`, `batch_size`, `peft`) goes with it."""
         return feature not in self.refuses
 
-    def refusal(self, feature: str) -> Refusal | None:
+    def refusal(self, feature: str) -> Unsupported | None:
         """Return why a feature does not go with it; None where it does."""
         return self.refuses.get(feature)
 
@@ -58,13 +58,13 @@ class Strategy:
         return own | {argument: device[key] for argument, key in self.keys.items()}
 
 
-def _of_threads(setting: str, off: str) -> Refusal:
+def _of_threads(setting: str, off: str) -> Unsupported:
     what = "this does not go with DataParallel, whose copies of the model run in threads"
-    return Refusal(what, f"device.{setting}={off} or device.parallel=none")
+    return Unsupported(what, f"device.{setting}={off} or device.parallel=none")
 
 
-def _of_shards(why: str) -> Refusal:
-    return Refusal(f"not with fsdp, where each process holds a part of the model: {why}", "device.parallel=ddp")
+def _of_shards(why: str) -> Unsupported:
+    return Unsupported(f"not with fsdp, where each process holds a part of the model: {why}", "device.parallel=ddp")
 
 
 PLAIN = Strategy("none")
@@ -89,11 +89,11 @@ STRATEGIES: dict[str, Strategy] = {
                 "compile": _of_shards("code is compiled for a whole model"),
                 "cuda_graphs": _of_shards("kernels are recorded for a whole model"),
                 "channels_last": _of_shards("PyTorch shares out parameters in their usual order in memory only"),
-                "batch_size": Refusal(
+                "batch_size": Unsupported(
                     "each process holds a part of the model, and cannot find out by itself what fits",
                     "device.batch_size=null or device.parallel=ddp",
                 ),
-                "peft": Refusal(
+                "peft": Unsupported(
                     "not with fsdp: the layers of peft know nothing of weights that are shared out",
                     "finetune.lora, adapter or prefix, or device.parallel=ddp",
                 ),

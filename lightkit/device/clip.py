@@ -16,7 +16,7 @@ class Clip:
     """The plain case: gradients are left alone, and only measured when asked."""
 
     def __call__(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
-        """Return limit the gradients of all parameters of an optimizer, in place.
+        """Limit the gradients of all parameters of an optimizer, in place.
 
         Args:
             optimizer: Its gradients are complete and unscaled.

@@ -1,7 +1,8 @@
-"""Number formats of the forward and backward pass, and the one place that steps an optimizer."""
+"""Number formats of the forward and backward pass, exactness of fp32, and the one place that steps an optimizer."""
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch.optim import Optimizer
 from lightkit.common.errors import UserError
 from lightkit.device.casting import FullLoss, FullOutputs, InputsAs, floats_as, weights_as
 from lightkit.device.clip import Clip
-from lightkit.device.matmul import set_matmul
 from lightkit.device.stepping import begin_momentum, take_step
 
+MATMUL = ("highest", "high", "medium")
+"""How exact products of fp32 matrices may be; see `set_matmul`."""
 _PLAIN_ZERO_GRAD = Optimizer.zero_grad
 
 
@@ -231,6 +233,22 @@ class Fp64(Precision):
     def batch(self, batch: Any) -> Any:
         """Turn inputs and targets into float64; whole numbers stay."""
         return floats_as(self.dtype, batch)
+
+
+def set_matmul(level: str, *, convolutions: bool) -> None:
+    """Set for the whole process how fp32 matrix products and convolutions are computed.
+
+    PyTorch has newer names for this (`torch.backends.cuda.matmul.fp32_precision`), which the calls here set as well.
+    Setting only those makes it refuse to read the older ones, with an error in the middle of whatever library asks.
+
+    Args:
+        level: `highest` computes in fp32, `high` in TF32 where there is one, `medium` in bfloat16 where that pays.
+        convolutions: Let convolutions and recurrent layers of cuDNN use TF32; PyTorch does by default.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions recommend the newer names
+        torch.set_float32_matmul_precision(level)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def clear_gradients(optimizer: Optimizer) -> None:

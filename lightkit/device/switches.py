@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.device.matmul import LEVELS
+from lightkit.device.precision import MATMUL
 
 COMPILE = ("none", "default", "reduce-overhead", "max-autotune")
 OPTIMIZERS = ("auto", "fused", "foreach", "loop")
@@ -39,7 +39,7 @@ class Switches:
     activation_checkpointing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, choices in (("compile", COMPILE), ("matmul", ("auto", *LEVELS)), ("optimizer", OPTIMIZERS)):
+        for name, choices in (("compile", COMPILE), ("matmul", ("auto", *MATMUL)), ("optimizer", OPTIMIZERS)):
             value = getattr(self, name)
             if value not in choices:
                 raise UserError("not one of the choices", argument=name, received=value, choices=choices)

@@ -121,8 +121,8 @@ def throttle_names(mask: int | None) -> tuple[str, ...] | None:
     return (*known, f"unknown_{rest:#x}") if rest else known
 
 
-def visible(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
-    """Return the GPUs a process sees, in the order in which it counts them: `visible(gpus)[1]` is its `cuda:1`.
+def visible_gpus(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
+    """Return the GPUs a process sees, in the order in which it counts them: `visible_gpus(gpus)[1]` is its `cuda:1`.
 
     `CUDA_VISIBLE_DEVICES` may hold numbers, the beginnings of UUIDs, and UUIDs of MIG instances. As CUDA does, it is
     read up to the first entry that names no GPU, and an entry that stands twice leaves none at all. A split GPU stands
@@ -142,7 +142,7 @@ def visible(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) 
 
 
 def allowed(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
-    """Return the GPUs and MIG instances that a process may choose among; see `visible`.
+    """Return the GPUs and MIG instances that a process may choose among; see `visible_gpus`.
 
     Args:
         gpus: All GPUs and instances of the machine.
@@ -189,7 +189,7 @@ def by_uuid(start: str, gpus: Sequence[GpuFacts]) -> GpuFacts | None:
 
 
 def is_order_known(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> bool:
-    """Tell whether `visible` can tell the numbers for sure.
+    """Tell whether `visible_gpus` can tell the numbers for sure.
 
     Unless `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`, CUDA counts the fastest GPU first; which that is shows in no fact.
     """
@@ -215,7 +215,7 @@ def computing_on(
         environ: The process's environment; None takes this one's.
     """
     known = {gpu.uuid.partition("-")[2]: gpu for gpu in gpus if gpu.uuid and not gpu.split}
-    seen = visible(gpus, environ)
+    seen = visible_gpus(gpus, environ)
     found = []
     for at in numbers:
         told = known.get((uuids or {}).get(at, "").removeprefix("GPU-").removeprefix("MIG-"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli import gpus, watching
+from lightkit.cli import gpus
 from tests.conftest import ROOT, Outcome
 from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
 
@@ -174,7 +174,7 @@ def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPa
     module = fake_nvml([Card()])
     install(monkeypatch, module)
     clock = Interrupted()
-    monkeypatch.setattr(watching, "time", clock)
+    monkeypatch.setattr(gpus, "time", clock)
     done = cli("gpus", "--watch", "--json", "--query", "power_w")
     lines = [json.loads(line)["gpus"] for line in done.out.splitlines()]
     assert (done.code, lines, clock.slept) == (0, [[{"power_w": 312.4}]] * 2, [2.0, 2.0])
@@ -183,7 +183,7 @@ def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fake_nvml([Card()]))
-    monkeypatch.setattr(watching, "time", Interrupted())
+    monkeypatch.setattr(gpus, "time", Interrupted())
     done = cli("gpus", "--watch", "0.5")
     assert done.out.count("  1 GPU, driver 570.86.10, by NVML\n") == 2
     assert "\x1b" not in done.out
@@ -192,9 +192,9 @@ def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.Mon
 def test_watching_on_a_terminal_gives_it_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "time", Interrupted())
-    monkeypatch.setattr(watching.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
-    watching.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
+    monkeypatch.setattr(gpus, "time", Interrupted())
+    monkeypatch.setattr(gpus.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
+    gpus.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
     out = capsys.readouterr().out
     assert out.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
     assert out.endswith("\x1b[J\x1b[?25h\x1b[?1049l")

@@ -13,9 +13,8 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.device.engine import Engine
-from lightkit.device.parallel import Distributed, make_parallel
+from lightkit.device.parallel import Distributed, make_parallel, synchronized
 from lightkit.device.ranks import Ranks, _packed, _room, _unpacked, is_lost, joined
-from lightkit.device.replica import synchronized
 from tests.runner.processes import together
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import all_like, is_shard, like, part, reshard, whole
+from lightkit.common.shards import part
 from lightkit.device.engine import Engine
 from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.parallel import Sharded, make_parallel
@@ -128,17 +128,3 @@ def test_tied_weights_stay_in_one_piece() -> None:
     first, second = nn.Linear(10, 10), nn.Linear(10, 10)
     second.weight = first.weight
     assert layers(nn.Sequential(first, second), 1) == []
-
-
-def test_whole_tensors_are_left_alone() -> None:
-    tensor = torch.ones(3)
-    nested = {"a": [tensor, (tensor, 1)], "b": "text"}
-    found = whole(nested)
-    assert found["a"][0] is tensor
-    assert found["a"][1] == (tensor, 1)
-    assert found["b"] == "text"
-    assert not is_shard(tensor)
-    assert part(tensor) is tensor
-    reshard(nn.Linear(1, 1))
-    assert like(tensor, torch.zeros(3)) is tensor
-    assert all_like({"a": tensor, "b": 3}, {"a": torch.zeros(3)})["a"] is tensor

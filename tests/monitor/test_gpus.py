@@ -8,7 +8,7 @@ from lightkit.monitor.gpus import (
     computing_on,
     is_order_known,
     throttle_names,
-    visible,
+    visible_gpus,
 )
 
 PLAIN = [GpuFacts(at, f"GPU-{letter * 4}-0", "NVIDIA H200") for at, letter in enumerate("abcd")]
@@ -21,7 +21,7 @@ SPLIT = [
 
 
 def uuids(gpus: list[GpuFacts], wanted: str | None) -> list[str]:
-    return [gpu.uuid for gpu in visible(gpus, {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted})]
+    return [gpu.uuid for gpu in visible_gpus(gpus, {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted})]
 
 
 def test_throttle_reasons_have_names() -> None:
@@ -97,7 +97,7 @@ def test_a_split_gpu_without_instances_and_one_that_does_not_answer_are_not_seen
 
 def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert visible(PLAIN) == [PLAIN[3]]
+    assert visible_gpus(PLAIN) == [PLAIN[3]]
     assert computing_on(PLAIN, [0]) == [PLAIN[3]]
 
 
