@@ -111,7 +111,7 @@ def _fields(text: str) -> list[str]:
 
 
 def rows(source: Any) -> list[Row]:
-    """Everything that is known of every GPU and MIG instance, as plain values.
+    """Return everything that is known of every GPU and MIG instance, as plain values.
 
     Args:
         source: Where it comes from (`lightkit.monitor.gpus.Source`).
@@ -143,13 +143,15 @@ def _texts(source: Any, fields: Sequence[str] | None) -> Callable[[], str]:
         if not source.gpus:
             return without(source.reason)
         found = rows(source)
-        return _chosen(found, fields) if fields else page(found, source, width=width())
+        if fields:
+            return table(fields, [[_plain(row[name]) for name in fields] for row in found])
+        return page(found, source, width=width())
 
     return show
 
 
 def without(reason: str) -> str:
-    """What to say on a machine without a GPU.
+    """Say what there is to say on a machine without a GPU.
 
     Args:
         reason: Why there is none.
@@ -160,10 +162,6 @@ def without(reason: str) -> str:
     return f"{told}{own}\ndevice=auto, the default, takes what is there"
 
 
-def _chosen(found: Sequence[Row], fields: Sequence[str]) -> str:
-    return table(fields, [[_plain(row[name]) for name in fields] for row in found])
-
-
 def _plain(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(str(item["pid"]) if isinstance(item, dict) else str(item) for item in value) or "-"
@@ -171,7 +169,7 @@ def _plain(value: object) -> str:
 
 
 def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
-    """The whole picture: a line about the driver, the GPUs, and the processes on them.
+    """Draw the whole picture: a line about the driver, the GPUs, and the processes on them.
 
     Args:
         found: From `rows`.
@@ -214,7 +212,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _instances(found: Sequence[Row]) -> str:
-    """How to choose each MIG instance; empty where there are none."""
+    """Tell how to choose each MIG instance; empty where there are none."""
     lines = [
         [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
     ]
@@ -240,7 +238,7 @@ def _place(row: Row) -> str:
 
 
 def _work(process: Row, root: Path) -> str:
-    """The folder of a run of lightkit, else the command."""
+    """Name the folder of a run of lightkit, else the command."""
     folder = process["run"]
     if folder is None:
         return process["command"] or "?"
@@ -286,7 +284,7 @@ def _plainly() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _whole_screen() -> Iterator[Callable[[str], None]]:
-    """A screen of its own, without a cursor; what was on the terminal before is there again afterwards."""
+    """Open a screen of its own, without a cursor; what was on the terminal before is there again afterwards."""
 
     def put(text: str) -> None:
         head = f"{datetime.now():%H:%M:%S}, Ctrl-C ends it"

@@ -15,6 +15,7 @@ from lightkit.device.about import cuda_uuids
 from lightkit.device.visible import check_shown, mapping, overlooked, show_only
 
 _NO_CUDA = "there is no CUDA GPU here"
+_TO_CPU = "device=cpu runs on the CPU; device=auto takes a GPU only where there is one"
 _WITH_CUDA = "a PyTorch whose CUDA fits the driver (`lightkit env` shows both); device=cpu runs on the CPU"
 
 
@@ -66,14 +67,10 @@ class Placement:
         if isinstance(item, torch.Tensor):
             return item.to(self.device, non_blocking=self._non_blocking)
         if callable(getattr(item, "to", None)):
-            return self._moved_by_itself(item)
+            # What knows pinning, such as a PackedSequence, also knows `non_blocking`.
+            pins = self._non_blocking and hasattr(item, "is_pinned")
+            return item.to(self.device, non_blocking=True) if pins else item.to(self.device)
         return rebuilt(self._moved, item, fresh=True)
-
-    def _moved_by_itself(self, item: Any) -> Any:
-        """Move an object that knows how to; one that knows pinning (PackedSequence) also knows `non_blocking`."""
-        if self._non_blocking and hasattr(item, "is_pinned"):
-            return item.to(self.device, non_blocking=True)
-        return item.to(self.device)
 
 
 def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.device, list[str]]:
@@ -122,7 +119,10 @@ def choose(name: str) -> torch.device:
     if kind == "cuda" and (not number or number.isdecimal()):
         return _cuda(name, int(number or 0))
     if kind == "mps" and not number:
-        return _mps()
+        if torch.backends.mps.is_available():
+            return torch.device("mps", 0)
+        what = "there is no Apple GPU here"
+        raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU)
     if kind == "cpu" and not number:
         return torch.device("cpu")
     raise UserError("no such device", argument="name", received=name, choices=["auto", *_present(), "cuda", "mps"])
@@ -134,22 +134,12 @@ def _cuda(name: str, number: int) -> torch.device:
         return torch.device("cuda", number)
     if count:
         what = f"there is no GPU number {number} here"
-        raise UserError(what, argument="name", received=name, choices=_present(), fix=_to_cpu())
+        raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU)
     unseen, built = overlooked(), torch.backends.cuda.is_built()
     what = unseen or (_NO_CUDA if built else "this PyTorch was built without CUDA")
-    raise UserError(what, argument="name", received=name, choices=_present(), fix=_WITH_CUDA if unseen else _to_cpu())
-
-
-def _mps() -> torch.device:
-    if torch.backends.mps.is_available():
-        return torch.device("mps", 0)
-    raise UserError("there is no Apple GPU here", argument="name", received="mps", choices=_present(), fix=_to_cpu())
+    raise UserError(what, argument="name", received=name, choices=_present(), fix=_WITH_CUDA if unseen else _TO_CPU)
 
 
 def _present() -> list[str]:
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
-
-
-def _to_cpu() -> str:
-    return "device=cpu runs on the CPU; device=auto takes a GPU only where there is one"

@@ -232,7 +232,17 @@ def joined(
             have nothing to share, or more than there are GPUs.
     """
     count = world_size()
-    _check_launched(parallel, count, batch_size=batch_size, nproc=nproc)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
+    if count > 1 and not strategy_of(parallel).processes:
+        what, fix = f"a launcher started {count} processes for a run that is for one", "device.parallel=ddp"
+        raise UserError(what, key="device.parallel", received=parallel, choices=WITH_PROCESSES, fix=fix)
+    if nproc > 1 and nproc != here:
+        what = "these processes are started by the command line" if count == 1 else f"torchrun started {here} here"
+        fix = "`lightkit train`, or torchrun with device.nproc=1"
+        raise UserError(what, key="device.nproc", received=nproc, fix=fix)
+    if count > batch_size:
+        what = f"{count} processes share each batch, and some would never have a sample"
+        raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
     if count == 1:
         yield Ranks()
         return
@@ -273,22 +283,6 @@ def _meeting_place(timeout: timedelta) -> tuple[Any, int, int]:
     place = _MET[os.getpid()]
     place[0].set_timeout(timeout)
     return place
-
-
-def _check_launched(parallel: str, count: int, *, batch_size: int, nproc: int) -> None:
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
-    if count > 1 and not strategy_of(parallel).processes:
-        what = f"a launcher started {count} processes for a run that is for one"
-        raise UserError(
-            what, key="device.parallel", received=parallel, choices=WITH_PROCESSES, fix="device.parallel=ddp"
-        )
-    if nproc > 1 and nproc != here:
-        what = "these processes are started by the command line" if count == 1 else f"torchrun started {here} here"
-        fix = "`lightkit train`, or torchrun with device.nproc=1"
-        raise UserError(what, key="device.nproc", received=nproc, fix=fix)
-    if count > batch_size:
-        what = f"{count} processes share each batch, and some would never have a sample"
-        raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
 
 
 def _device(name: str, gpus: Any) -> torch.device:

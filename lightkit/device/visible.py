@@ -43,7 +43,10 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     Raises:
         UserError: There are no such GPUs, or this process may not use them.
     """
-    names = _read(wanted)
+    try:
+        names = read_gpus(wanted)
+    except (ValueError, TypeError) as error:
+        raise UserError(str(error), argument="gpus", expected=EXPECTED, received=wanted) from error
     source = look()
     try:
         if not source.gpus:
@@ -75,7 +78,9 @@ def check_shown(chosen: Sequence[GpuFacts], count: int, uuids: Mapping[int, str]
     Raises:
         UserError: PyTorch sees others: something asked for GPUs before they were chosen.
     """
-    others = [gpu for number, gpu in enumerate(chosen) if uuids.get(number, "") not in _known_as(gpu)]
+    # Of a MIG instance some versions of CUDA tell the UUID of the whole GPU.
+    known = ([uuid.partition("-")[2] for uuid in (gpu.uuid, gpu.whole) if uuid] for gpu in chosen)
+    others = [names for number, names in enumerate(known) if uuids.get(number, "") not in names]
     if count != len(chosen) or (others and uuids):
         names = ",".join(map(_name, chosen))
         raise UserError(
@@ -126,18 +131,6 @@ def shown(gpu: GpuFacts) -> str:
 def _name(gpu: GpuFacts) -> str:
     """Return how CUDA is told of it."""
     return str(gpu.index) if gpu.mig is None else gpu.uuid
-
-
-def _known_as(gpu: GpuFacts) -> list[str]:
-    """Return the UUIDs that CUDA may tell of it; of a MIG instance some versions tell that of the whole GPU."""
-    return [uuid.partition("-")[2] for uuid in (gpu.uuid, gpu.whole) if uuid]
-
-
-def _read(wanted: Any) -> tuple[int | str, ...] | int:
-    try:
-        return read_gpus(wanted)
-    except (ValueError, TypeError) as error:
-        raise UserError(str(error), argument="gpus", expected=EXPECTED, received=wanted) from error
 
 
 def _allowed(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:

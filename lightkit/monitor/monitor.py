@@ -187,9 +187,8 @@ class Monitor(NoMonitor):
         return self.watch.totals()
 
     def _run(self) -> None:
-        asked = self._asked_to_end
         try:
-            self._watch_until(asked)
+            self._watch_until(self._asked_to_end)
         except Exception as error:  # whatever it is, it is not worth a run
             self.failure = f"{type(error).__name__}: {error}"
 

@@ -103,7 +103,9 @@ def find_batch(
     Raises:
         UserError: Not even the smallest batch fits (exit code 4), or a training step fails.
     """
-    _check(cfg, ranks)
+    refusal = STRATEGIES[cfg.device.parallel].refusal("batch_size")
+    if refusal is not None and ranks > 1:
+        raise UserError(refusal.what, key=KEY, received=cfg.device.batch_size, fix=refusal.fix)
     asked = Asked(cfg, ranks)
     search: Search | None = None
     reason = ""
@@ -147,12 +149,6 @@ def _nothing(search: Search, reason: str) -> UserError:
     what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
     fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
     return UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
-
-
-def _check(cfg: DictConfig, ranks: int) -> None:
-    refusal = STRATEGIES[cfg.device.parallel].refusal("batch_size")
-    if refusal is not None and ranks > 1:
-        raise UserError(refusal.what, key=KEY, received=cfg.device.batch_size, fix=refusal.fix)
 
 
 def _failed(found: dict[str, Any]) -> UserError:

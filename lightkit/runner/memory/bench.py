@@ -52,7 +52,10 @@ class Bench:
         self.cfg, self._ranks = cfg, ranks
         with tempfile.TemporaryDirectory() as folder:
             self.parts = build(cfg, Path(folder))
-        self._train_all()
+        if self.parts.made.prepared is not None:  # let everything train that ever will: the last phase needs most
+            trained = frozenset[str]().union(*(phase.trainable for phase in self.parts.made.prepared.phases))
+            for name, parameter in self.parts.model.named_parameters():
+                parameter.requires_grad_(name in trained)
         engine = self.parts.engine
         self.memory = memory_of(engine.parallel.devices)
         self._base, self._on_cpu = self.memory.in_use(), engine.device.type == "cpu"
@@ -89,15 +92,6 @@ class Bench:
         self._evaluate(size)
         beside = self._beside(batch_bytes)
         return {"size": size, "peak": self.memory.usage().peak + beside, "fixed": self._fixed() + beside}
-
-    def _train_all(self) -> None:
-        """Let everything train that ever will: the last phase of a fine-tuning needs most."""
-        prepared = self.parts.made.prepared
-        if prepared is None:
-            return
-        trained = frozenset[str]().union(*(phase.trainable for phase in prepared.phases))
-        for name, parameter in self.parts.model.named_parameters():
-            parameter.requires_grad_(name in trained)
 
     def _loader(self, size: int, window: int) -> tuple[Loader, int]:
         """Make batches of this process's part of the size, in the order of the first epoch; count the bytes of one."""

@@ -15,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.strategies import STRATEGIES
 from lightkit.data.probe import small_batch
-from lightkit.diagnostics.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
+from lightkit.diagnostics.footprint import activations, bytes_of, measured, origins, repeated_blocks
 from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory_of
 from lightkit.finetune.audit.state_sizes import state_sizes
 from lightkit.trainer import State
@@ -65,19 +65,17 @@ class MemoryReport:
         evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
         release_frames(error)
         if self.parts is not None:
-            for describe in (self._peak, _made_of):
-                with suppress(Exception):
-                    rows.append(describe(self.parts))
+            with suppress(Exception):
+                memory = self.memory or memory_of(self.parts.engine.parallel.devices)
+                rows.append(_row("memory", memory.usage().in_words()))
+            with suppress(Exception):
+                rows.append(_made_of(self.parts))
             with suppress(Exception):
                 found = self._origins(self.parts, evaluating)
                 pattern = None if evaluating else repeated_blocks(self.parts.model, found)
                 words = "outputs" if evaluating else f"activations of {_samples(self.parts)} samples"
                 rows.append(_row("of these", _listed(found, words)))
         return UserError("\n".join(rows), fix=self._fix(evaluating, pattern), exit_code=OUT_OF_MEMORY)
-
-    def _peak(self, parts: Components) -> str:
-        memory = self.memory or memory_of(parts.engine.parallel.devices)
-        return _row("memory", memory.usage().in_words())
 
     def _where(self, names: list[str]) -> str:
         """Say what the run was doing, from the functions it was in."""
@@ -202,9 +200,8 @@ def _listed(found: Mapping[str, int], words: str) -> str:
     if not total:
         raise ValueError("nothing is known")
     worth = [origin for origin in origins(found) if origin.bytes >= _SHARE * total][:_SHOWN]
-    return f"{words} about {in_gib(total)}: {', '.join(map(_told, worth))}"
-
-
-def _told(origin: Origin) -> str:
-    times = f" ({origin.count} x)" if origin.count > 1 else ""
-    return f"{origin.name or 'the model itself'} {in_gib(origin.bytes)}{times}"
+    told = []
+    for origin in worth:
+        times = f" ({origin.count} x)" if origin.count > 1 else ""
+        told.append(f"{origin.name or 'the model itself'} {in_gib(origin.bytes)}{times}")
+    return f"{words} about {in_gib(total)}: {', '.join(told)}"
