@@ -77,7 +77,7 @@ class Details:
     shapes: bool = False
 
 
-class Recorder:
+class Recorder(Spans):
     """Profiles the steps of a window, and counts where the time of all steps goes.
 
     Nothing that goes wrong here ends the run: it is told.
@@ -101,8 +101,7 @@ class Recorder:
         details: Details | None = None,
         rank: int = 0,
     ) -> None:
-        self.spans = Spans(device)
-        """Counts the time of every stretch of the loop."""
+        super().__init__(device)
         self.recorded: Recorded | None = None
         """What was seen of the window, as soon as it is over."""
         self.trace: Path | None = None
@@ -111,6 +110,11 @@ class Recorder:
         self._details, self._profile = details or Details(), None  # type: Details, Any
         self._taken, self._done, self._began, self._outside = 0, 0, perf_counter(), 0.0
         self._first, self._since, self._done_before, self._before = 0, 0.0, 0, dict[str, float]()
+
+    @property
+    def spans(self) -> Spans:
+        """What counts the time of every stretch of the loop: the recorder itself."""
+        return self
 
     @property
     def _end(self) -> int:
@@ -123,14 +127,7 @@ class Recorder:
         return perf_counter() - self._began - self._outside
 
     def before_step(self, step: int) -> float:
-        """Do what is due before an optimizer step.
-
-        Args:
-            step: Optimizer steps the run has taken.
-
-        Returns:
-            Seconds that it took, which are no training.
-        """
+        """Begin, go on with or end the recording where it is time; see `NoSpans.before_step`."""
         window, at = self._window, self._taken
         self._taken += 1
         if at == self._end:
@@ -148,7 +145,7 @@ class Recorder:
         return took
 
     def after_step(self) -> None:
-        """Count an optimizer step; of one that was broken off nobody says so."""
+        """See `NoSpans.after_step`."""
         self._done += 1
 
     def close(self) -> None:
@@ -207,12 +204,12 @@ class Recorder:
             self._begin(step)
 
     def _begin(self, step: int) -> None:
-        self.spans.traced, self._first = True, step + 1
-        self._since, self._done_before, self._before = perf_counter(), self._done, dict(self.spans.seconds)
+        self.traced, self._first = True, step + 1
+        self._since, self._done_before, self._before = perf_counter(), self._done, dict(self.seconds)
 
     def _stop(self) -> Any:
         """End the recording; the profiler, if there was one."""
-        profiler, self._profile, self.spans.traced = self._profile, None, False
+        profiler, self._profile, self.traced = self._profile, None, False
         if profiler is not None:
             profiler.stop()
         return profiler
@@ -224,7 +221,7 @@ class Recorder:
         if profiler is None:
             return
         steps = max(1, self._done - self._done_before)
-        host = {name: value - self._before.get(name, 0.0) for name, value in self.spans.seconds.items()}
+        host = {name: value - self._before.get(name, 0.0) for name, value in self.seconds.items()}
         self.recorded = Recorded(self._first, steps, seconds, host, {}, operators(profiler.key_averages()))
         self._write(profiler)
         self.recorded = self.recorded._replace(device=self._on_device())
@@ -255,5 +252,5 @@ class Recorder:
         if self._profile is None or self._device.type != "cuda":
             return
         # What the GPU failed at shows in the loop too.
-        with suppress(RuntimeError), self.spans.span("device") if counted else nullcontext():
+        with suppress(RuntimeError), self.span("device") if counted else nullcontext():
             torch.cuda.synchronize(self._device)

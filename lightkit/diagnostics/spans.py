@@ -1,11 +1,13 @@
 """Named stretches of a run's time: counted by the host's clock, and shown in traces and to other profilers.
 
-The loop marks what it does by an object that is handed to it, `NoSpans` unless the run is profiled:
+The loop marks what it does by an object that is handed to it: `NoSpans`, or a `lightkit.diagnostics.profiling.Recorder`
+where the run is profiled.
 
+    batches = spans.each("data", engine.prefetch(batches))
+    clock.leave_out(spans.before_step(state.step))
     with spans.span("forward"):
         result = task.step(...)
-    for batch in spans.each("data", engine.prefetch(batches)):
-        ...
+    spans.after_step()
 """
 
 from __future__ import annotations
@@ -34,6 +36,21 @@ class NoSpans:
         """Return the same items; the time it takes to get them is that of `name`."""
         del name
         return items
+
+    def before_step(self, step: int) -> float:
+        """Do what is due before an optimizer step.
+
+        Args:
+            step: Optimizer steps the run has taken.
+
+        Returns:
+            Seconds that it took, which are no training.
+        """
+        del step
+        return 0.0
+
+    def after_step(self) -> None:
+        """Count an optimizer step; of one that was broken off nobody says so."""
 
 
 class Spans(NoSpans):

@@ -8,6 +8,7 @@ from lightkit.common.errors import UserError
 from lightkit.device import Engine, compiling
 from lightkit.device.clip import ClipNorm, ClipValue
 from lightkit.device.compiling import Compiled
+from lightkit.device.engine import Notes
 from lightkit.device.switches import Switches
 from tests.device.engines import configured
 
@@ -169,3 +170,13 @@ def test_channels_last_of_pictures_volumes_and_what_is_not_there_yet():
     engine.wrap(inner)(torch.rand(2, 3, 4, 4))
     assert seen == [False], "hooks of one's own see what was handed in"
     assert inner(torch.rand(2, 3, 4, 4)).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_notes_wait_until_somebody_takes_them():
+    notes, told = Notes(), []
+    for line in ("one", "two", "one"):
+        notes.add(line)
+    notes.hand_to(told.append)
+    notes.add("three")
+    notes.add("two")
+    assert told == notes.lines == ["one", "two", "three"]

@@ -137,6 +137,8 @@ def test_without_spans_nothing_is_counted_or_changed() -> None:
     with spans.span("validation"), spans.span("forward"):
         assert spans.each("data", items) is items
     assert spans.span("data") is spans.span("forward")
+    assert spans.before_step(3) == 0.0
+    spans.after_step()
     with pytest.raises(KeyError), spans.span("data"):
         raise KeyError
 
