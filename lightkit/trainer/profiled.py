@@ -17,7 +17,7 @@ _TIMED = {
     "scheduler": {"step": "optimizer"},
     "train_metrics": _METRICS,
     "val_metrics": _METRICS,
-    "guard": dict.fromkeys(("passes", "settled", "on_step"), "checks"),
+    "guard": dict.fromkeys(("passes", "losses_finite", "on_step"), "checks"),
     "tuning": dict.fromkeys(("before_step", "train", "finish"), "tuning"),
     "logger": dict.fromkeys(("scalars", "progress", "message", "flush"), "logging"),
 }
