@@ -22,6 +22,7 @@ from lightkit.assembly.parts import (
     check_fit,
     check_metrics,
 )
+from lightkit.common.errors import keys_under
 from lightkit.device.ranks import Ranks
 from lightkit.trainer.average import Ema, NoAverage
 from lightkit.trainer.learner import Learner, Shared
@@ -81,7 +82,8 @@ def build_learner(
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained, run=run, data=data)
     model, task = engine.place_model(made.model), build_task(cfg, data.info, engine, trains=trains)
     criterion = build_loss(cfg, data.info, engine)
-    network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
+    with keys_under("device"):
+        network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg, made, timetable, engine)
     scheduler = build_scheduler(cfg, optimizer, timetable)
     rehearse(data, model, task, criterion, engine)  # a model of which this process holds a part only is let pass

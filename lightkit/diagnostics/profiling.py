@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -54,7 +54,7 @@ class Window:
     steps: int = 5
 
     def fitted(self, left: int) -> Window:
-        """The same for a run with `left` steps to do: as many of the steps as it has, then of the warm-up."""
+        """Return the window for a run with `left` steps to do: as many of the steps as it has, then of the warm-up."""
         if self.steps == 0 or left >= self.skip + self.warmup + self.steps:
             return self
         steps = min(self.steps, max(1, left - 1))
@@ -77,7 +77,7 @@ class Details:
     shapes: bool = False
 
 
-class Recorder:
+class Recorder(Spans):
     """Profiles the steps of a window, and counts where the time of all steps goes.
 
     Nothing that goes wrong here ends the run: it is told.
@@ -101,8 +101,7 @@ class Recorder:
         details: Details | None = None,
         rank: int = 0,
     ) -> None:
-        self.spans = Spans(device)
-        """Counts the time of every stretch of the loop."""
+        super().__init__(device)
         self.recorded: Recorded | None = None
         """What was seen of the window, as soon as it is over."""
         self.trace: Path | None = None
@@ -122,19 +121,8 @@ class Recorder:
         """Seconds since this was made, without those that recording took."""
         return perf_counter() - self._began - self._outside
 
-    def span(self, name: str) -> AbstractContextManager[None]:
-        """Count the time inside for `name`."""
-        return self.spans(name)
-
     def before_step(self, step: int) -> float:
-        """What is due before an optimizer step.
-
-        Args:
-            step: Optimizer steps the run has taken.
-
-        Returns:
-            Seconds that it took, which are no training.
-        """
+        """Begin, go on with or end the recording where it is time; see `NoSpans.before_step`."""
         window, at = self._window, self._taken
         self._taken += 1
         if at == self._end:
@@ -152,11 +140,11 @@ class Recorder:
         return took
 
     def after_step(self) -> None:
-        """An optimizer step is done; of one that was broken off nobody says so."""
+        """See `NoSpans.after_step`."""
         self._done += 1
 
     def close(self) -> None:
-        """After the last step: write what there is of a window that is not over."""
+        """Write, after the last step, what there is of a window that is not over."""
         self._wait()
         began = perf_counter()
         with self._told():
@@ -169,7 +157,7 @@ class Recorder:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Inside, what goes wrong is told, and ends the recording."""
+        """Tell what goes wrong inside, and end the recording."""
         try:
             yield
         except _FAILURES as error:
@@ -202,7 +190,7 @@ class Recorder:
         return ProfilerAction.WARMUP if number < self._window.warmup else ProfilerAction.RECORD
 
     def _go_on(self, step: int, at: int) -> None:
-        """The next step; from the first one that is kept on, the time counts."""
+        """Go to the next step; from the first one that is kept on, the time counts."""
         begins = at == self._window.skip + self._window.warmup
         if begins:
             self._wait(counted=False)  # what the GPU still has to do of the steps before is not part of it
@@ -211,12 +199,12 @@ class Recorder:
             self._begin(step)
 
     def _begin(self, step: int) -> None:
-        self.spans.traced, self._first = True, step + 1
-        self._since, self._done_before, self._before = perf_counter(), self._done, dict(self.spans.seconds)
+        self.traced, self._first = True, step + 1
+        self._since, self._done_before, self._before = perf_counter(), self._done, dict(self.seconds)
 
     def _stop(self) -> Any:
         """End the recording; the profiler, if there was one."""
-        profiler, self._profile, self.spans.traced = self._profile, None, False
+        profiler, self._profile, self.traced = self._profile, None, False
         if profiler is not None:
             profiler.stop()
         return profiler
@@ -228,7 +216,7 @@ class Recorder:
         if profiler is None:
             return
         steps = max(1, self._done - self._done_before)
-        host = {name: value - self._before.get(name, 0.0) for name, value in self.spans.seconds.items()}
+        host = {name: value - self._before.get(name, 0.0) for name, value in self.seconds.items()}
         self.recorded = Recorded(self._first, steps, seconds, host, {}, operators(profiler.key_averages()))
         self._write(profiler)
         self.recorded = self.recorded._replace(device=self._on_device())
@@ -259,5 +247,5 @@ class Recorder:
         if self._profile is None or self._device.type != "cuda":
             return
         # What the GPU failed at shows in the loop too.
-        with suppress(RuntimeError), self.spans("device") if counted else nullcontext():
+        with suppress(RuntimeError), self.span("device") if counted else nullcontext():
             torch.cuda.synchronize(self._device)

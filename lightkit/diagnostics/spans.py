@@ -1,18 +1,51 @@
-"""Named stretches of a run's time: counted by the host's clock, and shown in traces and to other profilers."""
+"""Named stretches of a run's time: counted by the host's clock, and shown in traces and to other profilers.
+
+The loop marks what it does by an object that is handed to it: `NoSpans`, or a `lightkit.diagnostics.profiling.Recorder`
+where the run is profiled.
+
+    clock.leave_out(spans.before_step(state.step))
+    with spans.span("forward"):
+        result = task.step(...)
+    spans.after_step()
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch.profiler import record_function
 
 
-class Spans:
+class NoSpans:
+    """The plain case: marks cost next to nothing, and nothing is counted."""
+
+    _nothing = nullcontext()  # holds nothing, so that one serves all stretches, also those within others
+
+    def span(self, name: str) -> AbstractContextManager[None]:
+        """Return a context whose time is that of `name`."""
+        del name
+        return self._nothing
+
+    def before_step(self, step: int) -> float:
+        """Do what is due before an optimizer step.
+
+        Args:
+            step: Optimizer steps the run has taken.
+
+        Returns:
+            Seconds that it took, which are no training.
+        """
+        del step
+        return 0.0
+
+    def after_step(self) -> None:
+        """Count an optimizer step; of one that was broken off nobody says so."""
+
+
+class Spans(NoSpans):
     """Counts the seconds of named stretches of time.
 
     A stretch within another one counts for the outer one only, so that the seconds add up: the batches of a validation
@@ -30,8 +63,8 @@ class Spans:
         self._nvtx, self._within = device.type == "cuda" and _has_nvtx(), False
 
     @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """While inside, the time is that of `name`."""
+    def span(self, name: str) -> Iterator[None]:
+        """Count the time inside as that of `name`."""
         mark = record_function(name) if self.traced else None
         outermost, self._within = not self._within, True
         if self._nvtx:
@@ -50,72 +83,9 @@ class Spans:
             if self._nvtx:
                 torch.cuda.nvtx.range_pop()
 
-    def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, whose time is that of `name`."""
-
-        @wraps(call)
-        def timed(*args: Any, **options: Any) -> Any:
-            with self(name):
-                return call(*args, **options)
-
-        return timed
-
-    def each(self, name: str, items: Any) -> Iterator[Any]:
-        """The same items; the time it takes to get them is that of `name`. `items` is closed when this is."""
-        with closing(items):
-            while True:
-                with self(name):
-                    try:
-                        item = next(items)
-                    except StopIteration:
-                        return
-                yield item
-                del item
-
-
-class Timed:
-    """Stands for an object some of whose methods are timed; everything else is that of the object.
-
-    Whoever asks what it is hears the class of the object, and what is set is set there: a callback that looks around in
-    the loop finds, and changes, what it always does.
-
-    Args:
-        part: The object.
-        spans: Counts.
-        methods: Name of the stretch of time by method.
-        streams: The same for methods that give items; it is the getting of an item that is timed.
-    """
-
-    def __init__(
-        self, part: Any, spans: Spans, methods: Mapping[str, str], streams: Mapping[str, str] | None = None
-    ) -> None:
-        own = vars(self)
-        own["_part"] = part
-        for method, name in methods.items():
-            own[method] = spans.around(name, getattr(part, method))
-        for method, name in (streams or {}).items():
-            own[method] = _each(spans, name, getattr(part, method))
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The class of the object, for `isinstance`."""
-        return type(self._part)
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever is not timed."""
-        return getattr(vars(self)["_part"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set on the object."""
-        setattr(self._part, name, value)
-
-
-def _each(spans: Spans, name: str, call: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-    return lambda *args: spans.each(name, call(*args))
-
 
 def _has_nvtx() -> bool:
-    """Whether this build of PyTorch can set ranges; one for AMD's GPUs may not."""
+    """Tell whether this build of PyTorch can set ranges; one for AMD's GPUs may not."""
     try:
         torch.cuda.nvtx.mark("lightkit")
     except RuntimeError:

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightkit.common.errors import UserError
-from lightkit.common.lost import is_dead_worker
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import is_dead_worker, is_out_of_memory
 from lightkit.device.ranks import is_lost
 from lightkit.runner.memory.oom import OUT_OF_MEMORY, reason
 

@@ -37,10 +37,10 @@ def fit(run: Session, learner: Learner, observer: Observer) -> None:
     machine = Machine(run.cfg, run.path, learner)
     run.memory.memory = machine.memory
     try:
-        with machine, profiled(run.cfg, run.path, learner, logger=run.logger) as profiler:
+        with machine, profiled(run.cfg, run.path, learner, logger=run.logger) as spans:
             Trainer(
                 learner,
-                Services(run.logger, run.signals, machine.clock, profiler, save),
+                Services(run.logger, run.signals, machine.clock, spans, save),
                 monitor=run.cfg.metrics.monitor,
                 mode=run.cfg.metrics.mode,
                 guard=make_guard(run, learner),

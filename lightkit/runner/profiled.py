@@ -11,10 +11,10 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner
 from lightkit.config import to_plain
+from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers import Logger
 from lightkit.loggers.files import replace_file
 from lightkit.loggers.wording import plain_table
-from lightkit.trainer.services import NoProfiler, Profiler
 
 FOLDER = "profile"
 SUMMARY = "summary.txt"
@@ -22,7 +22,7 @@ DETAILS = ("memory", "stacks", "shapes")
 
 
 @contextmanager
-def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger) -> Iterator[Profiler]:
+def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger) -> Iterator[NoSpans]:
     """While inside, the run may be profiled; afterwards it is told where the time went.
 
     Args:
@@ -38,7 +38,7 @@ def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger)
     left = learner.timetable.total_steps - state.step
     # The key is not in the file of a run that began before there was such a thing.
     if not cfg.get("profile") or left <= 0 or state.stop_reason is not None:
-        yield NoProfiler()
+        yield NoSpans()
         return
     from lightkit.diagnostics.profiling import Recorder
 
@@ -84,7 +84,7 @@ def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bo
     from lightkit.diagnostics.hotspots import operators_table, stretches_table
     from lightkit.diagnostics.profiling import STRETCHES
 
-    tables = [stretches_table(recorder.recorded, recorder.spans.seconds, recorder.whole, order=STRETCHES)]
+    tables = [stretches_table(recorder.recorded, recorder.seconds, recorder.whole, order=STRETCHES)]
     if recorder.recorded is not None:
         tables.append(operators_table(recorder.recorded))
     hints = _hints(recorder, place)

@@ -137,7 +137,7 @@ class Session:
     def _record(self, learner: Learner) -> list[str]:
         """Write down what is about to run; returns what of it differs from the part of the run before."""
         before, engine, data = self.place.facts(), learner.engine, learner.data
-        facts = {"visible": engine.mapping, "data": data.info.fingerprint, **facts_of(data)}
+        facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data)}
         self.place.record(self.cfg, self.overrides, device=engine.describe(learner.optimizer), **facts)
         if learner.store:
             learner.store.prepare()

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.interrupt import Interrupt
-from lightkit.trainer.services import NoProfiler
 from lightkit.trainer.tasks import Criterion, Task
 
-_END, _PLAIN = object(), NoProfiler()
+_END, _PLAIN = object(), NoSpans()
 
 
 class Meter(Protocol):

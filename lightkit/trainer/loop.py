@@ -61,11 +61,11 @@ class Trainer:
         self.state, self.timetable, self.engine = learner.state, learner.timetable, learner.engine
         self.services = services = services or Services()
         self.guard, self.tuning = guard or Guard(self.engine.device), tuning or NoTuning()
-        self.stepper = stepper or PlainStepper(learner, self.guard, services.profiler)
+        self.stepper = stepper or PlainStepper(learner, self.guard, services.spans)
         self.callbacks = [*learner.callbacks.values()]
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
         self.logger, self.average = services.logger, learner.average
-        self._clock, self._interrupt, self._span = services.clock, services.interrupt, services.profiler.span
+        self._clock, self._interrupt, self._span = services.clock, services.interrupt, services.spans.span
         self._report = Reporter(services.logger, self.state, self.timetable, self._clock)
         self._norm: torch.Tensor | None = None
         self._rates: dict[str, float] = {}
@@ -146,8 +146,8 @@ class Trainer:
 
     def _step(self, batches: Iterator[Any]) -> None:
         """Make one optimizer step over a window of batches; each sample of the window counts the same."""
-        state, timetable, profiler = self.state, self.timetable, self.services.profiler
-        self._clock.leave_out(profiler.before_step(state.step))
+        state, timetable, spans = self.state, self.timetable, self.services.spans
+        self._clock.leave_out(spans.before_step(state.step))
         with self._span("tuning"):
             self.tuning.before_step(state.epoch, state.step)
         window, done, usable = timetable.window(state.samples_done), 0, True
@@ -166,7 +166,7 @@ class Trainer:
         state.samples_done += window
         with self._span("optimizer"):
             self.scheduler.step()
-        profiler.after_step()
+        spans.after_step()
 
     def _next(self, batches: Iterator[Any], *, fresh: bool) -> Any:
         """Return the next batch, on the device.

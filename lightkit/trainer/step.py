@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.guard import Guard
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.services import Profiler
 
 
 class Stepper(Protocol):
@@ -52,11 +52,11 @@ class PlainStepper:
     Args:
         learner: The model and what trains it.
         guard: Tells whether a loss may be used.
-        profiler: Names the stretches of time.
+        spans: Names the stretches of time.
     """
 
-    def __init__(self, learner: Learner, guard: Guard, profiler: Profiler) -> None:
-        self._learner, self._guard, self._span = learner, guard, profiler.span
+    def __init__(self, learner: Learner, guard: Guard, spans: NoSpans) -> None:
+        self._learner, self._guard, self._span = learner, guard, spans.span
         self.loss, self.samples = torch.zeros(()), 1
 
     def micro(self, batch: Any, *, position: int, size: int, window: int, more: bool) -> bool:

@@ -139,7 +139,7 @@ def test_the_line_of_the_user_is_named() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).view(-1, 7)
 
-    with pytest.raises(UserError, match=r"at: .*test_rehearsal\.py:\d+"):
+    with pytest.raises(UserError, match=r"at: .*test_dry_run\.py:\d+"):
         rehearsed(Broken(4, 3))
 
 
@@ -247,7 +247,7 @@ def test_generators_are_put_back() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"error": KeyError("no such key")}, r"data\.dataset: sample \d+ .*KeyError.*[\s\S]*test_rehearsal\.py:\d+"),
+        ({"error": KeyError("no such key")}, r"data\.dataset: sample \d+ .*KeyError.*[\s\S]*test_dry_run\.py:\d+"),
         ({"x": torch.full((4,), torch.nan)}, r"Samples: row \d+ of the inputs holds nan"),
     ],
 )

@@ -49,7 +49,7 @@ def recorder(folder: Path, *window: int, told: list[str] | None = None, **option
 def steps(made: Recorder, count: int, *, first: int = 0) -> Recorder:
     for step in range(first, first + count):
         made.before_step(step)
-        with made.spans("forward"):
+        with made.span("forward"):
             torch.ones(8, 8) @ torch.ones(8, 8)
         made.after_step()
     made.close()
@@ -85,7 +85,7 @@ def test_the_seconds_are_those_of_the_trace(tmp_path: Path) -> None:
     assert made.recorded is not None
     seconds = sum(event["dur"] for event in named(made, "forward")) / 1e6
     assert seconds <= made.recorded.host["forward"] <= made.recorded.seconds <= made.whole
-    assert made.recorded.host["forward"] < made.spans.seconds["forward"]
+    assert made.recorded.host["forward"] < made.seconds["forward"]
 
 
 @pytest.mark.parametrize(("count", "kept"), [(3, 1), (4, 2), (5, 2)])
@@ -126,7 +126,7 @@ def test_no_steps_only_count(tmp_path: Path) -> None:
     told: list[str] = []
     made = steps(recorder(tmp_path, 1, 1, 0, told=told), 5)
     assert (told, made.recorded, list(tmp_path.iterdir())) == ([], None, [])
-    assert made.spans.seconds["forward"] > 0
+    assert made.seconds["forward"] > 0
 
 
 def test_shapes_and_memory_of_operators(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_another_profiler_is_left_alone(tmp_path: Path) -> None:
         made = steps(recorder(tmp_path, told=told), 6)
     assert told == ["profile no trace: another profiler is at work in this process"]
     assert made.trace is None
-    assert made.spans.seconds["forward"] > 0
+    assert made.seconds["forward"] > 0
     assert {row.key: row.count for row in other.key_averages()}["aten::mm"] == 6
 
 
@@ -165,7 +165,7 @@ def test_a_profiler_that_fails_costs_a_line(tmp_path: Path, monkeypatch: pytest.
             torch.autograd._disable_profiler()
     assert told == ["profile not all of it could be recorded: no kineto here"]
     assert (made.trace, list(tmp_path.iterdir())) == (None, [])
-    assert made.spans.seconds["forward"] > 0
+    assert made.seconds["forward"] > 0
 
 
 def test_a_profiler_that_fails_in_mid_window_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

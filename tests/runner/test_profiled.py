@@ -15,11 +15,11 @@ import torch
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run
 from lightkit.diagnostics.profiling import Recorder
+from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
 from lightkit.trainer import Callback, Trainer
 from lightkit.trainer.interrupt import Interrupted
-from lightkit.trainer.services import NoProfiler
 from tests.runner.processes import configured, train
 
 QUICK = (
@@ -135,13 +135,13 @@ def test_without_a_profile_nothing_is_counted(tmp_path: Path, monkeypatch: pytes
 
     class Noted(Trainer):
         def __init__(self, learner: Any, services: Any, **options: Any) -> None:
-            kinds.append(type(services.profiler))
+            kinds.append(type(services.spans))
             super().__init__(learner, services, **options)
 
     monkeypatch.setattr("lightkit.runner.fit.Trainer", Noted)
     run(tmp_path / "plain", "trainer.steps=2")
     run(tmp_path / "under", "trainer.steps=2", "profile=true")
-    assert kinds == [NoProfiler, Recorder]
+    assert kinds == [NoSpans, Recorder]
     assert "step" in summary(tmp_path / "under")[0]  # shrunk to what there is
 
 

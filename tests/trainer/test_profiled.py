@@ -48,7 +48,7 @@ def made(recording: Recorder | None, **changes: Any) -> Trainer:
     if changes.pop("ema", False):
         changes["average"] = Ema(model, 0.9)
     if recording is not None:
-        changes["profiler"] = recording
+        changes["spans"] = recording
     return parts.trainer(model, **changes)
 
 
@@ -87,9 +87,9 @@ def test_every_stretch_has_a_name_and_little_is_left(tmp_path: Path) -> None:
     assert watching.calls == ["start", *epochs[0], *epochs[1]]
     assert len(saved) == 8
     names = "data forward backward optimizer metrics checks callbacks logging validation checkpoint tuning"
-    assert recording.spans.seconds.keys() == set(names.split())
-    assert all(seconds > 0 for seconds in recording.spans.seconds.values())
-    assert sum(recording.spans.seconds.values()) <= recording.whole
+    assert recording.seconds.keys() == set(names.split())
+    assert all(seconds > 0 for seconds in recording.seconds.values())
+    assert sum(recording.seconds.values()) <= recording.whole
     assert recording.recorded is not None
     assert recording.recorded.host["callbacks"] >= 3 * 0.002
     assert sum(recording.recorded.host.values()) <= recording.recorded.seconds
