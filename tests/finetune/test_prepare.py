@@ -45,7 +45,7 @@ def test_asking_for_nothing_changes_nothing() -> None:
     assert len(found.phases) == 1
     assert trainable(model) == found.trained == {name for name, _ in model.named_parameters()}
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert found.labels() == {}
+    assert found.group_labels() == {}
 
 
 def test_the_head_is_replaced_where_the_data_has_other_classes() -> None:
@@ -75,7 +75,7 @@ def test_lora_brings_parameters_that_train_beside_the_head() -> None:
     model = transformer()
     found = prepared(model, freeze=["*"], train=["@head"], lora={"match": ["@linear"], "rank": 2, "lr_ratio": 4.0})
     assert trainable(model) == {*found.injected, "head.weight", "head.bias"}
-    assert found.aliases["blocks.0.fc1.parametrizations.weight.original"] == "blocks.0.fc1.weight"
+    assert found.original_names["blocks.0.fc1.parametrizations.weight.original"] == "blocks.0.fc1.weight"
     rules = {rule["key"]: rule for rule in found.rules}
     assert set(rules) == {"finetune.lora", "finetune.lora.lr_ratio", "finetune.head"}
     assert all(name.endswith("lora_B") for name in rules["finetune.lora.lr_ratio"]["names"])
@@ -133,7 +133,7 @@ def test_phases_have_the_names_of_the_changed_network() -> None:
     assert all(phase.trainable <= names for phase in found.phases)
     assert "blocks.1.fc1.parametrizations.weight.original" in found.phases[1].trainable
     assert not set(found.injected) & found.phases[2].trainable
-    labels = found.labels()
+    labels = found.group_labels()
     assert labels["blocks.1.norm1.weight"] == "from_epoch_2"
     assert labels[found.injected[0]] == "to_step_50"
     assert "head.weight" not in labels
@@ -146,15 +146,15 @@ def test_gradual_unfreezing_ends_with_everything() -> None:
     assert trainable(model) == {"fc.weight", "fc.bias"}
     assert found.phases[-1].trainable == {name for name, _ in model.named_parameters()}
     assert all(before.trainable < after.trainable for before, after in zip(found.phases, found.phases[1:]))
-    assert all(before.still > after.still for before, after in zip(found.phases, found.phases[1:]))
+    assert all(before.frozen_norms > after.frozen_norms for before, after in zip(found.phases, found.phases[1:]))
 
 
 def test_dropout_of_frozen_parts_rests_where_asked_for() -> None:
     model = TransformerClassifier((6, 4), 3, dim=16, depth=2, heads=2, dropout=0.1)
     found = prepared(model, freeze=["blocks.0"], dropout="off", lora={"match": ["blocks.0.fc1"], "rank": 2})
-    assert {"blocks.0.dropout", "blocks.0.attn"} <= found.phases[0].quiet
-    assert not any("parametrizations" in path or path.startswith("blocks.1") for path in found.phases[0].quiet)
-    assert prepared(transformer(), freeze=["blocks.0"]).phases[0].quiet == frozenset()
+    assert {"blocks.0.dropout", "blocks.0.attn"} <= found.phases[0].eval_modules
+    assert not any("parametrizations" in path or path.startswith("blocks.1") for path in found.phases[0].eval_modules)
+    assert prepared(transformer(), freeze=["blocks.0"]).phases[0].eval_modules == frozenset()
 
 
 def test_a_tied_head_is_one_parameter() -> None:

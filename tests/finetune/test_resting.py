@@ -7,9 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightkit.finetune.names import Names
+from lightkit.finetune.eval_mode import (
+    frozen_stateful_modules,
+    has_state,
+    norms_held_by_model,
+    with_norms_held_by_model,
+)
+from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.resting import has_state, held_by_network, resting_states, with_held
 from tests.finetune.spies import Centred, CentredAnyhow, HoldsNorms
 
 
@@ -88,17 +93,17 @@ ALL = {"stem.0", "stem.1.parametrizations.weight.0", "body.0"}
 )
 def test_states_of_frozen_layers_rest(trained: list[str], bn: str, expected: set[str]) -> None:
     model = network()
-    names = Names(model, head="head")
-    assert resting_states(model, trained, names, trainable=frozenset(trained), bn=bn) == expected
+    names = NetworkNames(model, head="head")
+    assert frozen_stateful_modules(model, trained, names, trainable=frozenset(trained), bn=bn) == expected
 
 
 def test_norm_layers_that_a_network_holds_are_found() -> None:
     model = HoldsNorms(3, 2)
     model.eval()
-    held = held_by_network(model)
+    held = norms_held_by_model(model)
     assert held == {"norm", "blocks.0.1", "blocks.1.1"}
     assert not any(module.training for module in model.modules())
-    assert held_by_network(network()) == frozenset()
+    assert norms_held_by_model(network()) == frozenset()
 
 
 def test_what_a_network_holds_may_depend_on_what_trains() -> None:
@@ -110,5 +115,5 @@ def test_what_a_network_holds_may_depend_on_what_trains() -> None:
 
     model = Holds(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))
     everything = frozenset(name for name, _ in model.named_parameters())
-    phases = [Phase(everything, epoch=0), Phase(everything - {"0.weight"}, epoch=1, still=frozenset("2"))]
-    assert [with_held(model, phase).still for phase in phases] == [frozenset(), frozenset("12")]
+    phases = [Phase(everything, epoch=0), Phase(everything - {"0.weight"}, epoch=1, frozen_norms=frozenset("2"))]
+    assert [with_norms_held_by_model(model, phase).frozen_norms for phase in phases] == [frozenset(), frozenset("12")]

@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.audit.audit import Audit, AuditError
+from lightkit.finetune.audit.audit import AuditError, FinetuneAudit
 from lightkit.finetune.audit.plan import build_plan, phase_steps
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.tuning import Tuning
@@ -55,9 +55,9 @@ def phases(model: nn.Module, *, still: Sequence[str] = ("1", "4")) -> list[Phase
     """The head alone for two epochs, then everything, then the head again."""
     head = names(model, *HEAD)
     return [
-        Phase(head, epoch=0, still=frozenset(still)),
+        Phase(head, epoch=0, frozen_norms=frozenset(still)),
         Phase(names(model), epoch=2),
-        Phase(head, step=14, still=frozenset(still)),
+        Phase(head, step=14, frozen_norms=frozenset(still)),
     ]
 
 
@@ -72,8 +72,8 @@ class Run:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, listed: Sequence[Phase], **options: Any) -> None:
         self.model, self.optimizer, self.lines = model, optimizer, list[str]()
-        self.audit = Audit(model, optimizer, report=self.lines.append, **options)
-        self.tuning = Tuning(model, listed, witness=self.audit)
+        self.audit = FinetuneAudit(model, optimizer, report=self.lines.append, **options)
+        self.tuning = Tuning(model, listed, auditor=self.audit)
 
     def go(
         self,
@@ -162,7 +162,9 @@ def test_norms_of_a_frozen_part_may_go_on(bn: str) -> None:
 
 def test_a_group_may_train_in_part() -> None:
     model = network()
-    run = Run(model, SGD(model.parameters(), lr=0.1), [Phase(names(model, "5"), epoch=0, still=frozenset({"1", "4"}))])
+    run = Run(
+        model, SGD(model.parameters(), lr=0.1), [Phase(names(model, "5"), epoch=0, frozen_norms=frozenset({"1", "4"}))]
+    )
     rows = run.go(4)
     assert [(row["group"], row["tensors"], row["should_move"]) for row in rows] == [
         ("group 0", 2, True),
@@ -173,7 +175,7 @@ def test_a_group_may_train_in_part() -> None:
 def test_what_never_trains_needs_no_group() -> None:
     model = network()
     optimizer = SGD([{"params": list(model[5].parameters()), "name": "head"}], lr=0.1)
-    rows = Run(model, optimizer, [Phase(names(model, "5"), epoch=0, still=frozenset({"1", "4"}))]).go(4)
+    rows = Run(model, optimizer, [Phase(names(model, "5"), epoch=0, frozen_norms=frozenset({"1", "4"}))]).go(4)
     assert [(row["group"], row["should_move"]) for row in rows] == [("head", True), ("never trained", False)]
 
 
@@ -290,8 +292,8 @@ def test_new_head_that_no_phase_trains() -> None:
     model = network()
     listed = [Phase(names(model, "0"), epoch=0), Phase(names(model, "0", "3"), epoch=1)]
     with pytest.raises(AuditError, match="new, but no phase trains it: 5.bias, 5.weight"):
-        Audit(model, grouped(model), phases=listed, must_train=sorted(names(model, "5")))
-    Audit(model, grouped(model), phases=[*listed, Phase(names(model), epoch=2)], must_train=names(model, "5"))
+        FinetuneAudit(model, grouped(model), phases=listed, must_train=sorted(names(model, "5")))
+    FinetuneAudit(model, grouped(model), phases=[*listed, Phase(names(model), epoch=2)], must_train=names(model, "5"))
 
 
 class Tied(nn.Module):
@@ -327,11 +329,11 @@ def test_phase_at_the_wrong_moment() -> None:
     run = Run(model, grouped(model), listed)
     run.go(5)
     with pytest.raises(AuditError, match=r"the phase begins with epoch 2, but this is epoch 1, step 5: too early"):
-        Tuning(model, [listed[1]], witness=run.audit)._enter(listed[1], 1, 5)
+        Tuning(model, [listed[1]], auditor=run.audit)._begin(listed[1], 1, 5)
     run = Run(model, grouped(model), listed)
     run.go(5)
     with pytest.raises(AuditError, match=r"begins with epoch 2, but this is epoch 3, step 12: too late"):
-        Tuning(model, [listed[1]], witness=run.audit)._enter(listed[1], 3, 12)
+        Tuning(model, [listed[1]], auditor=run.audit)._begin(listed[1], 3, 12)
 
 
 def test_unfreezing_in_the_middle_of_a_phase() -> None:
@@ -487,7 +489,7 @@ def test_what_starts_at_zero_holds_back_the_gradients_of_others() -> None:
 def test_steps_too_small_for_any_bit_are_a_note_at_first() -> None:
     model = network()
     optimizer = grouped(model, lr=1e-12)
-    run = Run(model, optimizer, [Phase(names(model, "5"), epoch=0, still=frozenset({"1", "4"}))])
+    run = Run(model, optimizer, [Phase(names(model, "5"), epoch=0, frozen_norms=frozenset({"1", "4"}))])
     run.go(2)
     assert run.lines == [
         "audit: epoch 0: head: should move but did not, as a learning rate of 1e-12 is too small to change float32 "
@@ -509,7 +511,7 @@ def test_statistics_that_should_go_on() -> None:
     model.train()
     model[1].eval()
     with pytest.raises(AuditError, match="norm layer that should be in train mode but is in eval mode: 1"):
-        Audit(model, grouped(model)).begin(Phase(names(model), epoch=0), epoch=0, step=0)
+        FinetuneAudit(model, grouped(model)).begin(Phase(names(model), epoch=0), epoch=0, step=0)
 
 
 def test_other_buffers_of_frozen_modules_are_a_note() -> None:
@@ -523,7 +525,7 @@ def test_other_buffers_of_frozen_modules_are_a_note() -> None:
     run.go(8, before=count)
     changed = "buffers of frozen modules changed"
     assert run.lines == [f"audit: epoch 0: {changed}: 0.counter; finetune.dropout=off would hold these in eval mode"]
-    listed = [Phase(names(model, *HEAD), epoch=0, still=frozenset(("1", "4")), quiet=frozenset("0"))]
+    listed = [Phase(names(model, *HEAD), epoch=0, frozen_norms=frozenset(("1", "4")), eval_modules=frozenset("0"))]
     run = Run(model, grouped(model), listed)
     run.go(8, before=count)
     assert run.lines == [f"audit: epoch 0: {changed} although in eval mode: 0.counter"]
@@ -568,8 +570,8 @@ def test_rate_of_zero_that_is_meant() -> None:
 
 def test_phase_without_steps() -> None:
     model = network()
-    audit = Audit(model, grouped(model))
-    tuning = Tuning(model, phases(model), witness=audit)
+    audit = FinetuneAudit(model, grouped(model))
+    tuning = Tuning(model, phases(model), auditor=audit)
     tuning.train(model)
     tuning.before_step(0, 0)
     tuning.finish(0)
@@ -647,7 +649,10 @@ def test_rates_after_going_back_with_lower_ones() -> None:
 )
 def test_settings_that_change_in_the_middle_of_a_phase(option: str, value: Any, when: str, text: str) -> None:
     model = network()
-    optimizer, listed = with_own_rates(grouped(model)), [Phase(names(model, *HEAD), epoch=0, still=frozenset("14"))]
+    optimizer, listed = (
+        with_own_rates(grouped(model)),
+        [Phase(names(model, *HEAD), epoch=0, frozen_norms=frozenset("14"))],
+    )
     group = optimizer.param_groups[1]
 
     def change(step: int) -> None:
@@ -733,9 +738,9 @@ def test_nothing_is_looked_at_when_it_is_off() -> None:
 def test_exit_status_and_kind_of_error() -> None:
     model = network()
     with pytest.raises(UserError) as caught:
-        Audit(model, grouped(model), exit_code=9).begin(Phase(names(model), epoch=0), epoch=0, step=0) or Audit(
-            model, grouped(model), exit_code=9
-        ).begin(Phase(names(model), epoch=3), epoch=0, step=0)
+        FinetuneAudit(model, grouped(model), exit_code=9).begin(
+            Phase(names(model), epoch=0), epoch=0, step=0
+        ) or FinetuneAudit(model, grouped(model), exit_code=9).begin(Phase(names(model), epoch=3), epoch=0, step=0)
     assert caught.value.exit_code == 9
     assert caught.value.key == "finetune.audit"
     assert "finetune.audit=warn" in str(caught.value)

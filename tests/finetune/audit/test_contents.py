@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 import pytest
 from torch import nn
 
-from lightkit.finetune.audit.contents import contents, patterns
-from lightkit.finetune.audit.plan import GroupRow
+from lightkit.finetune.audit.render import contents, few_patterns
+from lightkit.finetune.audit.tables import GroupRow
 from lightkit.models import ResNet, TransformerClassifier
 
 
@@ -36,7 +36,7 @@ CASES = {
 def test_patterns_mean_the_names(case: str) -> None:
     chosen, expected = CASES[case]
     mine = [name for name in EVERY if chosen(name)]
-    assert patterns(mine, EVERY) == expected
+    assert few_patterns(mine, EVERY) == expected
     assert [name for name in EVERY if any(fnmatchcase(name, pattern) for pattern in expected)] == mine
 
 
@@ -46,7 +46,7 @@ def test_any_choice_is_named_exactly(seed: int) -> None:
 
     every = names_of(TransformerClassifier((1, 8, 8), 3, dim=8, depth=3, heads=2))
     mine = [name for name in every if random.Random(f"{seed}{name}").random() < 0.2 * (seed + 1)]
-    found = patterns(mine, every)
+    found = few_patterns(mine, every)
     assert [name for name in every if any(fnmatchcase(name, pattern) for pattern in found)] == mine
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lightkit.finetune.audit.folding import folded
-from lightkit.finetune.audit.plan import GroupRow, PhaseTable
+from lightkit.finetune.audit.render import phase_cells
+from lightkit.finetune.audit.tables import GroupRow, PhaseTable
 
 
 def row(group: str, *, trains: bool, rate: float = 0.1, norm: str = "", rule: str = "optim") -> GroupRow:
@@ -29,7 +29,7 @@ def gradual(*, rate_of_c: float = 0.1) -> list[PhaseTable]:
 
 
 def test_later_phases_show_what_changes() -> None:
-    rows = folded(gradual())
+    rows = phase_cells(gradual())
     assert [line[:2] for line in rows] == [
         *[["epoch 0", "a"], ["", "b"], ["", "c"], ["", "d"]],
         *[["epoch 1", "2 groups as before"], ["", "c"], ["", "d"]],
@@ -42,17 +42,17 @@ def test_later_phases_show_what_changes() -> None:
 
 
 def test_groups_of_another_rate_stay_apart() -> None:
-    assert [line[1] for line in folded(gradual(rate_of_c=0.5))][-3:] == ["a", "2 groups as before", "c"]
+    assert [line[1] for line in phase_cells(gradual(rate_of_c=0.5))][-3:] == ["a", "2 groups as before", "c"]
 
 
 def test_every_phase_has_all_its_parameters() -> None:
     tables, counts = gradual(), dict[str, int]()
     phase = ""
-    for line in folded(tables):
+    for line in phase_cells(tables):
         phase = line[0] or phase
         counts[phase] = counts.get(phase, 0) + int(line[3])
     assert counts == {table.phase: 40 for table in tables}
 
 
 def test_the_long_form_has_every_group() -> None:
-    assert [line[1] for line in folded(gradual(), long=True)] == [*"abcd"] * 4
+    assert [line[1] for line in phase_cells(gradual(), long=True)] == [*"abcd"] * 4

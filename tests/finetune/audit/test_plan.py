@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from lightkit.finetune.audit.formatting import format_bytes, format_names, format_percent, format_rate, format_rates
 from lightkit.finetune.audit.plan import Plan, build_plan, live_table, phase_steps, plain_phases
-from lightkit.finetune.audit.wording import percent, rate, rates, size, some
 from lightkit.finetune.phases import Phase
 from lightkit.optim.annealing import Cosine
 from lightkit.optim.groups import parameter_groups
@@ -38,7 +38,7 @@ def made(kind: type[Schedule] = Cosine, **options: Any) -> tuple[nn.Module, Opti
     groups = parameter_groups(model, lr=0.001, weight_decay=0.1, rules=rules)
     optimizer = AdamW(groups)
     schedule = kind(optimizer, **LENGTHS, **options)
-    listed = [Phase(HEAD, epoch=0, still=frozenset({"1"})), Phase(everything(model) - {"1.bias"}, step=15)]
+    listed = [Phase(HEAD, epoch=0, frozen_norms=frozenset({"1"})), Phase(everything(model) - {"1.bias"}, step=15)]
     return model, optimizer, schedule, listed, planned(model, optimizer, schedule, listed)
 
 
@@ -53,7 +53,7 @@ def enter(model: nn.Module, phase: Phase) -> None:
     model.train()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in phase.trainable)
-    for path in phase.still:
+    for path in phase.frozen_norms:
         model.get_submodule(path).eval()
 
 
@@ -181,8 +181,8 @@ def test_plain_training_is_one_phase() -> None:
 def test_norm_modes() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     listed = [
-        Phase(frozenset({"4.weight"}), epoch=0, still=frozenset({"1"})),
-        Phase(frozenset({"3.weight", "3.bias"}), epoch=1, still=frozenset({"1"})),
+        Phase(frozenset({"4.weight"}), epoch=0, frozen_norms=frozenset({"1"})),
+        Phase(frozenset({"3.weight", "3.bias"}), epoch=1, frozen_norms=frozenset({"1"})),
     ]
     optimizer = SGD(model.parameters(), lr=0.1)
     plan = build_plan(model, optimizer, listed, steps=phase_steps(listed, **LENGTHS), rates=None)
@@ -231,24 +231,28 @@ def test_as_plain_values() -> None:
     ],
 )
 def test_rates_for_people(value: float, text: str) -> None:
-    assert rate(value) == text
+    assert format_rate(value) == text
 
 
 def test_words() -> None:
-    assert rates([1e-4, 1e-3, 1e-5]) == "1e-4 -> 1e-3 -> 1e-5"
-    assert rates([1e-3, 1e-3]) == "1e-3"
-    assert rates([1e-3, 5e-4]) == "1e-3 -> 5e-4"
-    assert (size(0), size(1023), size(2048), size(3 << 20), size(5 << 30)) == (
+    assert format_rates([1e-4, 1e-3, 1e-5]) == "1e-4 -> 1e-3 -> 1e-5"
+    assert format_rates([1e-3, 1e-3]) == "1e-3"
+    assert format_rates([1e-3, 5e-4]) == "1e-3 -> 5e-4"
+    assert (format_bytes(0), format_bytes(1023), format_bytes(2048), format_bytes(3 << 20), format_bytes(5 << 30)) == (
         "0 B",
         "1023 B",
         "2.0 KiB",
         "3.0 MiB",
         "5.0 GiB",
     )
-    assert (percent(1, 1000), percent(87, 100), percent(0, 0)) == ("0.1 %", "87 %", "0 %")
-    assert (percent(9998, 10_000), percent(999, 1000), percent(994, 1000)) == ("99.98 %", "99.9 %", "99 %")
-    assert (percent(10**12 - 1, 10**12), percent(7, 7)) == ("99.9999999999 %", "100 %")
-    assert some("abcdefg") == "a, b, c, d, e and 2 more"
+    assert (format_percent(1, 1000), format_percent(87, 100), format_percent(0, 0)) == ("0.1 %", "87 %", "0 %")
+    assert (format_percent(9998, 10_000), format_percent(999, 1000), format_percent(994, 1000)) == (
+        "99.98 %",
+        "99.9 %",
+        "99 %",
+    )
+    assert (format_percent(10**12 - 1, 10**12), format_percent(7, 7)) == ("99.9999999999 %", "100 %")
+    assert format_names("abcdefg") == "a, b, c, d, e and 2 more"
 
 
 def test_what_trains_without_a_group_is_shown() -> None:

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW
 
-from lightkit.finetune.audit.settings import option_faults, options_of, rate_faults
+from lightkit.finetune.audit.checks import group_options, option_faults, rate_faults
 
 
 def test_options_that_change_are_told() -> None:
     optimizer = AdamW([{"params": [nn.Parameter(torch.ones(1))], "name": "head"}], betas=(0.9, 0.99))
-    before = options_of(optimizer.param_groups)
+    before = group_options(optimizer.param_groups)
     assert before["head"]["betas"] == (0.9, 0.99)
     assert option_faults(before, optimizer.param_groups) == []
     optimizer.param_groups[0].update(betas=[0.9, 0.99], lr=3.0, own_counter=7)
@@ -25,13 +25,13 @@ def test_options_that_change_are_told() -> None:
 
 def test_options_may_be_left_out() -> None:
     groups = SGD([nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9).param_groups
-    assert "momentum" not in options_of(groups, but={"momentum"})["group 0"]
-    assert options_of(groups, but=None) == {}
+    assert "momentum" not in group_options(groups, without={"momentum"})["group 0"]
+    assert group_options(groups, without=None) == {}
 
 
 def test_options_in_tensors_are_copied() -> None:
     group = {"params": [], "betas": (torch.tensor(0.5), torch.tensor(0.75))}
-    before = options_of([group])
+    before = group_options([group])
     group["betas"][0].fill_(0.25)
     assert before["group 0"]["betas"] == (0.5, 0.75)
     assert len(option_faults(before, [group])) == 1

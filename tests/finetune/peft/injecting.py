@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.finetune.peft.injected import injected_modules
-from lightkit.finetune.peft.plain import plain_names
+from lightkit.finetune.peft.merging import plain_names
 from lightkit.models import TransformerClassifier, TransformerLM
 
 Make = Callable[[], nn.Module]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.adapter import Adapter, inject_adapters
-from lightkit.finetune.peft.blocks import blocks, sublayers
-from lightkit.finetune.peft.feature_dims import channels_first, input_width, output_width
+from lightkit.finetune.peft.blocks import find_blocks, sublayers
+from lightkit.finetune.peft.feature_dims import channels_first, input_dim, output_dim
 from lightkit.finetune.peft.lora import inject_lora
-from lightkit.finetune.peft.plain import merged_state
+from lightkit.finetune.peft.merging import merged_state
 from lightkit.models import CNN, ResNet, TransformerClassifier
 from lightkit.trainer.average import Ema
 from tests.finetune.peft import injecting as on
@@ -46,7 +46,7 @@ CASES = [case for case in CASES if case[0] not in CONVOLUTIONS or case[1] != "ho
 
 def injector(kind: str, **options: Any) -> on.Inject:
     options = {"reduction": 4, **options}
-    return lambda model: inject_adapters(model, blocks(model), kind=kind, **options)  # type: ignore[arg-type]
+    return lambda model: inject_adapters(model, find_blocks(model), kind=kind, **options)  # type: ignore[arg-type]
 
 
 def around(layer: nn.Module) -> nn.Module:
@@ -170,7 +170,7 @@ def test_channels_last_stays_channels_last(kind: str) -> None:
     x = on.images()
     expected = on.out(model, x)
     seen: list[bool] = []
-    last = model.get_submodule(blocks(model)[-2])
+    last = model.get_submodule(find_blocks(model)[-2])
     last.register_forward_hook(lambda m, a, y: seen.append(y.is_contiguous(memory_format=torch.channels_last)))
     model.to(memory_format=torch.channels_last)
     found = on.out(model, x.to(memory_format=torch.channels_last))
@@ -282,14 +282,14 @@ def test_one_module_in_two_places_gets_one() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "kind": ({"kind": "lora"}, r"finetune.adapter.kind: no such kind(.|\n)*houlsby, pfeiffer, parallel"),
-    "activation": ({"activation": "gelo"}, r"finetune.adapter.activation: unknown(.|\n)*nearest: gelu"),
-    "dropout": ({"dropout": 1.0}, "finetune.adapter.dropout: not a probability"),
-    "scale": ({"scale": 0.0}, "finetune.adapter.scale: the adapter would add nothing"),
-    "width": ({"width": 17}, r"finetune.adapter.width: no width for the bottleneck in layers.0(.|\n)*1 to 16"),
-    "no-width": ({"width": 0}, "finetune.adapter.width: no width"),
-    "reduction": ({"reduction": 17}, r"finetune.adapter.reduction: no width(.|\n)*16 wide(.|\n)*received: 17"),
-    "no-reduction": ({"reduction": 0}, "finetune.adapter.reduction: no width"),
+    "kind": ({"kind": "lora"}, r"^kind: no such kind(.|\n)*houlsby, pfeiffer, parallel"),
+    "activation": ({"activation": "gelo"}, r"^activation: unknown(.|\n)*nearest: gelu"),
+    "dropout": ({"dropout": 1.0}, "^dropout: not a probability"),
+    "scale": ({"scale": 0.0}, "^scale: the adapter would add nothing"),
+    "width": ({"width": 17}, r"^width: no width for the bottleneck in layers.0(.|\n)*1 to 16"),
+    "no-width": ({"width": 0}, "^width: no width"),
+    "reduction": ({"reduction": 17}, r"^reduction: no width(.|\n)*16 wide(.|\n)*received: 17"),
+    "no-reduction": ({"reduction": 0}, "^reduction: no width"),
 }
 
 
@@ -362,18 +362,18 @@ def test_input_that_is_no_tensor() -> None:
 
 
 def test_blocks_are_found() -> None:
-    assert blocks(on.classifier()) == ["blocks.0", "blocks.1"]
-    assert blocks(TransformerClassifier((6, 5), 3, dim=16, depth=1, heads=2)) == ["blocks.0"]
-    assert blocks(on.encoder(depth=1)) == ["layers.0"]
-    assert blocks(on.torchvision_vit()) == ["encoder.layers.encoder_layer_0", "encoder.layers.encoder_layer_1"]
-    assert blocks(on.torchvision_swin()) == [f"features.{i}.{j}" for i in (1, 3) for j in (0, 1)]
-    assert blocks(on.timm_vit()) == ["blocks.0", "blocks.1"]
-    assert blocks(on.resnet18()) == [f"layer{i}.{j}" for i in (1, 2, 3, 4) for j in (0, 1)]
-    assert blocks(CNN((3, 16, 16), 3)) == ["stages.0", "stages.1", "stages.2"]
+    assert find_blocks(on.classifier()) == ["blocks.0", "blocks.1"]
+    assert find_blocks(TransformerClassifier((6, 5), 3, dim=16, depth=1, heads=2)) == ["blocks.0"]
+    assert find_blocks(on.encoder(depth=1)) == ["layers.0"]
+    assert find_blocks(on.torchvision_vit()) == ["encoder.layers.encoder_layer_0", "encoder.layers.encoder_layer_1"]
+    assert find_blocks(on.torchvision_swin()) == [f"features.{i}.{j}" for i in (1, 3) for j in (0, 1)]
+    assert find_blocks(on.timm_vit()) == ["blocks.0", "blocks.1"]
+    assert find_blocks(on.resnet18()) == [f"layer{i}.{j}" for i in (1, 2, 3, 4) for j in (0, 1)]
+    assert find_blocks(CNN((3, 16, 16), 3)) == ["stages.0", "stages.1", "stages.2"]
     transformer = nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
-    assert blocks(transformer) == ["encoder.layers.0", "decoder.layers.0", "decoder.layers.1"]
-    assert blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == []
-    assert blocks(nn.ModuleDict({"body": nn.ModuleList([ConvNorm(), ConvNorm()]), "one": ConvNorm()})) == [
+    assert find_blocks(transformer) == ["encoder.layers.0", "decoder.layers.0", "decoder.layers.1"]
+    assert find_blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))) == []
+    assert find_blocks(nn.ModuleDict({"body": nn.ModuleList([ConvNorm(), ConvNorm()]), "one": ConvNorm()})) == [
         "body.0",
         "body.1",
     ]
@@ -392,11 +392,11 @@ def test_blocks_of_torchvision_and_timm() -> None:
     import torchvision
 
     with torch.device("meta"):
-        assert len(blocks(torchvision.models.efficientnet_b0())) == 16
-        assert len(blocks(torchvision.models.convnext_tiny())) == 18
-        assert len(blocks(torchvision.models.mobilenet_v3_small())) == 11
-        assert len(blocks(timm.create_model("convnext_atto"))) == 12
-        assert len(blocks(timm.create_model("regnetx_002"))) == 13
+        assert len(find_blocks(torchvision.models.efficientnet_b0())) == 16
+        assert len(find_blocks(torchvision.models.convnext_tiny())) == 18
+        assert len(find_blocks(torchvision.models.mobilenet_v3_small())) == 11
+        assert len(find_blocks(timm.create_model("convnext_atto"))) == 12
+        assert len(find_blocks(timm.create_model("regnetx_002"))) == 13
 
 
 def test_sublayers_are_found() -> None:
@@ -412,10 +412,10 @@ def test_sublayers_are_found() -> None:
 
 def test_widths_are_told() -> None:
     stage = on.resnet18().layer2[0]
-    assert (input_width(stage), output_width(stage), channels_first(stage)) == (64, 128, {4})
+    assert (input_dim(stage), output_dim(stage), channels_first(stage)) == (64, 128, {4})
     block = on.torchvision_swin().get_submodule("features.1.0")
-    assert (input_width(block), output_width(block), channels_first(block)) == (16, 16, frozenset())
-    assert output_width(nn.GRU(3, 5)) == 5
+    assert (input_dim(block), output_dim(block), channels_first(block)) == (16, 16, frozenset())
+    assert output_dim(nn.GRU(3, 5)) == 5
     assert channels_first(nn.BatchNorm1d(4)) == {3}
     assert channels_first(nn.GroupNorm(2, 4)) == {3, 4, 5}
-    assert output_width(nn.ReLU()) is None
+    assert output_dim(nn.ReLU()) is None

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.finetune.peft.lora import SUPPORTED, inject_lora, lora_b_names
+from lightkit.finetune.peft.lora import inject_lora, lora_b_names
+from lightkit.finetune.peft.lora_targets import SUPPORTED
 from lightkit.finetune.peft.lowrank import LowRank
-from lightkit.finetune.peft.plain import merged_state
+from lightkit.finetune.peft.merging import merged_state
 from lightkit.models import TransformerLM
 from lightkit.trainer.average import Ema
 
@@ -497,16 +498,16 @@ def refused() -> Iterator[Any]:
         linear,
         4,
         {},
-        r"lora.rank: the rank does not fit layer.weight, a matrix of 3 × 4\n.*1 to 3\n.*4\n.*lora.ranks",
+        r"^rank: the rank does not fit layer.weight, a matrix of 3 × 4\n.*1 to 3\n.*4\n.*lora.ranks",
     )
     yield linear, 0, {}, r"the rank does not fit"
     yield lambda: nn.Conv2d(8, 8, 1, groups=8), 2, {}, r"a matrix of 8 × 1\n"
     yield attention(kdim=3, vdim=8), 4, {}, r"fit layer.k_proj_weight, a matrix of 8 × 3"
     yield lambda: nn.LazyLinear(3), 2, {}, r"layer.weight: it has no size yet\n.*that knows its size"
-    yield linear, 2, {"alpha": 0}, r"lora.alpha: LoRA needs a scale"
-    yield linear, 2, {"alpha": float("nan")}, r"lora.alpha: LoRA needs a scale"
-    yield linear, 2, {"dropout": 1.0}, r"lora.dropout: not a probability\n.*0 to below 1"
-    yield linear, 2, {"impl": "wrapped"}, r"lora.impl: no such way to do LoRA\n.*\n.*nearest: wrap"
+    yield linear, 2, {"alpha": 0}, r"^alpha: LoRA needs a scale"
+    yield linear, 2, {"alpha": float("nan")}, r"^alpha: LoRA needs a scale"
+    yield linear, 2, {"dropout": 1.0}, r"^dropout: not a probability\n.*0 to below 1"
+    yield linear, 2, {"impl": "wrapped"}, r"^impl: no such way to do LoRA\n.*\n.*nearest: wrap"
     yield lambda: nn.Embedding(9, 4, max_norm=1), 2, {"impl": "wrap"}, r"limits the norm .*\n.*\n.*impl=parametrize"
     yield lambda: nn.Embedding(9, 4, scale_grad_by_freq=True), 2, {"impl": "wrap"}, r"divides their gradients"
     yield lambda: nn.Embedding(9, 4, sparse=True), 2, {}, r"gradients are sparse\n.*\n.*lora.impl=wrap"
@@ -541,7 +542,7 @@ def test_twice_is_once_too_often(impl):
 
 
 def test_nothing_to_adapt():
-    with pytest.raises(UserError, match=r"lora.match: there is no layer for LoRA\n.*Linear"):
+    with pytest.raises(UserError, match=r"^match: there is no layer for LoRA\n.*Linear"):
         inject_lora(nn.Linear(4, 3), {}, alpha=1)
 
 

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.finetune.peft.attention import attentions
 from lightkit.finetune.peft.lora import inject_lora
-from lightkit.finetune.peft.plain import merge, merged_state
-from lightkit.finetune.peft.prefix import Prefix, attentions, inject_prefixes
+from lightkit.finetune.peft.merging import merge, merged_state
+from lightkit.finetune.peft.prefix import Prefix, inject_prefixes
 from lightkit.models.attention import Attention, rotary_table, rotate
 from tests.finetune.peft import injecting as on
 
@@ -421,9 +422,9 @@ def test_precision_is_the_attentions_own(softmax: str) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "length": ({"length": 0}, r"finetune.prefix.length: a prefix needs positions(.|\n)*received: 0"),
-    "std": ({"init_std": 0.0}, "finetune.prefix.init_std: all positions would stay equal"),
-    "softmax": ({"softmax": "none"}, r"finetune.prefix.softmax: no such way(.|\n)*own, joint"),
+    "length": ({"length": 0}, r"^length: a prefix needs positions(.|\n)*received: 0"),
+    "std": ({"init_std": 0.0}, "^init_std: all positions would stay equal"),
+    "softmax": ({"softmax": "none"}, r"^softmax: no such way(.|\n)*own, joint"),
     "key": ({"length": 0, "key": "other"}, "other.length: a prefix"),
 }
 

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.adapter import inject_adapters
-from lightkit.finetune.peft.blocks import blocks
+from lightkit.finetune.peft.attention import attentions
+from lightkit.finetune.peft.blocks import find_blocks
 from lightkit.finetune.peft.lora import inject_lora
-from lightkit.finetune.peft.plain import merged_state
-from lightkit.finetune.peft.prefix import attentions, inject_prefixes
+from lightkit.finetune.peft.merging import merged_state
+from lightkit.finetune.peft.prefix import inject_prefixes
 from lightkit.finetune.peft.prompt import inject_prompts
 from lightkit.models.attention import Block, rotary_table
 from tests.finetune.peft import injecting as on
@@ -54,7 +55,7 @@ IDS = [f"{name}-{'deep' if deep else 'shallow'}" for name, deep in CASES]
 
 
 def injector(path: str, *, deep: bool) -> on.Inject:
-    return lambda model: inject_prompts(model, blocks(model) if deep else [path], length=LENGTH)
+    return lambda model: inject_prompts(model, find_blocks(model) if deep else [path], length=LENGTH)
 
 
 @pytest.mark.parametrize(("name", "deep"), CASES, ids=IDS)
@@ -111,7 +112,7 @@ def test_encoder_by_hand(path: str) -> None:
 def test_deep_by_hand() -> None:
     make = on.torchvision_vit
     model, plain = on.made(make), on.made(make)
-    paths = blocks(model)
+    paths = find_blocks(model)
     on.stir(model, inject_prompts(model, paths, length=LENGTH))
     x = torch.randn(2, 5, 16)
     y = x
@@ -249,7 +250,7 @@ def test_goes_with_everything_else() -> None:
     model = on.frozen(on.made(on.timm_vit))
     x = on.images()
     names = inject_lora(model, {"blocks.0.attn.qkv": 2, "blocks.1.mlp.fc1": 2}, alpha=4.0, impl="wrap")
-    names += inject_adapters(model, blocks(model), kind="parallel", reduction=4)
+    names += inject_adapters(model, find_blocks(model), kind="parallel", reduction=4)
     names += inject_prefixes(model, attentions(model), length=2)
     names += inject_prompts(model, ["blocks"], length=LENGTH)
     on.stir(model, names, std=0.3)
@@ -263,8 +264,8 @@ def test_goes_with_everything_else() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "length": ({"length": 0}, r"finetune.prefix.length: a prompt needs positions(.|\n)*received: 0"),
-    "std": ({"init_std": -1.0}, "finetune.prefix.init_std: all positions would stay equal"),
+    "length": ({"length": 0}, r"^length: a prompt needs positions(.|\n)*received: 0"),
+    "std": ({"init_std": -1.0}, "^init_std: all positions would stay equal"),
 }
 
 
