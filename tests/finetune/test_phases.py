@@ -9,7 +9,6 @@ import pytest
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.eval_mode import frozen_modules, frozen_norms, norm_parameters
 from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.phases import Change, Phase, gradual_changes, phase_starts, scheduled_changes
 
@@ -140,35 +139,6 @@ def test_nothing_says_when_so_nothing_is_unfrozen() -> None:
 def test_gradual_unfreezing_of_nothing_is_refused() -> None:
     with pytest.raises(UserError, match="nothing is frozen"):
         gradual_changes({"every_epochs": 1}, [], DEPTHS, **LENGTHS)
-
-
-def test_norms_of_frozen_parts_rest() -> None:
-    model = network()
-    names = names_of(model)
-    head = names.find_parameters(["@head"], argument="k")
-    assert frozen_norms(model, head, names, bn="frozen") == {"stem.1", "body.1"}
-    assert frozen_norms(model, head, names, bn="stats") == frozenset()
-    body = [*head, *names.find_parameters(["body"], argument="k")]
-    assert frozen_norms(model, body, names, bn="frozen") == {"stem.1"}
-    assert frozen_norms(model, ["stem.0.bias", "stem.1.bias"], names, bn="frozen") == {"stem.1", "body.1"}
-    assert frozen_norms(model, ["stem.1.weight"], names, bn="frozen") == {"body.1"}
-    # One weight that trains makes the part around it alive, and a norm without weights is what its part is.
-    assert frozen_norms(model, ["body.0.bias"], names, bn="frozen") == {"stem.1"}
-    assert frozen_norms(model, list(names.aliases), names, bn="frozen") == frozenset()
-
-
-def test_norm_layers_with_statistics_are_those_that_bn_speaks_of() -> None:
-    model = network()
-    names = names_of(model)
-    assert norm_parameters(model, set(names.aliases), names) == {"stem.1.weight", "stem.1.bias"}
-
-
-def test_modules_without_parameters_are_what_the_part_around_them_is() -> None:
-    model = network()
-    names = names_of(model)
-    frozen = frozen_modules(model, names.find_parameters(["body", "@head"], argument="k"), names)
-    assert {"stem", "stem.0", "stem.1", "stem.2"} == frozen
-    assert "" in frozen_modules(model, [], names)
 
 
 @pytest.mark.parametrize(("share", "step"), [(0.0, 0), (0.25, 25), (1.0, 99)])

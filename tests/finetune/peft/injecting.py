@@ -19,6 +19,27 @@ Make = Callable[[], nn.Module]
 Inject = Callable[[nn.Module], list[str]]
 
 
+class Translator(nn.Module):
+    """Encoder and decoder layers with all kinds of masks."""
+
+    def __init__(self, *, batch_first: bool = True) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"dropout": 0.0, "batch_first": batch_first}
+        self.reader = nn.TransformerEncoderLayer(16, 2, 32, **options)
+        self.writer = nn.TransformerDecoderLayer(16, 2, 32, norm_first=True, **options)
+        self.batch_first = batch_first
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
+        causal = nn.Transformer.generate_square_subsequent_mask(5)
+        x = x if self.batch_first else x.transpose(0, 1)
+        memory = self.reader(x, src_key_padding_mask=padding)
+        y = self.writer(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding)
+        return y if self.batch_first else y.transpose(0, 1)
+
+
 def classifier(**options: Any) -> nn.Module:
     return TransformerClassifier((6, 5), 3, dim=16, depth=2, heads=2, **options)
 
