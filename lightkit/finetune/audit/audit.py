@@ -216,7 +216,7 @@ class FinetuneAudit:
         return [dict(row) for row in self._table]
 
     def _moment_faults(self, phase: Phase, expected: PhaseTable | None, *, epoch: int, step: int) -> list[str]:
-        """Say whether a phase begins too early or too late.
+        """Return a line if a phase begins too early or too late.
 
         A resumed run, and one that went back, may begin in the middle of a phase.
         """
@@ -242,7 +242,7 @@ class FinetuneAudit:
         return step - record.first_step - (self.skipped() - record.skipped)
 
     def _network_faults(self, phase: Phase) -> list[str]:
-        """Say what is wrong of what may also go wrong in the middle of a phase."""
+        """List the faults of the network that may also come in the middle of a phase."""
         return [
             *gradient_faults(self.model, phase),
             *membership_faults(self.model, self.optimizer),
@@ -256,7 +256,7 @@ class FinetuneAudit:
         return group_options(self.optimizer.param_groups, without=without)
 
     def _optimizer_faults(self, record: PhaseRecord, step: int) -> list[str]:
-        """Say where the optimizer is no longer as planned, or as it was when the phase began."""
+        """List where the optimizer is no longer as planned, or as it was when the phase began."""
         groups, expected, scale = self.optimizer.param_groups, record.expected, self.rate_scale()
         faults = option_faults(record.options, groups)
         if expected is not None:

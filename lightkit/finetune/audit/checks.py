@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from lightkit.common.modules import has_statistics, parameter_aliases
 from lightkit.common.shards import part
-from lightkit.finetune.audit.formatting import format_names, format_rate
+from lightkit.finetune.audit.formatting import format_line, format_names, format_rate
 from lightkit.finetune.audit.groups import base_rate, group_name
 from lightkit.finetune.phases import Phase
 
@@ -47,7 +47,7 @@ Groups = Sequence[Mapping[str, Any]]
 def state_faults(
     model: nn.Module, optimizer: Optimizer, phase: Phase, *, zero_rates: Collection[str] = frozenset()
 ) -> list[str]:
-    """Say everything that is not as a phase says.
+    """List everything that is not as a phase asks for.
 
     Args:
         model: The network without wrappers.
@@ -67,16 +67,16 @@ def state_faults(
     ]
     return [
         *gradient_faults(model, phase),
-        *_line("frozen but still has a gradient of before, so the optimizer would move it", stale),
+        *format_line("frozen but still has a gradient of before, so the optimizer would move it:", stale),
         *_tie_faults(model, phase),
         *membership_faults(model, optimizer),
-        *_line("trains with a learning rate of 0", idle),
+        *format_line("trains with a learning rate of 0:", idle),
         *mode_faults(model, phase),
     ]
 
 
 def gradient_faults(model: nn.Module, phase: Phase) -> list[str]:
-    """Say which parameters need a gradient and should be frozen, and the other way round."""
+    """List the parameters that need a gradient and should be frozen, and the other way round."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     wanted = {id(parameters[name]) for name in phase.trainable if name in parameters}
     own = dict(model.named_parameters())
@@ -84,14 +84,14 @@ def gradient_faults(model: nn.Module, phase: Phase) -> list[str]:
     training = [name for name, p in own.items() if id(p) not in wanted and p.requires_grad]
     unknown = sorted(phase.trainable - set(parameters))
     return [
-        *_line("should train but is frozen", frozen),
-        *_line("should rest but trains", training),
-        *_line("should train but is not in the network", unknown),
+        *format_line("should train but is frozen:", frozen),
+        *format_line("should rest but trains:", training),
+        *format_line("should train but is not in the network:", unknown),
     ]
 
 
 def membership_faults(model: nn.Module, optimizer: Optimizer) -> list[str]:
-    """Say which trainable parameters are not in exactly one group, and which tensors in groups the network has not."""
+    """List trainable parameters that are not in exactly one group, and tensors in groups that the network has not."""
     count = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
     own = dict(model.named_parameters())
     trained = {name: parameter for name, parameter in own.items() if parameter.requires_grad}
@@ -103,16 +103,16 @@ def membership_faults(model: nn.Module, optimizer: Optimizer) -> list[str]:
     missing = [name for name, parameter in trained.items() if not count[id(parameter)]]
     twice = [name for name, parameter in trained.items() if count[id(parameter)] > 1]
     return [
-        *_line(f"trains but is not in the optimizer ({_TOO_EARLY})", missing),
-        *_line(f"in the optimizer but not in the network ({_TOO_EARLY})", unknown),
-        *_line("in the optimizer more than once", twice),
+        *format_line(f"trains but is not in the optimizer ({_TOO_EARLY}):", missing),
+        *format_line(f"in the optimizer but not in the network ({_TOO_EARLY}):", unknown),
+        *format_line("in the optimizer more than once:", twice),
     ]
 
 
 def mode_faults(model: nn.Module, phase: Phase) -> list[str]:
-    """Say which norm layers with running statistics, and which modules held in eval mode, are in the wrong mode.
+    """List norm layers with running statistics, and modules to be held in eval mode, that are in the wrong mode.
 
-    While the network is in eval mode there is nothing to say.
+    The list is empty while the network as a whole is in eval mode.
     """
     if not model.training:
         return []
@@ -122,9 +122,9 @@ def mode_faults(model: nn.Module, phase: Phase) -> list[str]:
     evaluating = [path for path, module in norms.items() if path not in held and not module.training]
     others = [path for path in sorted(phase.eval_modules) if model.get_submodule(path).training]
     return [
-        *_line("norm layer that should be in eval mode but is in train mode", training),
-        *_line("norm layer that should be in train mode but is in eval mode", evaluating),
-        *_line("should be in eval mode but is in train mode", others),
+        *format_line("norm layer that should be in eval mode but is in train mode:", training),
+        *format_line("norm layer that should be in train mode but is in eval mode:", evaluating),
+        *format_line("should be in eval mode but is in train mode:", others),
     ]
 
 
@@ -146,7 +146,7 @@ def group_options(groups: Groups, *, without: Collection[str] | None = ()) -> di
 
 
 def option_faults(before: Mapping[str, Mapping[str, Any]], groups: Groups) -> list[str]:
-    """Say which options are not what they were.
+    """List the options that are not what they were.
 
     Args:
         before: From `group_options`.
@@ -163,7 +163,7 @@ def option_faults(before: Mapping[str, Mapping[str, Any]], groups: Groups) -> li
 
 
 def rate_faults(scheduled: Sequence[float] | None, groups: Groups) -> list[str]:
-    """Say which groups have another rate than the schedule has set.
+    """List the groups with another rate than the schedule has set.
 
     Args:
         scheduled: The rates by the schedule, in the order of the groups; None where it cannot tell.
@@ -178,7 +178,7 @@ def rate_faults(scheduled: Sequence[float] | None, groups: Groups) -> list[str]:
 
 
 def _tie_faults(model: nn.Module, phase: Phase) -> list[str]:
-    """Say which tensor, or memory, with several names is to train under some of them only.
+    """List tensors, or memory, with several names that are to train under some of them only.
 
     A phase names a tensor by its first name, or by all its names.
     """
@@ -206,7 +206,3 @@ def _constant(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(_constant, value))
     return value.item() if hasattr(value, "item") else value
-
-
-def _line(what: str, names: list[str]) -> list[str]:
-    return [f"{what}: {format_names(names)}"] if names else []

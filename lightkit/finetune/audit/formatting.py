@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 _MAX_NAMES, _MAX_DIGITS = 5, 12
 
@@ -12,6 +12,11 @@ def format_names(names: Iterable[str], *, most: int = _MAX_NAMES) -> str:
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
+
+
+def format_line(what: str, names: Collection[str], more: str = "") -> list[str]:
+    """Write a line about some names: `what a, b more`; none where there are no names."""
+    return [f"{what} {format_names(names)}{more}"] if names else []
 
 
 def format_rate(value: float) -> str:

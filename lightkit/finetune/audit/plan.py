@@ -53,7 +53,7 @@ class Plan:
         return {"optimizer": self.optimizer, "phases": [phase_to_json(table) for table in self.phases]}
 
     def differences(self, live: Plan, *, rate_scale: float = 1.0) -> list[str]:
-        """Say where the tables of live objects, taken at any steps, are not as planned; one line each."""
+        """List where the tables of live objects, taken at any steps, are not as planned; one line each."""
         lines = []
         for table in live.phases:
             planned = self.find(table.phase)

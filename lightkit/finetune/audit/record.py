@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lightkit.common.modules import parent_of
 from lightkit.common.shards import is_shard, part, reshard
 from lightkit.finetune.audit.fingerprints import Fingerprints
-from lightkit.finetune.audit.formatting import format_names, format_rate
+from lightkit.finetune.audit.formatting import format_line, format_names, format_rate
 from lightkit.finetune.audit.gradients import GradientListener
 from lightkit.finetune.audit.groups import ParameterGroup, base_rate, is_in_frozen_part, norm_statistics
 from lightkit.finetune.audit.tables import PhaseTable
@@ -123,7 +123,7 @@ class PhaseRecord:
         return set(self.peers.unite(own))
 
     def frozen_faults(self, changed: Collection[str]) -> list[str]:
-        """Say what is frozen but moved, one line each with the names."""
+        """List what is frozen but moved, one line each with the names."""
         lines = []
         for group in self.groups:
             moved = [name for name in group.names if name in changed]
@@ -135,7 +135,7 @@ class PhaseRecord:
         return lines
 
     def groups_without_gradient(self) -> list[str]:
-        """Say what trains but had no gradient at all so far, by groups: as a whole, or some names of one."""
+        """List what trains but had no gradient at all so far, by groups: as a whole, or some names of one."""
         lines = []
         for group in self.groups:
             names = self._with_elements(group) if group.trains else []
@@ -190,11 +190,11 @@ class PhaseRecord:
         unmoved = [name for name in names if name in seen.nonzero and name not in changed and not may_rest]
         stuck = [name for name in unmoved if self._must_move(name, self.highest_rates[group.name])]
         slow = [name for name in unmoved if name not in stuck]
-        unreached = _line(f"{group.name}: no gradient reached", missing, f"; {UNUSED}")
-        bad = _line(f"{group.name}: should move but did not, although gradients reached them:", stuck)
+        unreached = format_line(f"{group.name}: no gradient reached", missing, f"; {UNUSED}")
+        bad = format_line(f"{group.name}: should move but did not, although gradients reached them:", stuck)
         fine = [
-            *_line(f"{group.name}: only gradients of 0 reached", zero),
-            *_line(f"{group.name}: did not move, as their steps were too small for their numbers:", slow),
+            *format_line(f"{group.name}: only gradients of 0 reached", zero),
+            *format_line(f"{group.name}: did not move, as their steps were too small for their numbers:", slow),
         ]
         if seen.nonfinite or may_rest:
             return bad, unreached + fine
@@ -216,7 +216,7 @@ class PhaseRecord:
         return found if found and 2 * sum(self.elements[name] for name in found) >= elements else []
 
     def buffer_notes(self, changed: Collection[str]) -> list[str]:
-        """Say which other buffers changed in frozen modules."""
+        """List other buffers that changed in frozen modules."""
         known = set[str]().union(*self.statistics.values())
         training = {name for group in self.groups if group.trains for name in group.names}
         moved = [
@@ -227,8 +227,8 @@ class PhaseRecord:
         in_eval = [name for name in moved if parent_of(name) in self.phase.eval_modules]
         others = [name for name in moved if name not in in_eval]
         return [
-            *_line("buffers of frozen modules changed:", others, f"; {_DROPOUT_OFF}"),
-            *_line("buffers of frozen modules changed although in eval mode:", in_eval),
+            *format_line("buffers of frozen modules changed:", others, f"; {_DROPOUT_OFF}"),
+            *format_line("buffers of frozen modules changed although in eval mode:", in_eval),
         ]
 
     def to_json(self, group: ParameterGroup, changed: Collection[str], step: int) -> dict[str, Any]:
@@ -278,10 +278,6 @@ class PhaseRecord:
         """
         going = [path for path in group.norms if path not in self.phase.frozen_norms]
         return [p for p in going if getattr(self.model.get_submodule(p), "num_batches_tracked", None) is not None]
-
-
-def _line(what: str, names: Collection[str], more: str = "") -> list[str]:
-    return [f"{what} {format_names(names)}{more}"] if names else []
 
 
 def _largest(parameter: Tensor) -> tuple[float, torch.dtype]:

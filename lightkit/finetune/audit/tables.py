@@ -42,7 +42,7 @@ class GroupRow:
         return len(self.names)
 
     def differences(self, live: GroupRow, *, decay: bool) -> list[str]:
-        """Say where the row of live objects is not as planned here, but for the rates over time.
+        """List where the row of live objects is not as planned here, but for the rates over time.
 
         Args:
             live: The row of the live objects.
@@ -107,7 +107,7 @@ class PhaseTable:
         ]
 
     def differences(self, live: PhaseTable, *, rate_scale: float | None = 1.0, decay: bool = True) -> list[str]:
-        """Say where live objects are not as planned here; see `live_table`.
+        """List where live objects are not as planned here; see `live_table`.
 
         Args:
             live: The table of the live objects.

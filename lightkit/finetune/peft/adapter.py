@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.blocks import sublayers
-from lightkit.finetune.peft.feature_dims import channels_first, feature_axis, input_dim, output_dim
+from lightkit.finetune.peft.feature_dims import CONVOLUTION, channels_first, feature_axis, input_dim, output_dim
 from lightkit.finetune.peft.injected import (
     Injected,
     attach,
@@ -52,8 +52,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": F.sigmoid,
     "identity": nn.Identity(),
 }
-_CONVOLUTION: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
-"""Number of dimensions of a batch → the convolution for it."""
 
 
 class Adapter(Injected):
@@ -205,7 +203,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor, axis: int) -> Tensor:
     """Apply a linear layer to one dimension, the second or the last."""
     if axis == -1 or x.dim() == 2:
         return F.linear(x, weight, bias)
-    return _CONVOLUTION[x.dim()](x, weight.view(*weight.shape, *(1 for _ in x.shape[2:])), bias)
+    return CONVOLUTION[x.dim()](x, weight.view(*weight.shape, *(1 for _ in x.shape[2:])), bias)
 
 
 def _downsample(x: Tensor, y: Tensor) -> Tensor:

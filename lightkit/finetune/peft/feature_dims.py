@@ -5,8 +5,9 @@ Shapes: B samples, D features, C channels, which are the features of images and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
@@ -16,6 +17,8 @@ from lightkit.finetune.peft.injected import Injected
 
 _BATCH_DIMS = {"1d": 3, "2d": 4, "3d": 5}
 """How the names of norm layers end → number of dimensions of a batch."""
+CONVOLUTION: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+"""Number of dimensions of a batch → the convolution for it."""
 Sizes = tuple[int, int]
 
 

@@ -38,6 +38,11 @@ def injected_modules(model: nn.Module) -> Iterator[tuple[str, Injected]]:
             yield path, module
 
 
+def join_names(path: str, name: str) -> str:
+    """Return the full name of something that a module holds; the path of the network itself is empty."""
+    return f"{path}.{name}" if path else name
+
+
 def find_modules(model: nn.Module, paths: Sequence[str]) -> dict[str, nn.Module]:
     """Return modules by path, a shared one under its first path only.
 

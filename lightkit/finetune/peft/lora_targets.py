@@ -11,6 +11,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.modules import TransposedLinear
+from lightkit.finetune.peft.injected import join_names
 from lightkit.finetune.peft.lowrank import LowRank, matrix_shape
 from lightkit.finetune.peft.parametrized import effective_weight, parametrizations, source_parameters
 
@@ -51,7 +52,7 @@ class LoraTarget:
     @property
     def name(self) -> str:
         """Full name of the weight."""
-        return f"{self.path}.{self.tensor}" if self.path else self.tensor
+        return join_names(self.path, self.tensor)
 
     @property
     def weight(self) -> Tensor:

@@ -6,18 +6,16 @@ embedding has one row per token), R the rank, P matrices stacked in one tensor (
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.finetune.peft.feature_dims import CONVOLUTION
 from lightkit.finetune.peft.injected import Injected
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_CONVOLUTION: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
-"""Number of dimensions of a batch → the convolution for it."""
 
 
 class LowRank(Injected):
@@ -127,7 +125,7 @@ class LowRankPath(LowRank):
         down = self.lora_A.view(self.rank, *kernel).repeat(layer.groups, *(1 for _ in kernel))
         up = self.lora_B.view(-1, self.rank, *(1 for _ in kernel[1:]))
         low = layer._conv_forward(x, down, None) * self.scale
-        return _CONVOLUTION[len(kernel) + 1](low, up, groups=layer.groups)
+        return CONVOLUTION[len(kernel) + 1](low, up, groups=layer.groups)
 
 
 def add_path(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:

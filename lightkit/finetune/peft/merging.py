@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.peft.injected import injected_modules
+from lightkit.finetune.peft.injected import injected_modules, join_names
 from lightkit.finetune.peft.lowrank import LowRank, LowRankPath, LowRankWeight
 from lightkit.finetune.peft.parametrized import describe_sources, effective_weight, solve_for_weight
 
@@ -32,7 +32,7 @@ def plain_names(model: nn.Module) -> dict[str, str]:
     renamed: dict[str, str | None] = {}
     for path, _, tensor, changes in _parametrized(model):
         if isinstance(changes[0], LowRankWeight):
-            renamed[_join(path, f"parametrizations.{tensor}.original")] = _join(path, tensor)
+            renamed[join_names(path, f"parametrizations.{tensor}.original")] = join_names(path, tensor)
     if (bridge := _peft_bridge(model)) is not None:
         renamed |= bridge.plain_names(model)
     names = {name: renamed.get(name, name) for name in model.state_dict() if not name.startswith(injected)}
@@ -64,7 +64,7 @@ def unmergeable(model: nn.Module) -> list[str]:
     for path, layer, tensor, lora in _adapted_layers(model):
         sources = describe_sources(layer, tensor)
         if sources and solve_for_weight(layer, tensor, _adapted_weight(layer, tensor, lora)) is None:
-            found.append(f"{_join(path, tensor)} ({_LORA} {sources}, which makes no such weights)")
+            found.append(f"{join_names(path, tensor)} ({_LORA} {sources}, which makes no such weights)")
     return found
 
 
@@ -158,7 +158,7 @@ def _merged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
     for path, layer, tensor, lora in _adapted_layers(model):
         values = solve_for_weight(layer, tensor, _adapted_weight(layer, tensor, lora)) or {}
         for name, (own, value) in values.items():
-            yield _join(path, name), own, by_tensor.setdefault(id(own), value)
+            yield join_names(path, name), own, by_tensor.setdefault(id(own), value)
 
 
 def _adapted_weight(layer: nn.Module, tensor: str, lora: LowRank) -> Tensor:
@@ -175,7 +175,3 @@ def _peft_bridge(model: nn.Module) -> ModuleType | None:
     from lightkit.finetune.peft import peft_bridge
 
     return peft_bridge
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.modules import inside, parameter_aliases, parent_of
+from lightkit.finetune.peft.injected import join_names
 from lightkit.finetune.peft.lowrank import CONVOLUTIONS
 
 _INSTEAD = {
@@ -77,8 +78,8 @@ def plain_names(model: nn.Module) -> dict[str, str | None]:
     names: dict[str, str | None] = {}
     for path, layer in _peft_layers(model):
         for name in layer.state_dict():
-            plain = _join(path, name.removeprefix("base_layer.")) if name.startswith("base_layer.") else None
-            names[_join(path, name)] = plain
+            plain = join_names(path, name.removeprefix("base_layer.")) if name.startswith("base_layer.") else None
+            names[join_names(path, name)] = plain
     return names
 
 
@@ -98,7 +99,7 @@ def merged(model: nn.Module) -> dict[str, Tensor]:
             # The key is named here: whoever merges a network need not know what is in it.
             raise UserError(f"peft cannot merge this: {error}", key="finetune.peft", received=received) from error
         state = own.get_base_layer().state_dict()
-        tensors |= {_join(path, name): tensor.detach() for name, tensor in state.items()}
+        tensors |= {join_names(path, name): tensor.detach() for name, tensor in state.items()}
     return tensors
 
 
@@ -130,7 +131,7 @@ def _check_layers(model: nn.Module) -> None:
     shared = [names for names in parameter_aliases(model).values() if len(names) > 1]
     for path, layer in _peft_layers(model):
         parent = model.get_submodule(parent_of(path))
-        ties = [names for names in shared if any(inside(name, _join(path, "base_layer")) for name in names)]
+        ties = [names for names in shared if any(inside(name, join_names(path, "base_layer")) for name in names)]
         if what := _harm(layer, parent, ties):
             fix = "finetune.lora, which knows that"
             raise UserError(what, argument="peft.target_modules", received=path, fix=fix)
@@ -148,7 +149,3 @@ def _harm(layer: Any, parent: nn.Module, ties: list[list[str]]) -> str | None:
     if unusual and ".lora." in type(layer).__module__:
         return "LoRA of peft forgets the dilation and the padding mode of a convolution"
     return None
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -266,7 +266,7 @@ def test_going_back_to_an_earlier_phase() -> None:
     run.tuning.train(model)
     for step in (6, 7, 8, 9):
         run.tuning.before_step(step // EPOCH, step)
-    run.audit._drop()
+    run.audit._close_record()
     assert run.lines == []
 
 
@@ -318,7 +318,7 @@ def test_settings_that_change_in_the_last_epoch() -> None:
         if step == 18:
             optimizer.param_groups[1].update(lr=0.3, momentum=0.9)
 
-    run = Run(model, optimizer, listed, plan=plan, due=lambda: [0.1, 0.1], action="warn")
+    run = Run(model, optimizer, listed, plan=plan, scheduled_rates=lambda: [0.1, 0.1], action="warn")
     run.go(before=change)
     assert run.lines == [
         f"audit (step 14, until step 20): group head: {text}"
@@ -326,10 +326,12 @@ def test_settings_that_change_in_the_last_epoch() -> None:
     ]
     for group in optimizer.param_groups:
         group.update(lr=0.1, momentum=0)
-    Run(model, optimizer, listed, plan=plan, due=lambda: None, scheduled={"momentum"}).go(before=change)
+    Run(model, optimizer, listed, plan=plan, scheduled_rates=lambda: None, scheduled_options={"momentum"}).go(
+        before=change
+    )
     for group in optimizer.param_groups:
         group.update(lr=0.1, momentum=0)
-    Run(model, optimizer, listed, plan=plan, due=lambda: None, scheduled=None).go(before=change)
+    Run(model, optimizer, listed, plan=plan, scheduled_rates=lambda: None, scheduled_options=None).go(before=change)
 
 
 def test_groups_that_change_in_the_middle_of_a_phase() -> None:
