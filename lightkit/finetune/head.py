@@ -45,23 +45,22 @@ class Head:
     """How it was found."""
     why: str = ""
     """Why it had to be guessed."""
-    beside: tuple[str, ...] = ()
+    extra_parameters: tuple[str, ...] = ()
     """Names of the parameters that belong to it and are not below `path`."""
-    sizes: tuple[int, ...] | None = None
+    output_shape: tuple[int, ...] | None = None
     """Shape of the outputs of one sample; None where no forward pass told."""
-
-    other: str = ""
+    computed_by: str = ""
     """What computes the outputs, where that is not the one that was named."""
 
     def describe(self) -> str:
         """Say what it is and how it was found: `fc (found by a forward pass); another one: finetune.head.name=PATH`."""
         how = _HOW[self.found] + (f", as {self.why}" if self.why else "")
-        how += f"; a forward pass has its outputs from {self.other}" if self.other else ""
+        how += f"; a forward pass has its outputs from {self.computed_by}" if self.computed_by else ""
         return f"{self.path} ({how})" + ("" if self.found == "named" else f"; another one: {KEY}=PATH")
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"name": self.path, "found": self.found, "why": self.why, "beside": list(self.beside)}
+        return {"name": self.path, "found": self.found, "why": self.why, "beside": list(self.extra_parameters)}
 
 
 def find_head(model: nn.Module, name: str | None = None, forwards: Sequence[Forward] = ()) -> Head | None:
@@ -87,8 +86,8 @@ def find_head(model: nn.Module, name: str | None = None, forwards: Sequence[Forw
         classifier, layers = _timm_classifier(model), [_layer_of_weights(model, weights) for weights in traced.layers]
         usual = [layer for layer in layers if layer[0] == classifier]
         usual += [layer for layer in layers if not set(layer[0].split(".")).isdisjoint(HEADS)]
-        path, beside = (*usual, *layers)[0]
-        computed = Head(path, "computed", beside=beside, sizes=traced.shape[1:])
+        path, extra = (*usual, *layers)[0]
+        computed = Head(path, "computed", extra_parameters=extra, output_shape=traced.shape[1:])
     if name is not None:
         return _named_head(model, name, computed)
     return computed or guess_head(model, why)
@@ -150,7 +149,7 @@ def _named_head(model: nn.Module, name: str, computed: Head | None) -> Head:
     modules = {path: module for path, module in model.named_modules(remove_duplicate=False) if path}
     with_parameters = [path for path, module in modules.items() if any(True for _ in module.parameters(recurse=False))]
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    facts: dict[str, Any] = {"sizes": computed.sizes, "other": computed.path} if computed else {}
+    facts: dict[str, Any] = {"output_shape": computed.output_shape, "computed_by": computed.path} if computed else {}
     if name in parameters:
         return Head(name, **facts)
     if name not in modules:

@@ -35,7 +35,7 @@ from lightkit.finetune.peft.attention import KNOWN
 from lightkit.finetune.peft.blocks import is_attention
 
 PARAMETER_LABELS = ("@head", "@body", "@norm", "@bias", "@tuned")
-KINDS: dict[str, tuple[type[nn.Module], ...]] = {
+LAYER_LABELS: dict[str, tuple[type[nn.Module], ...]] = {
     "@linear": (nn.Linear, TransposedLinear),
     "@conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
     "@embedding": (nn.Embedding,),
@@ -48,7 +48,7 @@ class NetworkNames:
     Args:
         model: The network, before anything is injected.
         head: Path of its output layer, or name of a parameter that is one; None where it has none.
-        beside: Names of further parameters of the output layer.
+        head_parameters: Names of further parameters of the output layer.
         groups: Further labels of modules, such as `@blocks`, with the paths they stand for.
     """
 
@@ -57,10 +57,10 @@ class NetworkNames:
         model: nn.Module,
         *,
         head: str | None,
-        beside: Collection[str] = (),
+        head_parameters: Collection[str] = (),
         groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.head, self._beside_head = head, frozenset(beside)
+        self.head, self._head_parameters = head, frozenset(head_parameters)
         self.aliases = parameter_aliases(model)
         """First name of every parameter → all its names."""
         self.injected: list[str] = []
@@ -255,10 +255,10 @@ class NetworkNames:
             return self._parameters_where(
                 lambda name: not self._is_in_head(name) and any(inside(name, path) for path in paths)
             )
-        if label in KINDS:
+        if label in LAYER_LABELS:
             paths = self._labelled_modules(label, argument)
             return self._parameters_where(lambda name: any(inside(name, path) for path in paths))
-        choices = [*PARAMETER_LABELS, *KINDS, *self._groups]
+        choices = [*PARAMETER_LABELS, *LAYER_LABELS, *self._groups]
         raise UserError("there is no such label", argument=argument, received=label, choices=choices)
 
     def _labelled_modules(self, label: str, argument: str) -> set[str]:
@@ -269,13 +269,13 @@ class NetworkNames:
                 what = f"the output layer is {self.head}, a parameter that no layer holds alone"
                 raise UserError(what, argument=argument, received=label, expected="labels and patterns of modules")
             return {self.head}
-        if label not in KINDS:
-            choices = [*KINDS, *self._groups, "@head"]
+        if label not in LAYER_LABELS:
+            choices = [*LAYER_LABELS, *self._groups, "@head"]
             raise UserError("there is no such label of modules", argument=argument, received=label, choices=choices)
         return {
             path
             for path, module in self._modules.items()
-            if isinstance(module, KINDS[label]) and path != self.head and not self._is_in_attention(path)
+            if isinstance(module, LAYER_LABELS[label]) and path != self.head and not self._is_in_attention(path)
         }
 
     def _parameters_where(self, wanted: Callable[[str], bool]) -> set[str]:
@@ -283,7 +283,7 @@ class NetworkNames:
         return {first for first, names in self.aliases.items() if any(wanted(name) for name in names)}
 
     def _is_in_head(self, name: str) -> bool:
-        return self.head is not None and (inside(name, self.head) or name in self._beside_head)
+        return self.head is not None and (inside(name, self.head) or name in self._head_parameters)
 
     def _is_in_attention(self, path: str) -> bool:
         """Tell whether a module belongs to one that is adapted as a whole."""
@@ -307,7 +307,7 @@ class NetworkNames:
     def _is_unknown_attention(self, path: str) -> bool:
         """Tell whether a module is an attention of any kind, and no part around one."""
         module = self._modules[path]
-        layers = [child for child in module.children() if isinstance(child, KINDS["@linear"])]
+        layers = [child for child in module.children() if isinstance(child, LAYER_LABELS["@linear"])]
         return len(layers) > 1 and is_attention(path.rpartition(".")[2], module)
 
 

@@ -27,9 +27,9 @@ def outputs_of(model: nn.Module, path: str) -> int:
 def has_outputs(model: nn.Module, head: Head, outputs: int) -> bool:
     """Tell whether an output layer has so many outputs, as far as that can be told."""
     layer = dict(model.named_modules(remove_duplicate=False)).get(head.path)
-    if isinstance(layer, LAYERS) and not head.other:
+    if isinstance(layer, LAYERS) and not head.computed_by:
         return outputs_of(model, head.path) == outputs
-    return head.sizes is None or outputs in (head.sizes or (1,))
+    return head.output_shape is None or outputs in (head.output_shape or (1,))
 
 
 def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "default") -> None:
@@ -47,9 +47,9 @@ def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "def
     """
     if init not in INIT:
         raise UserError("no such way to start a layer", argument="init", received=init, choices=INIT)
-    if head.other:
-        what = f"a new {head.path} would not change the outputs, which {head.other} computes"
-        fix = f"{KEY}={head.other}, or finetune.head.replace=never"
+    if head.computed_by:
+        what = f"a new {head.path} would not change the outputs, which {head.computed_by} computes"
+        fix = f"{KEY}={head.computed_by}, or finetune.head.replace=never"
         raise UserError(what, argument="name", received=head.path, fix=fix)
     reason = _why_not(model, head.path, outputs)
     if reason:

@@ -127,7 +127,8 @@ def prepare(
         head = head or find_head(model, options["head"]["name"])
         new = _replace_head(model, head, options["head"], outputs)
     groups = {"@attention": attentions(model), "@blocks": find_blocks(model)}
-    names = NetworkNames(model, head=head.path if head else None, beside=head.beside if head else (), groups=groups)
+    path, extra = (head.path, head.extra_parameters) if head else (None, ())
+    names = NetworkNames(model, head=path, head_parameters=extra, groups=groups)
     check_patterns(names, options)
     layers, plain_modules = depths(model), frozenset(path for path, _ in model.named_modules() if path)
     frozen = _frozen_at_start(model, names, options)

@@ -19,7 +19,7 @@ Shapes: B samples, N positions, D features, C channels, H rows, W columns, L len
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -31,8 +31,8 @@ from lightkit.finetune.peft.injected import (
     Injected,
     attach,
     disable_nested_tensors,
-    find_modules,
     first_tensor,
+    modules_at,
     new_parameter_names,
     reference_tensor,
     replace_first_output,
@@ -40,7 +40,7 @@ from lightkit.finetune.peft.injected import (
 from lightkit.finetune.peft.masks import first_input
 
 Kind = Literal["houlsby", "pfeiffer", "parallel"]
-KINDS: tuple[Kind, ...] = ("houlsby", "pfeiffer", "parallel")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
@@ -165,7 +165,7 @@ def inject_adapters(
         raise UserError("not a probability", argument="dropout", expected="0 to below 1", received=dropout)
     if not scale > 0:
         raise UserError("the adapter would add nothing", argument="scale", expected="above 0", received=scale)
-    modules = find_modules(model, match)
+    modules = modules_at(model, match)
     if kind == "houlsby":
         modules = {path: part for block in modules.items() for path, part in _transformer_sublayers(*block).items()}
     parallel = kind == "parallel"

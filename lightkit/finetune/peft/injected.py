@@ -43,7 +43,7 @@ def join_names(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def find_modules(model: nn.Module, paths: Sequence[str]) -> dict[str, nn.Module]:
+def modules_at(model: nn.Module, paths: Sequence[str]) -> dict[str, nn.Module]:
     """Return modules by path, a shared one under its first path only.
 
     Args:

@@ -22,7 +22,7 @@ Shapes: B samples, N positions, D features, H heads, K = D / H features of a hea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -45,8 +45,8 @@ from lightkit.finetune.peft.injected import (
     Injected,
     attach,
     disable_nested_tensors,
-    find_modules,
     first_tensor,
+    modules_at,
     new_parameter_names,
     reference_tensor,
     replace_first_output,
@@ -61,7 +61,7 @@ from lightkit.finetune.peft.masks import (
 )
 
 Softmax = Literal["own", "joint"]
-SOFTMAX: tuple[Softmax, ...] = ("own", "joint")
+SOFTMAX: tuple[Softmax, ...] = get_args(Softmax)
 _MULTIHEAD_ARGUMENTS = (
     "query",
     "key",
@@ -146,7 +146,7 @@ def inject_prefixes(
         raise UserError("all positions would stay equal", argument="init_std", expected="above 0", received=std)
     if softmax not in SOFTMAX:
         raise UserError("no such way to read a prefix", argument="softmax", received=softmax, choices=SOFTMAX)
-    modules = find_modules(model, match)
+    modules = modules_at(model, match)
     for path, module in modules.items():
         _check_attention(model, path, module, softmax)
     known = list(model.parameters())

@@ -27,8 +27,8 @@ from lightkit.finetune.peft.injected import (
     Injected,
     attach,
     disable_nested_tensors,
-    find_modules,
     first_tensor,
+    modules_at,
     new_parameter_names,
     reference_tensor,
     replace_first_output,
@@ -127,7 +127,7 @@ def inject_prompts(
         raise UserError("a prompt needs positions", argument="length", expected="1 or more", received=length)
     if not std > 0:
         raise UserError("all positions would stay equal", argument="init_std", expected="above 0", received=std)
-    modules = find_modules(model, match)
+    modules = modules_at(model, match)
     widths = {path: _sequence_width(path, module) for path, module in modules.items()}
     known = list(model.parameters())
     for path, module in modules.items():
