@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Any
 
@@ -196,20 +196,33 @@ def _make_row(
         sizes: Bytes of optimizer state by parameter; None where they are not known.
         zero_from: From `first_zero_steps`.
     """
-    decay, index, modes = group.group.get("weight_decay"), group.index, set[str]()
-    for path in group.norms if in_eval is not None else ():
-        learns = group.trains or not any(True for _ in model.get_submodule(path).parameters())
-        modes.add("frozen" if path in (in_eval or ()) else "train" if learns else "stats")
-    return GroupRow(
+    norm = None
+    if in_eval is not None:
+        frozen, live = set(group.norms) & set(in_eval), set(group.norms) - set(in_eval)
+        learning = {path for path in live if group.trains or not list(model.get_submodule(path).parameters())}
+        modes = {"frozen": frozen, "stats": live - learning, "train": learning}
+        norm = "+".join(mode for mode, paths in modes.items() if paths)
+    row = GroupRow(
         group=group.name,
         names=group.names,
         parameters=group.elements,
         frozen=not group.trains,
-        rate=None if index is None else base_rate(group.group),
-        rates=None if index is None or rates is None else tuple(float(now[index]) for now in rates),
-        weight_decay=None if decay is None else float(decay),
-        norm=None if in_eval is None else "+".join(sorted(modes)),
-        rules=frozen_rules if index is None else tuple(group.group.get("rules", ())),
+        rate=None,
+        rates=None,
+        weight_decay=None,
+        norm=norm,
+        rules=frozen_rules,
         state_bytes=sum(sizes[name] for name in group.names) if sizes is not None and group.trains else None,
-        zero_from=(zero_from or {}).get(index) if group.trains and index is not None else None,
+    )
+    index, options = group.index, group.group
+    if index is None:
+        return row
+    decay = options.get("weight_decay")
+    return replace(
+        row,
+        rate=base_rate(options),
+        rates=None if rates is None else tuple(float(now[index]) for now in rates),
+        weight_decay=None if decay is None else float(decay),
+        rules=tuple(options.get("rules", ())),
+        zero_from=(zero_from or {}).get(index) if group.trains else None,
     )

@@ -81,12 +81,12 @@ class PhaseTable:
 
     @property
     def trainable(self) -> int:
-        """Elements that train."""
+        """Number of elements that train."""
         return sum(row.parameters for row in self.rows if not row.frozen)
 
     @property
     def parameters(self) -> int:
-        """All elements."""
+        """Number of elements in all."""
         return sum(row.parameters for row in self.rows)
 
     def knows_rates(self, step: int) -> bool:
