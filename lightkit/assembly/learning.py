@@ -48,10 +48,10 @@ def _of_finetuning(cfg: DictConfig, made: Network, timetable: Timetable) -> dict
     found: dict[str, Any] = {
         "rules": [*to_plain(cfg.optim.get("rules") or []), *prepared.rules],
         "names": prepared.trained,
-        "labels": prepared.labels(),
+        "labels": prepared.group_labels(),
         "depths": prepared.depths,
         "slices": options["slices"],
-        "aliases": prepared.aliases,
+        "aliases": prepared.original_names,
         "first_steps": prepared.first_steps(timetable.steps_per_epoch),
     }
     if options["layer_decay"] is not None:

@@ -47,7 +47,7 @@ def matches_of(cfg: DictConfig, parts: Learner) -> list[Match]:
     Parameters have the names they had before anything was injected; a tensor with several names counts once.
     """
     prepared = parts.made.prepared
-    aliases = prepared.aliases if prepared else {}
+    aliases = prepared.original_names if prepared else {}
     elements = {aliases.get(name, name): tensor.numel() for name, tensor in parts.model.named_parameters()}
     of_optim = matched_rules(
         parts.model,

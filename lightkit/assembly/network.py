@@ -17,14 +17,14 @@ from lightkit.assembly.sample import forwards
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema import FinetuneConfig
 from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.finetune.head import Head, find_head
-from lightkit.finetune.peft.plain import merged_state, plain_names
+from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.prepare import prepare
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.learner import Network
@@ -98,7 +98,9 @@ def build_base(
     weights = options["weights"] if options else {}
     wanted = options["head"] if options else {}
     known = head_of_run(run, model) if run and not wanted.get("name") else None
-    head = known or (find_head(model, wanted["name"], forwards(cfg, info, engine, data)) if options else None)
+    samples = forwards(cfg, info, engine, data) if options and not known else ()
+    with keys_under("finetune.head"):
+        head = known or (find_head(model, wanted["name"], samples) if options else None)
     if not pretrained or not weights.get("path"):
         return Network(model, head=head)
     found = _read(weights, info, engine, to_plain(cfg.trust))

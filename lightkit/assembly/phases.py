@@ -7,10 +7,9 @@ from collections.abc import Callable
 from omegaconf import DictConfig
 
 from lightkit.device.stepping import take_step
-from lightkit.finetune.audit.audit import Audit
-from lightkit.finetune.audit.moments import between
-from lightkit.finetune.audit.peers import PeerGroup
-from lightkit.finetune.audit.plan import Plan, build_plan, phase_steps, plain_phases
+from lightkit.finetune.audit.audit import FinetuneAudit
+from lightkit.finetune.audit.plan import Plan, build_plan, phase_steps, plain_phases, probe_steps
+from lightkit.finetune.audit.record import PeerGroup
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.optim.preview import alters, due, rate_scale, rates
@@ -26,7 +25,7 @@ def build_plan_of(parts: Learner) -> Plan:
     """What is going to train, at which rate and when."""
     phases, timetable = phases_of(parts), parts.timetable
     steps = phase_steps(phases, steps_per_epoch=timetable.steps_per_epoch, total_steps=timetable.total_steps)
-    wanted = sorted({step for moments in steps for step in moments} | between(steps, timetable.total_steps))
+    wanted = sorted({step for moments in steps for step in moments} | probe_steps(steps, timetable.total_steps))
     found = rates(parts.scheduler, wanted)
     scale = parts.scheduler.rate_scale  # which the audit counts in again as it stands then
     known = None if found is None else {step: [r / scale for r in now] for step, now in zip(wanted, found)}
@@ -36,7 +35,7 @@ def build_plan_of(parts: Learner) -> Plan:
         phases,
         steps=steps,
         rates=known,
-        resting_rules=("finetune.freeze",) if parts.made.prepared else (),
+        frozen_rules=("finetune.freeze",) if parts.made.prepared else (),
         take_step=take_step,
     )
 
@@ -57,8 +56,8 @@ def build_tuning(
     audit: str,
     report: Callable[[str], None],
     skipped: Callable[[], int],
-    ended: Callable[[], None] = lambda: None,
-    witnesses: PeerGroup | None = None,
+    on_phase_end: Callable[[], None] = lambda: None,
+    peers: PeerGroup | None = None,
 ) -> NoTuning:
     """What holds the network to its phases; nothing in plain training.
 
@@ -68,8 +67,8 @@ def build_tuning(
         audit: What happens where they differ: `fail`, `warn` or `none`.
         report: Takes lines for people.
         skipped: Tells how many optimizer steps were left out so far.
-        ended: Called when the audit has looked at a phase that ended.
-        witnesses: The processes that audit together, where each holds a part of the model.
+        on_phase_end: Called when the audit has looked at a phase that ended.
+        peers: The processes that audit together, where each holds a part of the model.
 
     Raises:
         UserError: A new output layer is never trained.
@@ -77,7 +76,7 @@ def build_tuning(
     prepared = parts.made.prepared
     if prepared is None:
         return NoTuning()
-    witness = Audit(
+    auditor = FinetuneAudit(
         parts.model,
         parts.optimizer,
         action=audit,
@@ -86,11 +85,11 @@ def build_tuning(
         phases=prepared.phases,
         must_train=prepared.fresh,
         rate_scale=lambda: rate_scale(parts.scheduler),
-        due=lambda: due(parts.scheduler),
-        scheduled=alters(parts.scheduler),
+        scheduled_rates=lambda: due(parts.scheduler),
+        scheduled_options=alters(parts.scheduler),
         gradient_scale=lambda: parts.engine.vitals().get("amp/scale", 1.0),
         skipped=skipped,
-        ended=ended,
-        witnesses=witnesses,
+        on_phase_end=on_phase_end,
+        peers=peers,
     )
-    return Tuning(parts.model, prepared.phases, witness=None if audit == "none" else witness)
+    return Tuning(parts.model, prepared.phases, auditor=None if audit == "none" else auditor)

@@ -11,10 +11,11 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short
 from lightkit.common.modules import HEADS, TransposedLinear, inside, parameter_aliases, parent_of, path_of
-from lightkit.finetune.tracing import Forward, Trace, Weights, trace
+from lightkit.finetune.tracing import Forward, ForwardTrace, OutputWeights, trace
 
 Found = Literal["named", "computed", "guessed"]
 KEY = "finetune.head.name"
+"""What users set to name another output layer."""
 CONVOLUTIONS: tuple[type[nn.Module], ...] = (
     nn.Conv1d,
     nn.Conv2d,
@@ -44,27 +45,26 @@ class Head:
     """How it was found."""
     why: str = ""
     """Why it had to be guessed."""
-    beside: tuple[str, ...] = ()
+    extra_parameters: tuple[str, ...] = ()
     """Names of the parameters that belong to it and are not below `path`."""
-    sizes: tuple[int, ...] | None = None
+    output_shape: tuple[int, ...] | None = None
     """Shape of the outputs of one sample; None where no forward pass told."""
-
-    other: str = ""
+    computed_by: str = ""
     """What computes the outputs, where that is not the one that was named."""
 
     def describe(self) -> str:
-        """`fc (found by a forward pass); another one: finetune.head.name=PATH`."""
+        """Say what it is and how it was found: `fc (found by a forward pass); another one: finetune.head.name=PATH`."""
         how = _HOW[self.found] + (f", as {self.why}" if self.why else "")
-        how += f"; a forward pass has its outputs from {self.other}" if self.other else ""
+        how += f"; a forward pass has its outputs from {self.computed_by}" if self.computed_by else ""
         return f"{self.path} ({how})" + ("" if self.found == "named" else f"; another one: {KEY}=PATH")
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values."""
-        return {"name": self.path, "found": self.found, "why": self.why, "beside": list(self.beside)}
+        """Return it as plain values."""
+        return {"name": self.path, "found": self.found, "why": self.why, "beside": list(self.extra_parameters)}
 
 
 def find_head(model: nn.Module, name: str | None = None, forwards: Sequence[Forward] = ()) -> Head | None:
-    """The output layer.
+    """Find the output layer.
 
     It is what a forward pass computes the outputs with. Where that is several layers, it is the one that a model of
     timm tells, one with a usual name, or the last. Where no forward pass succeeds, it is guessed; see `guess_head`.
@@ -80,15 +80,21 @@ def find_head(model: nn.Module, name: str | None = None, forwards: Sequence[Forw
     Raises:
         UserError: There is nothing of the given name, or no output layer in it.
     """
-    traced, why = _traced(model, forwards)
-    computed = _computed(model, traced) if traced and traced.layers else None
+    traced, why = _try_forwards(model, forwards)
+    computed = None
+    if traced and traced.layers:
+        classifier, layers = _timm_classifier(model), [_layer_of_weights(model, weights) for weights in traced.layers]
+        usual = [layer for layer in layers if layer[0] == classifier]
+        usual += [layer for layer in layers if not set(layer[0].split(".")).isdisjoint(HEADS)]
+        path, extra = (*usual, *layers)[0]
+        computed = Head(path, "computed", extra_parameters=extra, output_shape=traced.shape[1:])
     if name is not None:
-        return _named(model, name, computed)
+        return _named_head(model, name, computed)
     return computed or guess_head(model, why)
 
 
 def guess_head(model: nn.Module, why: str = "") -> Head | None:
-    """The output layer by what is known without running the network.
+    """Guess the output layer by what is known without running the network.
 
     timm's models tell it. Otherwise it is the last linear layer (or convolution) of the part with a usual name, or else
     the last linear layer of all.
@@ -97,14 +103,15 @@ def guess_head(model: nn.Module, why: str = "") -> Head | None:
         model: The network.
         why: Why it has to be guessed.
     """
-    path = _told(model) or next((path for usual in HEADS for path in _layers(model, usual, _USUAL)[-1:]), None)
+    path = _timm_classifier(model)
+    path = path or next((path for usual in HEADS for path in _layers_in(model, usual, _USUAL)[-1:]), None)
     if path is None:
         path = next(reversed([path for path, module in model.named_modules() if isinstance(module, nn.Linear)]), None)
     return Head(path, "guessed", why) if path else None
 
 
-def _traced(model: nn.Module, forwards: Sequence[Forward]) -> tuple[Trace | None, str]:
-    """What the first forward pass that succeeds tells, or why none did."""
+def _try_forwards(model: nn.Module, forwards: Sequence[Forward]) -> tuple[ForwardTrace | None, str]:
+    """Return what the first forward pass that succeeds tells, or why none did."""
     why = "no sample of the inputs is known" if not forwards else ""
     if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
         return None, "its layers don't know their sizes yet"
@@ -116,69 +123,60 @@ def _traced(model: nn.Module, forwards: Sequence[Forward]) -> tuple[Trace | None
     return None, why
 
 
-def _computed(model: nn.Module, traced: Trace) -> Head:
-    """The output layer out of those that a forward pass found."""
-    told, every = _told(model), [_held(model, weights) for weights in traced.layers]
-    usual = [head for head in every if head[0] == told]
-    usual += [head for head in every if not set(head[0].split(".")).isdisjoint(HEADS)]
-    path, beside = (*usual, *every)[0]
-    return Head(path, "computed", beside=beside, sizes=traced.shape[1:])
-
-
-def _held(model: nn.Module, weights: Weights) -> tuple[str, tuple[str, ...]]:
-    """Path of the layer that holds some weights, or the name of the largest and those of the others."""
+def _layer_of_weights(model: nn.Module, weights: OutputWeights) -> tuple[str, tuple[str, ...]]:
+    """Return the path of the layer that holds some weights, or the name of the largest and those of the others."""
     names, modules = parameter_aliases(model), dict(model.named_modules(remove_duplicate=False))
     sizes = {name: parameter.numel() * (parameter.ndim > 1) for name, parameter in model.named_parameters()}
     largest = max(weights.names, key=sizes.__getitem__)
-    holders = [_holder(name) for name in names[largest]]
-    path = next((path for path in holders if isinstance(modules[path], LAYERS)), holders[0])
-    own = {_holder(name) for name, _ in modules[path].named_parameters(prefix=path)}
-    if path and own == {path}:
+    owners = [_owner(name) for name in names[largest]]
+    path = next((path for path in owners if isinstance(modules[path], LAYERS)), owners[0])
+    if path and {_owner(name) for name, _ in modules[path].named_parameters(prefix=path)} == {path}:
         return path, ()
-    others = (name for name in (*weights.names, *weights.after) if _holder(name) == path and name != largest)
+    others = (name for name in (*weights.names, *weights.after) if _owner(name) == path and name != largest)
     return largest, tuple(others)
 
 
-def _holder(name: str) -> str:
-    """Path of the module that a parameter belongs to, also where something parametrizes it."""
+def _owner(name: str) -> str:
+    """Return the path of the module that a parameter belongs to, also where something parametrizes it."""
     layer, _, parametrized = name.partition(".parametrizations.")
     return layer if parametrized else parent_of(name)
 
 
-def _named(model: nn.Module, name: str, computed: Head | None) -> Head:
-    modules = {path: module for path, module in model.named_modules(remove_duplicate=False) if path}
-    holding = [path for path, module in modules.items() if any(True for _ in module.parameters(recurse=False))]
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+def _named_head(model: nn.Module, name: str, computed: Head | None) -> Head:
+    """Return the output layer of a given name, which may be that of a part that ends in it."""
     if computed and inside(computed.path, name):
         return replace(computed, found="named")
-    rest: dict[str, Any] = {"sizes": computed.sizes, "other": computed.path} if computed else {}
+    modules = {path: module for path, module in model.named_modules(remove_duplicate=False) if path}
+    with_parameters = [path for path, module in modules.items() if any(True for _ in module.parameters(recurse=False))]
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    facts: dict[str, Any] = {"output_shape": computed.output_shape, "computed_by": computed.path} if computed else {}
     if name in parameters:
-        return Head(name, **rest)
+        return Head(name, **facts)
     if name not in modules:
-        choices = [*holding, *(name for name in parameters if not parent_of(name))]
-        raise UserError("the network has no such module", key=KEY, received=name, choices=choices)
-    last = _layers(model, name, LAYERS) or [path for path in holding if inside(path, name)]
-    if not last:
-        received = f"{name} ({type(modules[name]).__name__})"
-        expected = "a linear layer or convolution, a part that ends in one, or another layer with weights"
-        raise UserError("not an output layer", key=KEY, received=received, expected=expected, choices=holding)
-    return Head(last[-1], **rest)
+        choices = [*with_parameters, *(name for name in parameters if not parent_of(name))]
+        raise UserError("the network has no such module", argument="name", received=name, choices=choices)
+    layers = _layers_in(model, name, LAYERS) or [path for path in with_parameters if inside(path, name)]
+    if not layers:
+        raise UserError(
+            "not an output layer",
+            argument="name",
+            received=f"{name} ({type(modules[name]).__name__})",
+            expected="a linear layer or convolution, a part that ends in one, or another layer with weights",
+            choices=with_parameters,
+        )
+    return Head(layers[-1], **facts)
 
 
-def _layers(model: nn.Module, part: str, kinds: tuple[type[nn.Module], ...]) -> list[str]:
+def _layers_in(model: nn.Module, part: str, kinds: tuple[type[nn.Module], ...]) -> list[str]:
     return [path for path, module in model.named_modules() if inside(path, part) and isinstance(module, kinds)]
 
 
-def _told(model: nn.Module) -> str | None:
-    """What a model of timm says its classifier is."""
-    tell = getattr(model, "get_classifier", None)
-    classifier: Any = tell() if callable(tell) else None
+def _timm_classifier(model: nn.Module) -> str | None:
+    """Return the path of the layer that a model of timm calls its classifier; None where it does not tell."""
+    get_classifier = getattr(model, "get_classifier", None)
+    classifier: Any = get_classifier() if callable(get_classifier) else None
     if isinstance(classifier, Sequence):
         classifier = classifier[0] if classifier else None
-    if not isinstance(classifier, nn.Module):
-        return None
-    path = path_of(model, classifier)
-    if path is None:
-        return None
-    layers = _layers(model, path, _USUAL)
+    path = path_of(model, classifier) if isinstance(classifier, nn.Module) else None
+    layers = [] if path is None else _layers_in(model, path, _USUAL)
     return layers[-1] if layers else None

@@ -17,23 +17,19 @@ INIT = ("default", "zeros", "normal")
 
 
 def outputs_of(model: nn.Module, path: str) -> int:
-    """Number of outputs of a layer that can be replaced."""
+    """Return the number of outputs of a layer that can be replaced."""
     layer: Any = model.get_submodule(path)
     if isinstance(layer, TransposedLinear):
         return int(layer.nf)
     return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)
 
 
-def gives(model: nn.Module, head: Head, outputs: int) -> bool:
-    """Whether an output layer has so many outputs, as far as that can be told."""
-    if _is_layer(model, head.path) and not head.other:
+def has_outputs(model: nn.Module, head: Head, outputs: int) -> bool:
+    """Tell whether an output layer has so many outputs, as far as that can be told."""
+    layer = dict(model.named_modules(remove_duplicate=False)).get(head.path)
+    if isinstance(layer, LAYERS) and not head.computed_by:
         return outputs_of(model, head.path) == outputs
-    return head.sizes is None or outputs in (head.sizes or (1,))
-
-
-def _is_layer(model: nn.Module, path: str) -> bool:
-    """Whether a path is that of a layer that another one can be made like."""
-    return isinstance(dict(model.named_modules(remove_duplicate=False)).get(path), LAYERS)
+    return head.output_shape is None or outputs in (head.output_shape or (1,))
 
 
 def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "default") -> None:
@@ -50,34 +46,34 @@ def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "def
         UserError: There is no such way to start it, or it is not known how such a layer is built.
     """
     if init not in INIT:
-        raise UserError("no such way to start a layer", key="finetune.head.init", received=init, choices=INIT)
-    if head.other:
-        what = f"a new {head.path} would not change the outputs, which {head.other} computes"
-        fix = f"{KEY}={head.other}, or finetune.head.replace=never"
-        raise UserError(what, key=KEY, received=head.path, fix=fix)
-    reason = _stuck(model, head.path, outputs)
+        raise UserError("no such way to start a layer", argument="init", received=init, choices=INIT)
+    if head.computed_by:
+        what = f"a new {head.path} would not change the outputs, which {head.computed_by} computes"
+        fix = f"{KEY}={head.computed_by}, or finetune.head.replace=never"
+        raise UserError(what, argument="name", received=head.path, fix=fix)
+    reason = _why_not(model, head.path, outputs)
     if reason:
         raise UserError(
             f"the output layer cannot be replaced: {reason}",
-            key="finetune.head.replace",
+            argument="replace",
             expected=f"a linear layer or a convolution, to be made anew for {outputs} outputs",
             received=head.describe(),
             fix="let the network's class take num_classes, which is then that of the data, and build itself for it",
         )
-    old = model.get_submodule(head.path)
-    new = _like(old, outputs)
-    new.to(device=old.weight.device, dtype=old.weight.dtype)  # type: ignore[arg-type]
+    old: Any = model.get_submodule(head.path)
+    new = _make_like(old, outputs)
+    new.to(device=old.weight.device, dtype=old.weight.dtype)
     new.train(old.training)
-    _start(new, init)
+    _initialize(new, init)
     replace_submodule(model, head.path, new)
-    for holder in (model, getattr(model, "config", None)):
+    for owner in (model, getattr(model, "config", None)):
         for size in ("num_classes", "num_labels"):
-            if isinstance(getattr(holder, size, None), int):
-                setattr(holder, size, outputs)
+            if isinstance(getattr(owner, size, None), int):
+                setattr(owner, size, outputs)
 
 
-def _stuck(model: nn.Module, path: str, outputs: int) -> str | None:
-    """Why no layer like the one at `path` can be made."""
+def _why_not(model: nn.Module, path: str, outputs: int) -> str | None:
+    """Return why no layer like the one at `path` can be made."""
     modules = dict(model.named_modules(remove_duplicate=False))
     if path not in modules:
         return f"{path} is a parameter that no layer holds alone"
@@ -94,19 +90,27 @@ def _stuck(model: nn.Module, path: str, outputs: int) -> str | None:
     return None
 
 
-def _like(old: Any, outputs: int) -> nn.Module:
+def _initialize(layer: Any, init: str) -> None:
+    if init == "zeros":
+        nn.init.zeros_(layer.weight)
+    elif init == "normal":
+        nn.init.normal_(layer.weight, std=0.01)
+    if init != "default" and layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def _make_like(old: Any, outputs: int) -> Any:
+    """Make a layer of the class and with the settings of another, but for the number of outputs."""
     if type_before_parametrizations(old) is nn.Linear:
         return nn.Linear(old.in_features, outputs, bias=old.bias is not None)
-    if not isinstance(old, CONVOLUTIONS):
-        return _resized(old, outputs)
-    kind = next(kind for kind in CONVOLUTIONS if isinstance(old, kind))
-    keys = ["in_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"]
-    keys += ["output_padding"] if old.transposed else []
-    return kind(out_channels=outputs, bias=old.bias is not None, **{key: getattr(old, key) for key in keys})
-
-
-def _resized(old: nn.Module, outputs: int) -> nn.Module:
-    """A linear layer of a class of its own, with all that it was told but the number of outputs."""
+    if isinstance(old, CONVOLUTIONS):
+        convolution: Any = old
+        kind = next(kind for kind in CONVOLUTIONS if isinstance(old, kind))
+        names = ["in_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"]
+        names += ["output_padding"] if convolution.transposed else []
+        settings = {name: getattr(old, name) for name in names}
+        return kind(out_channels=outputs, bias=convolution.bias is not None, **settings)
+    # A linear layer of a class of its own: a copy with other weights.
     new: Any = copy.deepcopy(old)
     transposed = isinstance(old, TransposedLinear)
     setattr(new, "nf" if transposed else "out_features", outputs)
@@ -119,15 +123,3 @@ def _resized(old: nn.Module, outputs: int) -> nn.Module:
     else:
         nn.init.normal_(new.weight, std=0.02)
     return new
-
-
-def _start(layer: nn.Module, init: str) -> None:
-    if init == "default":
-        return
-    weight, bias = layer.weight, layer.bias
-    if init == "zeros":
-        nn.init.zeros_(weight)  # type: ignore[arg-type]
-    else:
-        nn.init.normal_(weight, std=0.01)  # type: ignore[arg-type]
-    if bias is not None:
-        nn.init.zeros_(bias)  # type: ignore[arg-type]

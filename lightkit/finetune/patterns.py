@@ -9,12 +9,12 @@ from typing import Any
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.modules import inside
 from lightkit.common.patterns import Matched
-from lightkit.finetune.names import Names
-from lightkit.finetune.peft.inject import Targets, targets
+from lightkit.finetune.inject import Targets, find_targets
+from lightkit.finetune.names import NetworkNames
 
 
-def check_patterns(names: Names, options: Mapping[str, Any]) -> None:
-    """Try every pattern.
+def check_patterns(names: NetworkNames, options: Mapping[str, Any]) -> None:
+    """Try every pattern on a network.
 
     Args:
         names: The names of the network, before anything is injected.
@@ -23,9 +23,12 @@ def check_patterns(names: Names, options: Mapping[str, Any]) -> None:
     Raises:
         UserError: One matches nothing or nothing that can be used; several in one report.
     """
-    each = [(key, pattern) for key, pattern in _of_parameters(options) if not pattern.startswith("@")]
-    attempts: list[Callable[[], object]] = [partial(names.covered, pattern, key=key) for key, pattern in each]
-    attempts.append(partial(targets, names, options))
+    attempts: list[Callable[[], object]] = [
+        partial(names.match_parameters, pattern, argument=argument)
+        for argument, pattern in _parameter_patterns(options)
+        if not pattern.startswith("@")
+    ]
+    attempts.append(partial(find_targets, names, options))
     errors = []
     for attempt in attempts:
         try:
@@ -36,39 +39,40 @@ def check_patterns(names: Names, options: Mapping[str, Any]) -> None:
         raise UserErrors(errors) if len(errors) > 1 else errors[0]
 
 
-def matched(names: Names, options: Mapping[str, Any], where: Targets) -> list[Matched]:
-    """What each pattern and label stands for, by the names before anything was injected.
+def resolve_patterns(names: NetworkNames, options: Mapping[str, Any], targets: Targets) -> list[Matched]:
+    """Return what each pattern and label stands for, by the names before anything was injected.
 
     Args:
         names: The names of the network.
         options: The group `finetune`.
-        where: What was put in where; of the modules that a pattern fits, those count that got it.
+        targets: What was put in where; of the modules that a pattern fits, those count that got it.
     """
-    found = [
-        Matched(key, pattern, tuple(name for name in (*names.aliases, *names.tuned) if name in hits))
-        for key, pattern in _of_parameters(options)
-        for hits in [names.covered(pattern, key=key)]
-    ]
-    for key, pattern in _of_modules(options):
-        part, hits = key.split(".")[1], names.paths(pattern, key=key)
-        within = part == "lora" and names.group(pattern)
-        chosen = tuple(p for p in where[part] if p in hits or (within and any(inside(p, hit) for hit in hits)))
-        found.append(Matched(key, pattern, chosen, modules=True))
-    return found
+    resolved = []
+    for argument, pattern in _parameter_patterns(options):
+        found = names.match_parameters(pattern, argument=argument)
+        ordered = tuple(name for name in (*names.aliases, *names.injected) if name in found)
+        resolved.append(Matched(f"finetune.{argument}", pattern, ordered))
+    modules = {f"{part}.match": options[part]["match"] for part in ("lora", "adapter", "prefix")}
+    modules["lora.ranks"] = list(options["lora"]["ranks"])
+    for argument, patterns in modules.items():
+        part = argument.partition(".")[0]
+        for pattern in patterns:
+            found = names.match_modules(pattern, argument=argument)
+            within = part == "lora" and names.get_group(pattern)
+            chosen = tuple(
+                path
+                for path in targets[part]
+                if path in found or (within and any(inside(path, module) for module in found))
+            )
+            resolved.append(Matched(f"finetune.{argument}", pattern, chosen, modules=True))
+    return resolved
 
 
-def _of_parameters(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Patterns of parameters, each with the place of the list it is in."""
+def _parameter_patterns(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the patterns of parameters, each with the option it is in."""
     lists = {"freeze": options["freeze"], "train": options["train"]}
     for index, entry in enumerate(options["schedule"]):
         lists |= {f"schedule[{index}].{name}": entry.get(name) or [] for name in ("unfreeze", "freeze")}
     for index, rule in enumerate(options["rules"]):
         lists[f"rules[{index}].match"] = [rule["match"]] if isinstance(rule["match"], str) else rule["match"]
-    return [(f"finetune.{key}", pattern) for key, patterns in lists.items() for pattern in patterns]
-
-
-def _of_modules(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The same of modules."""
-    lists = {f"{part}.match": options[part]["match"] for part in ("lora", "adapter", "prefix")}
-    lists["lora.ranks"] = list(options["lora"]["ranks"])
-    return [(f"finetune.{key}", pattern) for key, patterns in lists.items() for pattern in patterns]
+    return [(argument, pattern) for argument, patterns in lists.items() for pattern in patterns]

@@ -1,36 +1,37 @@
-"""From the options of a fine-tuning to a changed network and the phases it trains in."""
+"""From the options of a fine-tuning to a changed network and the phases it trains in.
+
+This module knows the group `finetune` of a configuration: what it calls names options without it in errors, and
+`prepare` adds the key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import parent_of
 from lightkit.common.patterns import Matched
-from lightkit.finetune.head import KEY, Head, find_head
-from lightkit.finetune.names import Names
-from lightkit.finetune.new_head import gives, replace_head
-from lightkit.finetune.patterns import check_patterns, matched
-from lightkit.finetune.peft.blocks import blocks
-from lightkit.finetune.peft.inject import inject, targets
-from lightkit.finetune.peft.lora import lora_b_names
-from lightkit.finetune.peft.plain import plain_names
-from lightkit.finetune.peft.prefix import attentions
-from lightkit.finetune.phases import (
-    Moment,
-    Phase,
-    frozen_paths,
-    gradual,
-    make_phases,
+from lightkit.finetune.eval_mode import (
+    frozen_modules,
+    frozen_norms,
+    frozen_stateful_modules,
     norm_parameters,
-    resting_norms,
-    scheduled,
+    with_norms_held_by_model,
 )
-from lightkit.finetune.resting import resting_states, with_held
+from lightkit.finetune.head import KEY, Head, find_head
+from lightkit.finetune.inject import find_targets, inject
+from lightkit.finetune.names import NetworkNames
+from lightkit.finetune.new_head import has_outputs, replace_head
+from lightkit.finetune.patterns import check_patterns, resolve_patterns
+from lightkit.finetune.peft.attention import attentions
+from lightkit.finetune.peft.blocks import find_blocks
+from lightkit.finetune.peft.lora import lora_b_names
+from lightkit.finetune.peft.merging import plain_names
+from lightkit.finetune.phases import Phase, PhaseStart, gradual_changes, phase_starts, scheduled_changes
 from lightkit.finetune.rules import make_rules
 from lightkit.finetune.tuning import freeze
 
@@ -50,14 +51,14 @@ class Prepared:
     rules: tuple[dict[str, Any], ...] = ()
     """Settings of parameters by name, for `lightkit.optim.parameter_groups`."""
     fresh: frozenset[str] = frozenset()
-    """Names of parameters that start from nothing: a new head."""
-    aliases: dict[str, str] = field(default_factory=dict)
+    """Names of parameters without pretrained weights: those of a new head."""
+    original_names: dict[str, str] = field(default_factory=dict)
     """Name of a parameter in the network now → before anything was injected, where they differ."""
     depths: dict[str, int] = field(default_factory=dict)
     """Layer of each parameter that was there before, 0 at the input."""
     matched: tuple[Matched, ...] = ()
     """What each pattern of the configuration stands for, by the names before anything was injected."""
-    held: frozenset[str] = frozenset()
+    norms_held_by_model: frozenset[str] = frozenset()
     """Paths of norm layers that would train, and that the network's own `train()` holds in eval mode."""
 
     @property
@@ -71,23 +72,31 @@ class Prepared:
         return frozenset().union(*(phase.trainable for phase in self.phases))
 
     def first_steps(self, steps_per_epoch: int) -> dict[str, int]:
-        """The optimizer step at which each parameter first trains."""
-        found: dict[str, int] = {}
+        """Return the optimizer step at which each parameter first trains."""
+        steps: dict[str, int] = {}
         for phase in self.phases:
             for name in phase.trainable:
-                found.setdefault(name, phase.first_step(steps_per_epoch))
-        return found
+                steps.setdefault(name, phase.first_step(steps_per_epoch))
+        return steps
 
-    def labels(self) -> dict[str, str]:
-        """What tells parameters apart that train at different times: `from_epoch_3`. Those that always do have none."""
-        found = {}
+    def group_labels(self) -> dict[str, str]:
+        """Return when each parameter trains that does not always: `from_epoch_3`, `to_step_100`.
+
+        Parameters that train at different times go into different groups of the optimizer, and these are called so.
+        """
+        labels = {}
         for name in self.trained:
-            when = [name in phase.trainable for phase in self.phases]
-            if not all(when):
-                found[name] = _label(when, self.phases)
-        return found
+            parts, trained = [], name in self.phases[0].trainable
+            for phase in self.phases[1:]:
+                if (name in phase.trainable) != trained:
+                    trained = not trained
+                    parts.append(f"{'from' if trained else 'to'}_{phase.name.replace(' ', '_')}")
+            if parts:
+                labels[name] = "_".join(parts)
+        return labels
 
 
+@keys_under("finetune")
 def prepare(
     model: nn.Module,
     options: Mapping[str, Any],
@@ -114,130 +123,115 @@ def prepare(
     Raises:
         UserError: A pattern matches nothing, parts contradict each other, or nothing would train.
     """
-    head = head or find_head(model, options["head"]["name"])
-    new = _new_head(model, head, options["head"], outputs)
-    groups = {"@attention": attentions(model), "@blocks": blocks(model)}
-    names = Names(model, head=head.path if head else None, beside=head.beside if head else (), groups=groups)
+    with keys_under("finetune.head"):
+        head = head or find_head(model, options["head"]["name"])
+        new = _replace_head(model, head, options["head"], outputs)
+    groups = {"@attention": attentions(model), "@blocks": find_blocks(model)}
+    path, extra = (head.path, head.extra_parameters) if head else (None, ())
+    names = NetworkNames(model, head=path, head_parameters=extra, groups=groups)
     check_patterns(names, options)
-    layers, plain = depths(model), frozenset(path for path, _ in model.named_modules() if path)
-    frozen = _frozen(model, names, options)
-    where = targets(names, options)
-    injected = inject(model, where, options)
-    names.tuned = [name for part in injected.values() for name in part]
-    live = {before: now for now, before in plain_names(model).items()}
-    moments = _moments(names, frozen, layers, options, steps_per_epoch=steps_per_epoch, total_steps=total_steps)
-    asked = [_phase(model, moment, names, options, live=live, plain=plain) for moment in moments]
-    phases = tuple(with_held(model, phase) for phase in asked)
+    layers, plain_modules = depths(model), frozenset(path for path, _ in model.named_modules() if path)
+    frozen = _frozen_at_start(model, names, options)
+    targets = find_targets(names, options)
+    injected = inject(model, targets, options)
+    names.injected = [name for part in injected.values() for name in part]
+    current_names = {before: now for now, before in plain_names(model).items()}
+    lengths: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
+    pool = [name for name in names.aliases if name in frozen]
+    changes = scheduled_changes(options["schedule"], names, total_steps=total_steps)
+    changes += gradual_changes(options["gradual"], pool, layers, **lengths)
+    trained = [name for name in (*names.aliases, *names.injected) if name not in frozen]
+    asked = [
+        _make_phase(model, start, names, options, current_names=current_names, plain_modules=plain_modules)
+        for start in phase_starts(trained, changes, **lengths)
+    ]
+    phases = tuple(with_norms_held_by_model(model, phase) for phase in asked)
     freeze(model, phases[0])
-    found = Prepared(
+    prepared = Prepared(
         phases=phases,
-        held=frozenset().union(*(phase.still - own.still for phase, own in zip(phases, asked))),
         head=head,
         replaced=bool(new),
-        injected=tuple(names.tuned),
-        fresh=frozenset(live.get(name, name) for name in (*new, *fresh)),
-        aliases={own: plain for plain, own in live.items() if plain != own},
+        injected=tuple(names.injected),
+        fresh=frozenset(current_names.get(name, name) for name in (*new, *fresh)),
+        original_names={now: before for before, now in current_names.items() if before != now},
         depths=layers,
-        matched=tuple(matched(names, options, where)),
+        matched=tuple(resolve_patterns(names, options, targets)),
+        norms_held_by_model=frozenset().union(
+            *(phase.frozen_norms - own.frozen_norms for phase, own in zip(phases, asked))
+        ),
     )
-    _check_fresh(found, names)
-    rules = make_rules(options, names, live=live, injected=injected, lora_b=lora_b_names(model), trained=found.trained)
-    return replace(found, rules=tuple(rules))
+    _check_fresh_trains(prepared, names)
+    rules = make_rules(
+        options,
+        names,
+        current_names=current_names,
+        injected=injected,
+        lora_b=lora_b_names(model),
+        trained=prepared.trained,
+    )
+    return replace(prepared, rules=tuple(rules))
 
 
-def _new_head(model: nn.Module, head: Head | None, options: Mapping[str, Any], outputs: int | None) -> list[str]:
-    """Names of the parameters of a new output layer; none where the old one stays."""
-    wanted, key = options["replace"], "finetune.head.replace"
+def _replace_head(model: nn.Module, head: Head | None, options: Mapping[str, Any], outputs: int | None) -> list[str]:
+    """Replace the output layer where the options ask for it, and return the names of the new one's parameters."""
+    wanted = options["replace"]
     if wanted == "always" and head is None:
-        fix = f"name it: {KEY}=PATH"
-        raise UserError("there is no output layer that can be found", key=key, received=wanted, fix=fix)
+        what = "there is no output layer that can be found"
+        raise UserError(what, argument="replace", received=wanted, fix=f"name it: {KEY}=PATH")
     if wanted == "always" and outputs is None:
         what = "the data do not tell a number of outputs for a new output layer"
-        raise UserError(what, key=key, received=wanted, fix=f"{key}=never")
+        raise UserError(what, argument="replace", received=wanted, fix="finetune.head.replace=never")
     if head is None or outputs is None or wanted == "never":
         return []
-    if wanted == "auto" and gives(model, head, outputs):
+    if wanted == "auto" and has_outputs(model, head, outputs):
         return []
     replace_head(model, head, outputs, init=options["init"])
     return [f"{head.path}.{name}" for name, _ in model.get_submodule(head.path).named_parameters()]
 
 
-def _frozen(model: nn.Module, names: Names, options: Mapping[str, Any]) -> set[str]:
-    """Names of what does not train from the start."""
-    keys = ("finetune.freeze", "finetune.train")
-    names.split_ties(options["freeze"], options["train"], keys=keys)
-    frozen = set(names.parameters(options["freeze"], key=keys[0]))
-    frozen -= set(names.parameters(options["train"], key=keys[1]))
+def _frozen_at_start(model: nn.Module, names: NetworkNames, options: Mapping[str, Any]) -> set[str]:
+    """Return the names of the parameters that do not train from the start."""
+    names.check_ties(options["freeze"], options["train"], keys=("finetune.freeze", "finetune.train"))
+    frozen = set(names.find_parameters(options["freeze"], argument="freeze"))
+    frozen -= set(names.find_parameters(options["train"], argument="train"))
     return frozen - norm_parameters(model, frozen, names) if options["bn"] == "train" else frozen
 
 
-def _moments(
-    names: Names,
-    frozen: Collection[str],
-    layers: Mapping[str, int],
-    options: Mapping[str, Any],
-    *,
-    steps_per_epoch: int,
-    total_steps: int,
-) -> list[Moment]:
-    """When something changes, and what trains from then on, by the names before anything was injected."""
-    lengths: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
-    pool = [name for name in names.aliases if name in frozen]
-    changes = [
-        *scheduled(options["schedule"], names, total_steps=total_steps),
-        *gradual(options["gradual"], pool, layers, **lengths),
-    ]
-    start = [name for name in (*names.aliases, *names.tuned) if name not in frozen]
-    return make_phases(start, changes, **lengths)
-
-
-def _phase(
+def _make_phase(
     model: nn.Module,
-    moment: Moment,
-    names: Names,
+    start: PhaseStart,
+    names: NetworkNames,
     options: Mapping[str, Any],
     *,
-    live: Mapping[str, str],
-    plain: frozenset[str],
+    current_names: Mapping[str, str],
+    plain_modules: frozenset[str],
 ) -> Phase:
-    begins, trained = moment
-    trainable, bn = frozenset(live.get(name, name) for name in trained), options["bn"]
-    quiet = _quiet(model, trained, names, plain) if options["dropout"] == "off" else frozenset()
+    moment, trained = start
+    trainable, bn = frozenset(current_names.get(name, name) for name in trained), options["bn"]
+    in_eval = frozen_stateful_modules(model, trained, names, trainable=trainable, bn=bn)
+    if options["dropout"] == "off":  # all of frozen parts, but for norms and for what was injected
+        in_eval |= (frozen_modules(model, trained, names) & plain_modules) - names.norms
     return Phase(
         trainable=trainable,
-        epoch=begins.get("epoch"),
-        step=begins.get("step"),
-        still=resting_norms(model, trained, names, bn=bn),
-        quiet=quiet | resting_states(model, trained, names, trainable=trainable, bn=bn),
+        epoch=moment.get("epoch"),
+        step=moment.get("step"),
+        frozen_norms=frozen_norms(model, trained, names, bn=bn),
+        eval_modules=in_eval,
     )
 
 
-def _quiet(model: nn.Module, trained: Collection[str], names: Names, paths: frozenset[str]) -> frozenset[str]:
-    """Paths of the modules of frozen parts, but for norms and for what was injected."""
-    return (frozen_paths(model, trained, names) & paths) - names.norms
-
-
-def _label(when: Sequence[bool], phases: Sequence[Phase]) -> str:
-    """`from_epoch_3`, `to_step_100`, `from_epoch_1_to_epoch_4`."""
-    parts, before = [], False
-    for trains, phase in zip(when, phases):
-        if trains != before and not (trains and phase is phases[0]):
-            parts.append(f"{'from' if trains else 'to'}_{phase.name.replace(' ', '_')}")
-        before = trains
-    return "_".join(parts)
-
-
-def _check_fresh(found: Prepared, names: Names) -> None:
-    idle = sorted(found.fresh - found.trained)
+def _check_fresh_trains(prepared: Prepared, names: NetworkNames) -> None:
+    """Refuse parameters without pretrained weights that never train."""
+    idle = sorted(prepared.fresh - prepared.trained)
     if not idle:
         return
-    plain = [found.aliases.get(name, name) for name in idle]
-    of_head = names.covered("@head", key="finetune.train") if found.head else set()
-    more = ["@head"] if of_head >= set(plain) else sorted({parent_of(name) or name for name in plain})
+    original = [prepared.original_names.get(name, name) for name in idle]
+    of_head = names.match_parameters("@head", argument="train") if prepared.head else set()
+    wanted = ["@head"] if of_head >= set(original) else sorted({parent_of(name) or name for name in original})
     raise UserError(
         "parameters without pretrained weights never train",
-        key="finetune.freeze",
+        argument="freeze",
         received=", ".join(idle[:5]),
-        expected=f"all of them to train; the output layer is {found.head.describe()}" if found.head else None,
-        fix=f"let them train: finetune.train=[{','.join(more)}]",
+        expected=f"all of them to train; the output layer is {prepared.head.describe()}" if prepared.head else None,
+        fix=f"let them train: finetune.train=[{','.join(wanted)}]",
     )

@@ -7,28 +7,32 @@ from itertools import product
 from typing import Any
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.names import Names
+from lightkit.finetune.names import NetworkNames
 
-_SETTINGS = ("lr", "lr_scale", "weight_decay", "warmup_steps")
-_CLAIMS = {"lr": "the learning rate", "lr_scale": "the learning rate", "weight_decay": "the weight decay",
-           "warmup_steps": "the warm-up"}  # fmt: skip
+_SETTINGS = {
+    "lr": "the learning rate",
+    "lr_scale": "the learning rate",
+    "weight_decay": "the weight decay",
+    "warmup_steps": "the warm-up",
+}
+"""Settings of a rule, and what each of them sets, in words."""
 
 
 def make_rules(
     options: Mapping[str, Any],
-    names: Names,
+    names: NetworkNames,
     *,
-    live: Mapping[str, str],
+    current_names: Mapping[str, str],
     injected: Mapping[str, Sequence[str]],
     lora_b: Collection[str],
     trained: Collection[str],
 ) -> list[dict[str, Any]]:
-    """Rules over exact names for `lightkit.optim.parameter_groups`: of the head, of LoRA+, and the listed ones.
+    """Return rules over exact names for `lightkit.optim.parameter_groups`: of the head, of LoRA+, and the listed ones.
 
     Args:
         options: The group `finetune`.
         names: Names of the network before anything was injected.
-        live: Name before → name now.
+        current_names: Name before anything was injected → name now.
         injected: Names of what was brought in, by what brought it.
         lora_b: Names of the second matrices of LoRA.
         trained: Names, as they are now, of what trains at some time.
@@ -37,56 +41,46 @@ def make_rules(
         UserError: A rule matches nothing or only what never trains, or two set the same thing of one parameter.
     """
     head, lora, ratio = options["head"], options["lora"], options["lora"]["lr_ratio"]
-    found = [_rule(f"finetune.{part}", new, {"name": part}) for part, new in injected.items()]
+    rules = [_rule(f"finetune.{part}", new, {"name": part}) for part, new in injected.items()]
     chosen = {name: head[name] for name in ("lr", "lr_scale", "weight_decay") if head[name] is not None}
     if names.head or chosen:
-        own = names.parameters(["@head"], key="finetune.head")
-        if chosen or {live.get(name, name) for name in own} & set(trained):
-            found.append(_rule("finetune.head", own, {"name": "head", **chosen}))
+        own = names.find_parameters(["@head"], argument="head")
+        if chosen or {current_names.get(name, name) for name in own} & set(trained):
+            rules.append(_rule("finetune.head", own, {"name": "head", **chosen}))
     if ratio is not None and lora["match"]:
-        found.append(_rule("finetune.lora.lr_ratio", lora_b, {"name": "lora_b", "lr_ratio": ratio}))
+        rules.append(_rule("finetune.lora.lr_ratio", lora_b, {"name": "lora_b", "lr_ratio": ratio}))
     for index, entry in enumerate(options["rules"]):
-        key = f"finetune.rules[{index}]"
         patterns = [entry["match"]] if isinstance(entry["match"], str) else list(entry["match"])
-        listed = {**entry, "name": entry.get("name") or "+".join(map(_readable, patterns))}
-        found.append(_rule(key, names.parameters(patterns, key=f"{key}.match"), listed))
-    for rule in found:
-        rule["names"] = [live.get(name, name) for name in rule["names"]]
-        _check_trains(rule, trained)
-    _check_exclusive(found)
-    return found
+        name = entry.get("name") or "+".join(pattern.removeprefix("re:").lstrip("@") for pattern in patterns)
+        listed = names.find_parameters(patterns, argument=f"rules[{index}].match")
+        rules.append(_rule(f"finetune.rules[{index}]", listed, {**entry, "name": name}))
+    for rule in rules:
+        rule["names"] = [current_names.get(name, name) for name in rule["names"]]
+        if not set(rule["names"]) & set(trained):
+            raise UserError(
+                "the rule is for parameters that never train",
+                key=rule["key"],
+                received=", ".join(rule["names"][:3]),
+                fix="leave it out, or let them train: finetune.train, finetune.schedule",
+            )
+    _check_exclusive(rules)
+    return rules
 
 
 def _rule(key: str, names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("name", "match", *_SETTINGS, "lr_ratio", "allow_zero")
-    return {
-        "key": key,
-        "names": list(names),
-        **{name: settings[name] for name in kept if settings.get(name) is not None},
-    }
-
-
-def _readable(pattern: str) -> str:
-    return pattern.removeprefix("re:").lstrip("@")
-
-
-def _check_trains(rule: Mapping[str, Any], trained: Collection[str]) -> None:
-    if not set(rule["names"]) & set(trained):
-        raise UserError(
-            "the rule is for parameters that never train",
-            key=rule["key"],
-            received=", ".join(rule["names"][:3]),
-            fix="leave it out, or let them train: finetune.train, finetune.schedule",
-        )
+    known = ("name", "match", *_SETTINGS, "lr_ratio", "allow_zero")
+    chosen = {name: settings[name] for name in known if settings.get(name) is not None}
+    return {"key": key, "names": list(names), **chosen}
 
 
 def _check_exclusive(rules: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse two rules that set the same thing of one parameter."""
     owners: dict[tuple[str, str], str] = {}
     for rule in rules:
-        claims = {_CLAIMS[name] for name in _SETTINGS if name in rule}
-        for claim, name in product(sorted(claims), rule["names"]):
-            other = owners.setdefault((claim, name), rule["key"])
+        set_by_rule = {what for name, what in _SETTINGS.items() if name in rule}
+        for what, name in product(sorted(set_by_rule), rule["names"]):
+            other = owners.setdefault((what, name), rule["key"])
             if other != rule["key"]:
                 fix = "make one of the patterns narrower, or leave one out"
-                what = f"two rules set {claim} of {name}"
-                raise UserError(what, key=f"{other} and {rule['key']}", received=name, fix=fix)
+                keys = f"{other} and {rule['key']}"
+                raise UserError(f"two rules set {what} of {name}", key=keys, received=name, fix=fix)

@@ -30,7 +30,7 @@ _LOOKUP = re.compile(r"_?(Embedding|Index|IndexSelect|Gather)")
 _NORM = re.compile(r"\w*(BatchNorm|LayerNorm|GroupNorm|RmsNorm)")
 
 
-class Weights(NamedTuple):
+class OutputWeights(NamedTuple):
     """Parameters that one operation computes outputs with."""
 
     names: tuple[str, ...]
@@ -39,16 +39,16 @@ class Weights(NamedTuple):
     """Those of the operations after it: scales, other biases."""
 
 
-class Trace(NamedTuple):
+class ForwardTrace(NamedTuple):
     """What a forward pass tells."""
 
-    layers: tuple[Weights, ...]
+    layers: tuple[OutputWeights, ...]
     """What computes the outputs, the latest first; several where they are added up or put side by side."""
     shape: tuple[int, ...]
     """Of the outputs, the batch too."""
 
 
-def trace(model: nn.Module, forward: Forward) -> Trace:
+def trace(model: nn.Module, forward: Forward) -> ForwardTrace:
     """Run a network once, in eval mode, and find the parameters that compute its outputs.
 
     A copy is run that shares the parameters: buffers, modes and whatever a network keeps of its inputs stay.
@@ -61,108 +61,109 @@ def trace(model: nn.Module, forward: Forward) -> Trace:
         Exception: Whatever the copying or the forward pass raises.
     """
     parameters = dict(model.named_parameters())
-    twin = copy.deepcopy(model, {id(parameter): parameter for parameter in parameters.values()}).eval()
-    asked = {name: parameter.requires_grad for name, parameter in parameters.items()}
+    model_copy = copy.deepcopy(model, {id(parameter): parameter for parameter in parameters.values()}).eval()
+    requires_grad = {name: parameter.requires_grad for name, parameter in parameters.items()}
     try:
         for parameter in parameters.values():
             parameter.requires_grad_(parameter.is_floating_point())
         with torch.enable_grad():
-            output = forward(twin)
+            output = forward(model_copy)
         names = {id(parameter): name for name, parameter in parameters.items()}
-        ranks = {name: parameter.ndim for name, parameter in parameters.items()}
-        found = (tuple(_Graph(output, names, ranks, loose=loose).layers()) for loose in (False, True))
-        return Trace(next(filter(None, found), ()), tuple(output.shape))
+        ndims = {name: parameter.ndim for name, parameter in parameters.items()}
+        found = (tuple(_AutogradGraph(output, names, ndims, loose=loose).layers()) for loose in (False, True))
+        return ForwardTrace(next(filter(None, found), ()), tuple(output.shape))
     finally:
         for name, parameter in parameters.items():
-            parameter.requires_grad_(asked[name])
+            parameter.requires_grad_(requires_grad[name])
 
 
-class _Graph:
+class _AutogradGraph:
     """The autograd graph behind an output.
 
     Args:
         output: The output.
         names: Identity of each parameter of the network → its name.
-        ranks: Name of a parameter → its number of dimensions.
+        ndims: Name of a parameter → its number of dimensions.
         loose: Take every constant for data, and not only those in products, lookups and norms.
     """
 
-    def __init__(self, output: Tensor, names: Mapping[int, str], ranks: Mapping[str, int], *, loose: bool) -> None:
+    def __init__(self, output: Tensor, names: Mapping[int, str], ndims: Mapping[str, int], *, loose: bool) -> None:
         self._root: Any = output.grad_fn
-        self._names, self._ranks, self._loose = names, ranks, loose
-        self._fed: dict[Any, bool] = {}
-        """Whether something depends on the data; all nodes are held here, as they are told apart by identity."""
+        self._names, self._ndims, self._loose = names, ndims, loose
+        self._has_data: dict[Any, bool] = {}
+        """Whether a node depends on the data; all nodes are held here, as they are told apart by identity."""
         for node in _inputs_first(self._root):
-            self._fed[node] = self._is_fed(node)
+            self._has_data[node] = self._depends_on_data(node)
 
-    def layers(self) -> Iterator[Weights]:
-        """What is met first on each way back from the output, the latest first."""
+    def layers(self) -> Iterator[OutputWeights]:
+        """Yield what is met first on each way back from the output, the latest first."""
         waiting, seen, after = [(0, 0, self._root)], {self._root}, list[str]()
         while waiting:
             node = heapq.heappop(waiting)[2]
-            names = self._multiplied(node)
+            names = self._multiplied_parameters(node)
             if names:
-                yield Weights(tuple(names), tuple(after))
+                yield OutputWeights(tuple(names), tuple(after))
                 continue
-            after += self._own(node)
+            after += self._own_parameters(node)
             for child in _children(node):
-                if self._fed[child] and child not in seen:
+                if self._has_data[child] and child not in seen:
                     seen.add(child)
-                    heapq.heappush(waiting, (-_time(child), len(seen), child))
+                    # When a node was made; a leaf comes before all.
+                    time = -1 if hasattr(child, "variable") else int(child._sequence_nr())
+                    heapq.heappush(waiting, (-time, len(seen), child))
 
-    def _is_fed(self, node: Any) -> bool:
+    def _depends_on_data(self, node: Any) -> bool:
         variable = getattr(node, "variable", None)
         if variable is not None:
             return id(variable) not in self._names
         constant = any(child is None for child, _ in node.next_functions)
         reads = _LOOKUP.match(node.name()) or (constant and (self._loose or _matches(node, _PRODUCT, _NORM)))
-        return bool(reads) or any(self._fed[child] for child in _children(node))
+        return bool(reads) or any(self._has_data[child] for child in _children(node))
 
-    def _multiplied(self, node: Any) -> list[str]:
-        """Names of the parameters that a node multiplies data with."""
-        own = self._own(node)
-        if not self._fed[node] or not own or not _makes_outputs(node, self._fed):
+    def _multiplied_parameters(self, node: Any) -> list[str]:
+        """Return the names of the parameters that a node multiplies data with."""
+        own = self._own_parameters(node)
+        if not self._has_data[node] or not own or not self._is_product(node):
             return []
         least = 1 if _matches(node, _VECTOR) else 2
-        return own if any(self._ranks[name] >= least for name in own) else []
+        return own if any(self._ndims[name] >= least for name in own) else []
 
-    def _own(self, node: Any) -> list[str]:
-        """Names of the parameters that go into a node without any data."""
+    def _own_parameters(self, node: Any) -> list[str]:
+        """Return the names of the parameters that go into a node without any data."""
         found: dict[str, None] = {}
         for child in _children(node):
-            if not self._fed[child]:
+            if not self._has_data[child]:
                 leaves = (getattr(below, "variable", None) for below in _inputs_first(child))
                 found |= dict.fromkeys(self._names[id(leaf)] for leaf in leaves if leaf is not None)
         return list(found)
 
-
-def _makes_outputs(node: Any, fed: Mapping[Any, bool]) -> bool:
-    """Whether a node is a product, or compares all of one thing with all of another."""
-    if isinstance(node, BackwardCFunction) or _matches(node, _PRODUCT):
-        return True
-    if not _matches(node, _ELEMENTWISE):
-        return False
-    data = [child for child in _children(node) if fed[child]]
-    return bool(data) and all(_numel(child) < _numel(node) for child in data if _numel(child))
+    def _is_product(self, node: Any) -> bool:
+        """Tell whether a node is a product, or compares all of one thing with all of another."""
+        if isinstance(node, BackwardCFunction) or _matches(node, _PRODUCT):
+            return True
+        if not _matches(node, _ELEMENTWISE):
+            return False
+        data = [child for child in _children(node) if self._has_data[child]]
+        return bool(data) and all(_numel(child) < _numel(node) for child in data if _numel(child))
 
 
 def _numel(node: Any) -> int:
-    """Number of elements of what a node has computed; 0 where that is not known."""
-    facts = getattr(node, "_input_metadata", None) or ()
-    return torch.Size(facts[0].shape).numel() if facts else 0
+    """Return the number of elements of what a node has computed; 0 where that is not known."""
+    metadata = getattr(node, "_input_metadata", None) or ()
+    return torch.Size(metadata[0].shape).numel() if metadata else 0
 
 
 def _inputs_first(root: Any) -> list[Any]:
-    """A node and all below it, each after what it is computed from."""
-    done, found, waiting = set(), list[Any](), [(root, False)]
+    """Return a node and all below it, each after what it is computed from."""
+    done, ordered, waiting = set(), list[Any](), [(root, False)]
     while waiting:
         node, ready = waiting.pop()
         if ready:
-            found.append(node)
+            ordered.append(node)
         elif node is not None and node not in done:
             done.add(node)
             waiting += [(node, True), *((child, False) for child in _children(node))]
-    return found
+    return ordered
 
 
 def _children(node: Any) -> list[Any]:
@@ -171,8 +172,3 @@ def _children(node: Any) -> list[Any]:
 
 def _matches(node: Any, *patterns: re.Pattern[str]) -> bool:
     return any(pattern.match(node.name()) for pattern in patterns)
-
-
-def _time(node: Any) -> int:
-    """When a node was made; a leaf comes before all."""
-    return -1 if hasattr(node, "variable") else int(node._sequence_nr())

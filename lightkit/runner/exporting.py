@@ -15,7 +15,7 @@ from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
 from lightkit.common.shards import is_shard
 from lightkit.config import to_yaml
-from lightkit.finetune.peft.plain import plain_names, stuck
+from lightkit.finetune.peft.merging import plain_names, unmergeable
 from lightkit.runner.evaluation import load_weights
 from lightkit.runner.models import plain_version
 
@@ -44,7 +44,7 @@ def export_run(cfg: DictConfig, folder: Path, parts: Learner) -> None:
         tensors = _as_built(found.tensors, built)
         write_delta(folder / FILES[kind], replace(found, tensors=tensors, fingerprint=fingerprint(built)))
         return
-    mergeable = not stuck(parts.model)
+    mergeable = not unmergeable(parts.model)
     model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
     export(kind, folder, model)
 

@@ -1,4 +1,4 @@
-"""The fine-tuning of a run: told at its beginning, held to in the loop, written down with what the audit found."""
+"""The record of a run's fine-tuning: its plan, reported at the beginning and written down with what the audit found."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lightkit.assembly.matches import matches_of
 from lightkit.assembly.origin import TUNING, notes_on_base
 from lightkit.assembly.phases import build_plan_of, build_tuning, notes_on_weights
 from lightkit.common.shards import is_shard
+from lightkit.finetune.audit.formatting import format_names
 from lightkit.finetune.audit.plan import Plan
-from lightkit.finetune.audit.wording import some
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.trainer import State
 
-_MOST_ROWS = 12  # `lightkit plan` shows all of them
+_MAX_ROWS = 12  # `lightkit plan` shows all of them
 
 
 class FinetuneRecord:
@@ -38,34 +38,35 @@ class FinetuneRecord:
     def __init__(self, cfg: DictConfig, folder: Path, parts: Learner, *, state: State, logger: Logger) -> None:
         self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / TUNING, parts, logger
         self._cfg, self._resumed = cfg, state.step > 0
-        self._plan, self._earlier = Plan(()), list[dict[str, Any]]()
+        self._plan, self._rows_before = Plan(()), list[dict[str, Any]]()
         if parts.made.prepared is None:
             return
         self._plan, self._matches = build_plan_of(parts), matches_of(cfg, parts)
-        ranks, shared_out = parts.engine.ranks, any(map(is_shard, parts.model.parameters()))
-        self._earlier = _ended_before(self._path, state.step)
+        ranks, sharded = parts.engine.ranks, any(map(is_shard, parts.model.parameters()))
+        self._rows_before = _read_audit_rows(self._path, state.step)
         self.tuning = build_tuning(
             parts,
             self._plan,
             # One does for all, as all see the same, unless each holds a part of the model.
-            audit=cfg.finetune.get("audit", "fail") if ranks.main or shared_out else "none",
+            audit=cfg.finetune.get("audit", "fail") if ranks.main or sharded else "none",
             report=logger.message,
             skipped=lambda: state.skipped + parts.engine.skipped(),
-            ended=self._keep,
-            witnesses=ranks if shared_out else None,
+            on_phase_end=self._try_write,
+            peers=ranks if sharded else None,
         )
 
     def introduce(self) -> None:
-        """What was loaded, and what trains when."""
-        for line in self._of_weights():
+        """Report what was loaded, and what trains when."""
+        for line in self._notes_on_start():
             self._logger.message(line)
         prepared = self._parts.made.prepared
         if prepared is None:
             return
-        if prepared.held:
-            self._logger.message(f"the network itself holds norm layers in eval mode: {some(sorted(prepared.held))}")
+        held = sorted(prepared.norms_held_by_model)
+        if held:
+            self._logger.message(f"the network itself holds norm layers in eval mode: {format_names(held)}")
         columns, rows = self._plan.table()
-        if len(rows) <= _MOST_ROWS:
+        if len(rows) <= _MAX_ROWS:
             self._logger.table("plan of the fine-tuning", columns, rows)
         if prepared.head is not None:
             self._logger.message(f"output layer: {prepared.described_head}")
@@ -73,35 +74,39 @@ class FinetuneRecord:
             self._logger.message(line)
         self.write()
 
-    def _of_weights(self) -> list[str]:
-        """What was loaded, and what has no weights to start from."""
-        report, found = self._parts.made.report, list[str]()
+    def _notes_on_start(self) -> list[str]:
+        """Say what was loaded, and what has no weights to start from."""
+        report, lines = self._parts.made.report, list[str]()
         if report is not None:
-            found = [f"weights {report.source}: {report.summary()}", *report.text().splitlines()]
-            found += notes_on_base(self._cfg, self._parts.data)
-        return found if self._resumed else [*found, *notes_on_weights(self._cfg, self._parts)]
+            lines += [f"weights {report.source}: {report.summary()}", *report.text().splitlines()]
+            lines += notes_on_base(self._cfg, self._parts.data)
+        return lines if self._resumed else [*lines, *notes_on_weights(self._cfg, self._parts)]
 
     def write(self) -> None:
         """Write the plan, and what the audit found so far, into the run's folder."""
-        if self._parts.made.prepared is not None and self._parts.engine.ranks.main:
-            patterns = [match.to_json() for match in self._matches]
-            known = self._parts.made.prepared.head
-            head = {"head": known and known.to_json()}
-            write_json(self._path, {"plan": self._plan.to_json(), **head, "patterns": patterns, "audit": self.found()})
+        prepared = self._parts.made.prepared
+        if prepared is not None and self._parts.engine.ranks.main:
+            content = {
+                "plan": self._plan.to_json(),
+                "head": prepared.head and prepared.head.to_json(),
+                "patterns": [match.to_json() for match in self._matches],
+                "audit": self.audit_rows(),
+            }
+            write_json(self._path, content)
 
-    def found(self) -> list[dict[str, Any]]:
-        """What the audit saw of the phases that have ended, also in earlier parts of a resumed run."""
-        witness = self.tuning.witness if isinstance(self.tuning, Tuning) else None
-        return [*self._earlier, *(witness.table() if witness else [])]
+    def audit_rows(self) -> list[dict[str, Any]]:
+        """Return what the audit saw of the phases that have ended, also in earlier parts of a resumed run."""
+        auditor = self.tuning.auditor if isinstance(self.tuning, Tuning) else None
+        return [*self._rows_before, *(auditor.table() if auditor else [])]
 
-    def _keep(self) -> None:
-        """Write down what was found, for the run may be killed; a disk that is full is told elsewhere."""
+    def _try_write(self) -> None:
+        """Write down what was found, for the run may be killed; a disk that is full is reported elsewhere."""
         with suppress(OSError):
             self.write()
 
 
-def _ended_before(path: Path, step: int) -> list[dict[str, Any]]:
-    """What an earlier part of a run found of phases that ended before the step it is resumed at."""
+def _read_audit_rows(path: Path, step: int) -> list[dict[str, Any]]:
+    """Read what an earlier part of a run found of phases that ended before the step it is resumed at."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["audit"] if step else []
         return [row for row in rows if row["to_step"] <= step]

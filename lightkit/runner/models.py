@@ -21,7 +21,7 @@ from lightkit.config.project import located
 from lightkit.data import DataInfo
 from lightkit.device import Engine
 from lightkit.finetune.new_head import replace_head
-from lightkit.finetune.peft.plain import merged_state
+from lightkit.finetune.peft.merging import merged_state
 from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.evaluation import load_weights as load_checkpoint
 

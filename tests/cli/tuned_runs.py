@@ -14,7 +14,7 @@ from lightkit.checkpoint.delta import delta, write_delta
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run, save, to_yaml
 from lightkit.data import Data
-from lightkit.finetune.peft.plain import plain_names
+from lightkit.finetune.peft.merging import plain_names
 from tests.checkpoint.test_weights import gathered
 
 OPTIONS = ["data=wine", "model=mlp", "model.hidden=[6]", "model.norm=batch", "device=cpu", "metrics.figures=[]"]

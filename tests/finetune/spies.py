@@ -195,11 +195,11 @@ def thaw_body(trainer: Any) -> None:
 
 
 def begin_early(trainer: Any) -> None:
-    trainer.tuning.due = lambda epoch, step: trainer.tuning.phases[1]
+    trainer.tuning.phase_at = lambda epoch, step: trainer.tuning.phases[1]
 
 
 def begin_late(trainer: Any) -> None:
-    trainer.tuning.due = lambda epoch, step: trainer.tuning.phases[step >= 5]
+    trainer.tuning.phase_at = lambda epoch, step: trainer.tuning.phases[step >= 5]
 
 
 MISCHIEF = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -128,15 +127,6 @@ def test_the_advice_that_a_plan_gives_can_be_taken(cli: Cli) -> None:
     assert "output layer: out (as finetune.head.name says)\n" in done.out, done.err
 
 
-def test_a_run_says_and_keeps_what_it_takes_for_the_output_layer(tmp_path: Path) -> None:
-    cfg = compose([*WINE, *SHORT, "model._target_=tests.finetune.strange.Unusual", "finetune=head"]).cfg
-    Runner(cfg, tmp_path).run()
-    assert "output layer: zz (found by a forward pass); another one: finetune.head.name=" in (
-        tmp_path / "run.log"
-    ).read_text(encoding="utf-8")
-    assert notes(tmp_path)["head"] == {"name": "zz", "found": "computed", "why": "", "beside": []}
-
-
 def test_a_run_of_before_goes_on_with_the_layer_it_had_guessed(tmp_path: Path) -> None:
     changed = [*WINE, *SHORT, "model._target_=tests.finetune.strange.Projected", "+model.between=3", "finetune=head"]
     Runner(compose([*changed, "finetune.head.name=head", "trainer.epochs=1"]).cfg, tmp_path).run()
@@ -152,16 +142,6 @@ def test_a_run_of_before_goes_on_with_the_layer_it_had_guessed(tmp_path: Path) -
     assert set(before) == set(parts.model.state_dict())
 
 
-def test_nothing_is_left_of_the_forward_pass() -> None:
-    model: Any = strange.Quiet(4, 3).train()
-    model.body.requires_grad_(False)
-    assert ran(model, torch.rand(2, 4)) == "last"
-    assert model.training
-    assert model.seen is None
-    assert model.times == 0
-    assert [p.requires_grad for p in model.parameters()] == [True, True, False, False]
-
-
 def test_without_a_forward_pass_it_is_guessed_and_the_reason_told() -> None:
     found = find_head(strange.Stubborn(4, 3), forwards=[lambda twin: twin(torch.rand(2, 4))])
     assert found is not None
@@ -170,27 +150,6 @@ def test_without_a_forward_pass_it_is_guessed_and_the_reason_told() -> None:
     found = find_head(strange.Stubborn(4, 3))
     assert found is not None
     assert "as no sample of the inputs is known" in found.describe()
-
-
-def test_a_network_of_convolutions_has_one_when_it_is_run() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2, stride=2), nn.Softmax(1))
-    assert guess_head(model) is None
-    assert ran(model, torch.rand(2, 1, 4, 4)) == "2"
-
-
-def test_parametrized_and_shared_weights_are_found_in_their_layer() -> None:
-    normal = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
-    assert ran(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), normal), torch.rand(2, 4)) == "2"
-
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.last = nn.Embedding(9, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return nn.functional.linear(self.last(self.embed(x)), self.embed.weight)
-
-    assert ran(Tied(), torch.zeros(2, 5, dtype=torch.long)) == "embed"
 
 
 def test_a_part_that_ends_in_it_may_be_named() -> None:

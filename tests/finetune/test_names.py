@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.names import Names
-from lightkit.finetune.peft.blocks import blocks
+from lightkit.finetune.names import NetworkNames
+from lightkit.finetune.peft.blocks import find_blocks
 from lightkit.models import TransformerLM
 
-KEY = "finetune.freeze"
+KEY = "freeze"
 
 
 def network() -> nn.Module:
@@ -29,8 +29,8 @@ def network() -> nn.Module:
 
 
 @pytest.fixture
-def names() -> Names:
-    return Names(network(), head="head", groups={"@blocks": ["body"], "@attention": ["attend"]})
+def names() -> NetworkNames:
+    return NetworkNames(network(), head="head", groups={"@blocks": ["body"], "@attention": ["attend"]})
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def names() -> Names:
         ([], []),
     ],
 )
-def test_patterns_stand_for_parameters(names: Names, patterns: list[str], expected: list[str]) -> None:
-    assert names.parameters(patterns, key=KEY) == expected
+def test_patterns_stand_for_parameters(names: NetworkNames, patterns: list[str], expected: list[str]) -> None:
+    assert names.find_parameters(patterns, argument=KEY) == expected
 
 
-def test_body_and_head_are_everything(names: Names) -> None:
-    body, head = names.parameters(["@body"], key=KEY), names.parameters(["@head"], key=KEY)
+def test_body_and_head_are_everything(names: NetworkNames) -> None:
+    body, head = names.find_parameters(["@body"], argument=KEY), names.find_parameters(["@head"], argument=KEY)
     assert set(body) | set(head) == set(names.aliases)
     assert not set(body) & set(head)
 
 
-def test_biases_of_every_kind_are_found(names: Names) -> None:
-    assert names.parameters(["@bias"], key=KEY) == [name for name in names.aliases if name.endswith("bias")]
-    assert "attend.in_proj_bias" in names.parameters(["@bias"], key=KEY)
+def test_biases_of_every_kind_are_found(names: NetworkNames) -> None:
+    assert names.find_parameters(["@bias"], argument=KEY) == [name for name in names.aliases if name.endswith("bias")]
+    assert "attend.in_proj_bias" in names.find_parameters(["@bias"], argument=KEY)
 
 
 def test_biases_of_recurrent_layers_and_attentions_are_found() -> None:
@@ -79,7 +79,7 @@ def test_biases_of_recurrent_layers_and_attentions_are_found() -> None:
             self.biased, self.bias_table = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
             self.biases, self.unbiased_mean = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
 
-    found = Names(Net(), head=None).parameters(["@bias"], key=KEY)
+    found = NetworkNames(Net(), head=None).find_parameters(["@bias"], argument=KEY)
     ends = [f"{which}_l0{way}" for way in ("", "_reverse") for which in ("bias_ih", "bias_hh")]
     assert [name.removeprefix("rnn.") for name in found if name.startswith("rnn.")] == ends
     assert {name for name in found if name.startswith("attend.")} == {
@@ -98,60 +98,60 @@ def ending_in_the_head() -> nn.Module:
 
 def test_blocks_are_without_the_head() -> None:
     model = ending_in_the_head()
-    names = Names(model, head="2.2", groups={"@blocks": blocks(model)})
-    assert names.modules(["@blocks"], key="k") == ["0", "1"]
+    names = NetworkNames(model, head="2.2", groups={"@blocks": find_blocks(model)})
+    assert names.find_modules(["@blocks"], argument="k") == ["0", "1"]
     body = [name for name in names.aliases if not name.startswith("2.2.")]
-    assert names.parameters(["@blocks"], key=KEY) == body == names.parameters(["@body"], key=KEY)
+    assert names.find_parameters(["@blocks"], argument=KEY) == body == names.find_parameters(["@body"], argument=KEY)
 
 
 def test_a_block_that_is_the_head_alone_is_none() -> None:
-    names = Names(nn.Sequential(nn.Linear(2, 2)), head="0", groups={"@blocks": ["0"]})
+    names = NetworkNames(nn.Sequential(nn.Linear(2, 2)), head="0", groups={"@blocks": ["0"]})
     with pytest.raises(UserError, match="matches no module"):
-        names.modules(["@blocks"], key="k")
+        names.find_modules(["@blocks"], argument="k")
     with pytest.raises(UserError, match="matches no parameter"):
-        names.parameters(["@blocks"], key=KEY)
+        names.find_parameters(["@blocks"], argument=KEY)
 
 
-def test_what_is_injected_later_has_a_label(names: Names) -> None:
-    assert names.parameters(["@tuned"], key=KEY) == []
-    names.tuned = ["body.stem.lora.a"]
-    assert names.parameters(["@tuned", "head"], key=KEY) == ["head.weight", "head.bias", "body.stem.lora.a"]
+def test_what_is_injected_later_has_a_label(names: NetworkNames) -> None:
+    assert names.find_parameters(["@tuned"], argument=KEY) == []
+    names.injected = ["body.stem.lora.a"]
+    assert names.find_parameters(["@tuned", "head"], argument=KEY) == ["head.weight", "head.bias", "body.stem.lora.a"]
 
 
-def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(names: Names) -> None:
+def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(names: NetworkNames) -> None:
     for end in ("0.*", "weight", "0.weight", "tem", "stem.0.weigh"):
         with pytest.raises(UserError, match="matches no parameter"):
-            names.parameters([end], key=KEY)
+            names.find_parameters([end], argument=KEY)
     with pytest.raises(UserError, match="matches no parameter") as caught:
-        names.parameters(["stem.*", "stem.0.wieght"], key=KEY)
+        names.find_parameters(["stem.*", "stem.0.wieght"], argument=KEY)
     text = str(caught.value)
     assert KEY in text
     assert "stem.0.wieght" in text
     assert "stem.0.weight" in text
 
 
-def test_an_unknown_label_is_refused_with_the_nearest(names: Names) -> None:
+def test_an_unknown_label_is_refused_with_the_nearest(names: NetworkNames) -> None:
     with pytest.raises(UserError, match="no such label") as caught:
-        names.parameters(["@haed"], key=KEY)
+        names.find_parameters(["@haed"], argument=KEY)
     assert "@head" in str(caught.value)
 
 
 def test_labels_that_all_match_nothing_are_refused() -> None:
-    names = Names(nn.Sequential(nn.Linear(2, 2)), head="0")
-    assert names.parameters(["@norm", "@head"], key=KEY)
+    names = NetworkNames(nn.Sequential(nn.Linear(2, 2)), head="0")
+    assert names.find_parameters(["@norm", "@head"], argument=KEY)
     with pytest.raises(UserError, match="matches no parameter"):
-        names.parameters(["@norm"], key=KEY)
+        names.find_parameters(["@norm"], argument=KEY)
 
 
 def test_a_network_without_a_head_says_so() -> None:
-    names = Names(nn.Sequential(nn.Conv2d(1, 1, 1)), head=None)
+    names = NetworkNames(nn.Sequential(nn.Conv2d(1, 1, 1)), head=None)
     with pytest.raises(UserError, match=r"no output layer.*\n?.*finetune\.head\.name|finetune\.head\.name"):
-        names.parameters(["@head"], key=KEY)
+        names.find_parameters(["@head"], argument=KEY)
 
 
-def test_a_broken_expression_is_refused(names: Names) -> None:
+def test_a_broken_expression_is_refused(names: NetworkNames) -> None:
     with pytest.raises(UserError, match="not a regular expression"):
-        names.parameters(["re:("], key=KEY)
+        names.find_parameters(["re:("], argument=KEY)
 
 
 @pytest.mark.parametrize(
@@ -166,40 +166,40 @@ def test_a_broken_expression_is_refused(names: Names) -> None:
         (["@attention", "@conv"], ["stem.0"]),
     ],
 )
-def test_patterns_stand_for_modules_of_a_kind(names: Names, patterns: list[str], expected: list[str]) -> None:
-    assert names.modules(patterns, key="k", kinds=(nn.Linear, nn.Conv2d)) == expected
+def test_patterns_stand_for_modules_of_a_kind(names: NetworkNames, patterns: list[str], expected: list[str]) -> None:
+    assert names.find_modules(patterns, argument="k", kinds=(nn.Linear, nn.Conv2d)) == expected
 
 
-def test_modules_by_path_count_beside_those_of_a_kind(names: Names) -> None:
-    assert names.modules(["@attention"], key="k", kinds=(), paths=["attend"]) == ["attend"]
+def test_modules_by_path_count_beside_those_of_a_kind(names: NetworkNames) -> None:
+    assert names.find_modules(["@attention"], argument="k", kinds=(), paths=["attend"]) == ["attend"]
 
 
-def test_modules_that_cannot_be_used_are_named(names: Names) -> None:
+def test_modules_that_cannot_be_used_are_named(names: NetworkNames) -> None:
     with pytest.raises(UserError, match="can be used") as caught:
-        names.modules(["stem.1"], key="finetune.lora.match", kinds=(nn.Linear,))
+        names.find_modules(["stem.1"], argument="lora.match", kinds=(nn.Linear,))
     assert "BatchNorm2d" in str(caught.value)
     assert "Linear" in str(caught.value)
 
 
-def test_a_pattern_of_modules_that_matches_nothing_is_refused(names: Names) -> None:
+def test_a_pattern_of_modules_that_matches_nothing_is_refused(names: NetworkNames) -> None:
     for pattern in ("bodi.*", "0", "out_proj", "tem"):
         with pytest.raises(UserError, match="matches no module"):
-            names.modules([pattern], key="k")
+            names.find_modules([pattern], argument="k")
     with pytest.raises(UserError, match="matches no module"):
-        names.modules(["@embedding"], key="k")
+        names.find_modules(["@embedding"], argument="k")
 
 
 def test_a_shared_tensor_has_all_its_names() -> None:
-    names = Names(TransformerLM(7, 5, dim=8, depth=1, heads=2), head="head")
-    assert names.parameters(["head"], key=KEY) == names.parameters(["embed.values.weight"], key=KEY)
+    names = NetworkNames(TransformerLM(7, 5, dim=8, depth=1, heads=2), head="head")
+    assert names.find_parameters(["head"], argument=KEY) == names.find_parameters(["embed.values.weight"], argument=KEY)
 
 
 def test_a_shared_tensor_cannot_be_frozen_and_trained() -> None:
-    names = Names(TransformerLM(7, 5, dim=8, depth=1, heads=2), head="head")
+    names = NetworkNames(TransformerLM(7, 5, dim=8, depth=1, heads=2), head="head")
     keys = ("finetune.freeze", "finetune.train")
     with pytest.raises(UserError, match="one tensor") as caught:
-        names.split_ties(["embed.*"], ["@head"], keys=keys)
+        names.check_ties(["embed.*"], ["@head"], keys=keys)
     assert "embed.values.weight" in str(caught.value)
-    names.split_ties(["*"], ["@head"], keys=keys)
-    names.split_ties(["embed.*"], ["embed.*"], keys=keys)
-    names.split_ties(["blocks.*"], ["@head"], keys=keys)
+    names.check_ties(["*"], ["@head"], keys=keys)
+    names.check_ties(["embed.*"], ["embed.*"], keys=keys)
+    names.check_ties(["blocks.*"], ["@head"], keys=keys)

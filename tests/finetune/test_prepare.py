@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 import pytest
 import torch
-from torch import nn
 
-from lightkit.common.errors import UserError, UserErrors
-from lightkit.config.schema import FinetuneConfig
-from lightkit.finetune.prepare import Prepared, prepare
+from lightkit.common.errors import UserError
 from lightkit.models import TransformerClassifier, TransformerLM
 from lightkit.models.zoo import torchvision_model
-from lightkit.optim.layers import layer_depths
-
-
-def options(**given: Any) -> dict[str, Any]:
-    found = asdict(FinetuneConfig())
-    for name, value in given.items():
-        found[name] = {**found[name], **value} if isinstance(found[name], dict) else value
-    return found
-
-
-def transformer() -> nn.Module:
-    torch.manual_seed(0)
-    return TransformerClassifier((6, 4), 3, dim=16, depth=2, heads=2)
-
-
-def prepared(model: nn.Module, *, outputs: int | None = 3, fresh: Any = (), **given: Any) -> Prepared:
-    lengths = {"steps_per_epoch": 10, "total_steps": 100}
-    return prepare(model, options(**given), outputs=outputs, depths=layer_depths, fresh=fresh, **lengths)
-
-
-def trainable(model: nn.Module) -> set[str]:
-    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+from tests.finetune.preparing import prepared, trainable, transformer
 
 
 def test_asking_for_nothing_changes_nothing() -> None:
@@ -45,7 +18,7 @@ def test_asking_for_nothing_changes_nothing() -> None:
     assert len(found.phases) == 1
     assert trainable(model) == found.trained == {name for name, _ in model.named_parameters()}
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert found.labels() == {}
+    assert found.group_labels() == {}
 
 
 def test_the_head_is_replaced_where_the_data_has_other_classes() -> None:
@@ -71,55 +44,6 @@ def test_a_new_head_that_never_trains_is_refused() -> None:
         prepared(transformer(), freeze=["blocks.0"], fresh=["blocks.0.fc1.weight"])
 
 
-def test_lora_brings_parameters_that_train_beside_the_head() -> None:
-    model = transformer()
-    found = prepared(model, freeze=["*"], train=["@head"], lora={"match": ["@linear"], "rank": 2, "lr_ratio": 4.0})
-    assert trainable(model) == {*found.injected, "head.weight", "head.bias"}
-    assert found.aliases["blocks.0.fc1.parametrizations.weight.original"] == "blocks.0.fc1.weight"
-    rules = {rule["key"]: rule for rule in found.rules}
-    assert set(rules) == {"finetune.lora", "finetune.lora.lr_ratio", "finetune.head"}
-    assert all(name.endswith("lora_B") for name in rules["finetune.lora.lr_ratio"]["names"])
-
-
-def test_lora_by_label_leaves_out_layers_smaller_than_its_rank() -> None:
-    model = transformer()  # embed.values is 16 × 4
-    found = prepared(model, lora={"match": ["@linear"], "rank": 5})
-    assert not any(name.startswith("embed.values") for name in found.injected)
-    assert any(name.startswith("blocks.0.fc1") for name in found.injected)
-    with pytest.raises(UserError, match="the rank does not fit"):
-        prepared(transformer(), lora={"match": ["embed.values"], "rank": 5})
-    with pytest.raises(UserError, match="no layer is large enough"):
-        prepared(transformer(), lora={"match": ["@linear"], "rank": 64})
-
-
-def test_other_ranks_by_pattern() -> None:
-    model = transformer()
-    prepared(model, lora={"match": ["blocks.*"], "rank": 2, "ranks": {"blocks.1.*": 4}})
-    ranks = {
-        name: p.shape[0]
-        for name, p in model.named_parameters()
-        if name.endswith("fc1.parametrizations.weight.0.lora_A")
-    }
-    assert sorted(ranks.values()) == [2, 4]
-    with pytest.raises(UserError, match="get no LoRA"):
-        prepared(transformer(), lora={"match": ["blocks.0.*"], "ranks": {"blocks.1.*": 4}})
-
-
-def test_parts_combine() -> None:
-    model = transformer()
-    found = prepared(
-        model,
-        freeze=["*"],
-        train=["@head", "@norm"],
-        lora={"match": ["@linear"], "rank": 2},
-        adapter={"match": ["@blocks"], "reduction": 4},
-        prefix={"match": ["@attention"], "length": 3},
-    )
-    assert {"finetune.lora", "finetune.adapter", "finetune.prefix"} <= {rule["key"] for rule in found.rules}
-    assert {"norm.weight", "head.weight"} <= trainable(model)
-    assert "blocks.0.fc1.parametrizations.weight.original" not in trainable(model)
-
-
 def test_phases_have_the_names_of_the_changed_network() -> None:
     model = transformer()
     found = prepared(
@@ -133,7 +57,7 @@ def test_phases_have_the_names_of_the_changed_network() -> None:
     assert all(phase.trainable <= names for phase in found.phases)
     assert "blocks.1.fc1.parametrizations.weight.original" in found.phases[1].trainable
     assert not set(found.injected) & found.phases[2].trainable
-    labels = found.labels()
+    labels = found.group_labels()
     assert labels["blocks.1.norm1.weight"] == "from_epoch_2"
     assert labels[found.injected[0]] == "to_step_50"
     assert "head.weight" not in labels
@@ -146,65 +70,18 @@ def test_gradual_unfreezing_ends_with_everything() -> None:
     assert trainable(model) == {"fc.weight", "fc.bias"}
     assert found.phases[-1].trainable == {name for name, _ in model.named_parameters()}
     assert all(before.trainable < after.trainable for before, after in zip(found.phases, found.phases[1:]))
-    assert all(before.still > after.still for before, after in zip(found.phases, found.phases[1:]))
+    assert all(before.frozen_norms > after.frozen_norms for before, after in zip(found.phases, found.phases[1:]))
 
 
 def test_dropout_of_frozen_parts_rests_where_asked_for() -> None:
     model = TransformerClassifier((6, 4), 3, dim=16, depth=2, heads=2, dropout=0.1)
     found = prepared(model, freeze=["blocks.0"], dropout="off", lora={"match": ["blocks.0.fc1"], "rank": 2})
-    assert {"blocks.0.dropout", "blocks.0.attn"} <= found.phases[0].quiet
-    assert not any("parametrizations" in path or path.startswith("blocks.1") for path in found.phases[0].quiet)
-    assert prepared(transformer(), freeze=["blocks.0"]).phases[0].quiet == frozenset()
+    assert {"blocks.0.dropout", "blocks.0.attn"} <= found.phases[0].eval_modules
+    assert not any("parametrizations" in path or path.startswith("blocks.1") for path in found.phases[0].eval_modules)
+    assert prepared(transformer(), freeze=["blocks.0"]).phases[0].eval_modules == frozenset()
 
 
 def test_a_tied_head_is_one_parameter() -> None:
     model = TransformerLM(11, 6, dim=16, depth=1, heads=2)
     found = prepared(model, outputs=11, freeze=["*"], train=["@head"])
     assert found.trained == {"embed.values.weight"}
-
-
-def test_every_pattern_that_matches_nothing_is_in_one_report() -> None:
-    with pytest.raises(UserErrors) as caught:
-        prepared(
-            transformer(),
-            freeze=["blocks.0", "blokcs.1"],
-            train=["haed"],
-            schedule=[{"epoch": 1, "unfreeze": ["blocks.7"]}],
-            rules=[{"match": "nrom", "lr": 0.1}],
-            lora={"match": ["fc9"]},
-        )
-    keys = [error.key for error in caught.value.errors]
-    assert keys == [
-        "finetune.freeze",
-        "finetune.train",
-        "finetune.schedule[0].unfreeze",
-        "finetune.rules[0].match",
-        "finetune.lora.match",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("rules", "text"),
-    [
-        ([{"match": "@head", "lr": 0.1}, {"match": "head.bias", "lr_scale": 2.0}], "two rules set the learning rate"),
-        ([{"match": "@head", "weight_decay": 0.1}, {"match": "head", "weight_decay": 0.0}], "the weight decay of head"),
-        ([{"match": "embed", "lr": 0.1}], "never train"),
-    ],
-)
-def test_rules_that_contradict_are_refused(rules: list[dict[str, Any]], text: str) -> None:
-    with pytest.raises(UserError, match=text):
-        prepared(transformer(), freeze=["embed"], rules=rules)
-
-
-def test_rules_that_set_different_things_of_one_parameter_go_together() -> None:
-    found = prepared(
-        transformer(),
-        head={"lr": 0.5},
-        rules=[{"match": "@head", "weight_decay": 0.0, "name": "h"}, {"match": "@bias", "warmup_steps": 3}],
-    )
-    assert [rule["key"] for rule in found.rules] == ["finetune.head", "finetune.rules[0]", "finetune.rules[1]"]
-
-
-def test_a_rate_of_the_head_beside_a_rule_for_it_is_refused() -> None:
-    with pytest.raises(UserError, match=r"finetune\.head and finetune\.rules\[0\]"):
-        prepared(transformer(), head={"lr": 0.5}, rules=[{"match": "head.weight", "lr": 0.1}])

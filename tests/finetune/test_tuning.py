@@ -22,9 +22,9 @@ HEAD, ALL = (
     frozenset({"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}),
 )
 PHASES = [
-    Phase(HEAD, epoch=0, still=frozenset({"1"}), quiet=frozenset({"2"})),
+    Phase(HEAD, epoch=0, frozen_norms=frozenset({"1"}), eval_modules=frozenset({"2"})),
     Phase(ALL, epoch=2),
-    Phase(HEAD, step=9, still=frozenset({"1"})),
+    Phase(HEAD, step=9, frozen_norms=frozenset({"1"})),
 ]
 
 
@@ -115,7 +115,7 @@ def test_what_is_frozen_loses_its_gradient() -> None:
 
 def test_who_looks_on_is_told_of_every_phase() -> None:
     model, log = network(), Log()
-    train(model, Tuning(model, PHASES, witness=log))
+    train(model, Tuning(model, PHASES, auditor=log))
     early = ["after 1", "after 7", "after 10"]  # the first of each phase; there is one after every step
     assert [line for line in log.lines if line[:5] != "after" or line in early] == [
         "begin epoch 0 at 0, 0",

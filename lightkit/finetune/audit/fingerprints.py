@@ -16,13 +16,13 @@ from torch import Tensor
 from lightkit.common.shards import part
 
 # 64-bit elements count as two: of two flipped top bits of 64 nothing would be left in a sum modulo 2^64.
-_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 # Constants of splitmix64 (https://doi.org/10.1145/2714064.2660195) as signed numbers.
 _GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
 
 
 def fingerprint(tensor: Tensor) -> Tensor:
-    """Two sums over the bits of a tensor.
+    """Compute two sums over the bits of a tensor.
 
     Args:
         tensor: Of any type, shape and layout in memory; small temporary tensors are made, no copy of a dense one. Of a
@@ -32,10 +32,9 @@ def fingerprint(tensor: Tensor) -> Tensor:
         Shape (2,), int64, on the device of the tensor, which is not waited for.
     """
     own = part(tensor.detach())
-    whole = _whole_numbers(own)
     total = torch.zeros(2, dtype=torch.int64, device=own.device)
     weights = _weights(own.device)
-    for piece in whole.split(weights.shape[1]):
+    for piece in _as_integers(own).split(weights.shape[1]):
         piece = piece.to(torch.int64)
         total = total * _GOLDEN + (weights[:, : piece.numel()] * piece).sum(1)
     return total
@@ -49,36 +48,36 @@ class Fingerprints:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._forms = {name: (tensor.shape, tensor.dtype, tensor.device) for name, tensor in tensors.items()}
+        self._layouts = {name: (tensor.shape, tensor.dtype, tensor.device) for name, tensor in tensors.items()}
         self._sums = {name: fingerprint(tensor) for name, tensor in tensors.items()}
 
     def changed(self, now: Fingerprints) -> set[str]:
-        """Names of the tensors, among those in both, that are not the same bits; waits once for every device."""
-        common = [name for name in self._forms if name in now._forms]
-        same = [name for name in common if self._forms[name] == now._forms[name]]
+        """Return the names of the tensors in both that are not the same bits; waits once for every device."""
+        common = [name for name in self._layouts if name in now._layouts]
+        same = [name for name in common if self._layouts[name] == now._layouts[name]]
         found = set(common) - set(same)
-        for device in {self._forms[name][2] for name in same}:
-            names = [name for name in same if self._forms[name][2] == device]
+        for device in {self._layouts[name][2] for name in same}:
+            names = [name for name in same if self._layouts[name][2] == device]
             before = torch.stack([self._sums[name] for name in names])
             after = torch.stack([now._sums[name] for name in names])
             found |= {name for name, differs in zip(names, (before != after).any(1).tolist()) if differs}
         return found
 
 
-def _whole_numbers(tensor: Tensor) -> Tensor:
-    """The elements in the order of memory, their bits as whole numbers; a view where that is possible."""
+def _as_integers(tensor: Tensor) -> Tensor:
+    """Return the elements in the order of memory, their bits as integers; a view where that is possible."""
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.ndim > 1 and not tensor.is_contiguous():
         tensor = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
-    return tensor.resolve_neg().reshape(-1).view(_WHOLE[tensor.element_size()])
+    return tensor.resolve_neg().reshape(-1).view(_INTEGERS[tensor.element_size()])
 
 
 @lru_cache(maxsize=16)
 def _weights(device: torch.device) -> Tensor:
-    """Odd numbers that look random, shape (2, chunk): on a CPU as many as its cache holds."""
+    """Return odd numbers that look random, shape (2, chunk): on a CPU as many as its cache holds."""
     chunk = 1 << (16 if device.type == "cpu" else 20)
     x = torch.arange(1, 2 * chunk + 1, dtype=torch.int64, device=device) * _GOLDEN
     x = (x ^ (x >> 30)) * _FIRST

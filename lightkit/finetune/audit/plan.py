@@ -3,113 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-import lightkit.finetune.audit.wording as wording
-from lightkit.finetune.audit.folding import folded
-from lightkit.finetune.audit.moments import Rates
-from lightkit.finetune.audit.moments import stops as stopped
-from lightkit.finetune.audit.parts import Part, split
+from lightkit.finetune.audit.groups import ParameterGroup, base_rate, split_by_group
+from lightkit.finetune.audit.render import COLUMNS, describe_share, phase_cells, phase_to_json
 from lightkit.finetune.audit.state_sizes import state_sizes
+from lightkit.finetune.audit.tables import GroupRow, PhaseTable
 from lightkit.finetune.phases import Phase
 
-
-@dataclass(frozen=True)
-class GroupRow:
-    """One group of the optimizer, or what has none, in one phase."""
-
-    group: str
-    """Name of the group; `never trained` for what has none."""
-    names: tuple[str, ...] = field(repr=False)
-    """Names of its parameters."""
-    parameters: int
-    """Number of elements in them."""
-    frozen: bool
-    """Whether they rest."""
-    rate: float | None
-    """The group's own learning rate, before any schedule; None without a group."""
-    rates: tuple[float, ...] | None
-    """Learning rate at each of the phase's `steps`; None where there is none, or it depends on values not known yet."""
-    weight_decay: float | None
-    """Weight decay; None without a group."""
-    norm: str | None
-    """Mode of its norm layers with running statistics: any of `train`, `stats` (statistics go on, weights rest) and
-    `frozen`, joined by `+`; empty where there are none, None where it is not known."""
-    rules: tuple[str, ...]
-    """Configuration keys that put the parameters here."""
-    state_bytes: int | None = None
-    """What the optimizer keeps for them once they train; None where it is not known."""
-    stops: int | None = None
-    """The first of the phase's `steps` from which on the schedule keeps the rate at 0 until it ends; None for none."""
-
-    @property
-    def tensors(self) -> int:
-        """Number of parameters as tensors."""
-        return len(self.names)
-
-
-@dataclass(frozen=True)
-class PhaseTable:
-    """The rows of one phase."""
-
-    phase: str
-    """When it begins: `epoch 3`."""
-    steps: tuple[int, ...]
-    """The optimizer steps whose rates are known: the first of the phase, then the first of each epoch in it."""
-    rows: tuple[GroupRow, ...]
-    """The groups in the order of the optimizer, then what has none."""
-    state_bytes: int | None = None
-    """What the optimizer keeps from this phase on, for everything that has trained until then."""
-
-    @property
-    def trainable(self) -> int:
-        """Elements that train."""
-        return sum(row.parameters for row in self.rows if not row.frozen)
-
-    @property
-    def parameters(self) -> int:
-        """All elements."""
-        return sum(row.parameters for row in self.rows)
-
-    def tells(self, step: int) -> bool:
-        """Whether the rates of an optimizer step are known."""
-        return step in self.steps and not any(row.rates is None for row in self.rows if row.rate is not None)
-
-    def differences(self, live: PhaseTable, *, rate_scale: float | None = 1.0, decay: bool = True) -> list[str]:
-        """Where live objects are not as planned here; see `live_table`.
-
-        Args:
-            live: The table of the live objects.
-            rate_scale: What all rates are multiplied with besides the schedule; None leaves them out.
-            decay: Compare weight decays.
-
-        Returns:
-            One line each, with the names.
-        """
-        planned, found = ({row.group: row for row in table.rows} for table in (self, live))
-        lines = [f"group {name} is not in the plan" for name in found if name not in planned]
-        lines += [f"group {name} of the plan is not there" for name in planned if name not in found]
-        for name in planned:
-            if name in found:
-                lines += [f"group {name}: {line}" for line in _differing(planned[name], found[name], decay)]
-                lines += [f"group {name}: {line}" for line in self._rates(planned[name], found[name], live, rate_scale)]
-        return lines
-
-    def _rates(self, planned: GroupRow, found: GroupRow, live: PhaseTable, scale: float | None) -> list[str]:
-        if planned.rates is None or found.rates is None or scale is None:
-            return []
-        expected = {step: rate * scale for step, rate in zip(self.steps, planned.rates)}
-        return [
-            f"learning rate {wording.rate(rate)} at step {step}, planned {wording.rate(expected[step])}"
-            for step, rate in zip(live.steps, found.rates)
-            if step in expected and not math.isclose(rate, expected[step], rel_tol=1e-6)
-        ]
+_PROBES = 16
+"""Steps of a phase whose rates tell from where on these are 0."""
+Rates = Mapping[int, Sequence[float]]
+"""Optimizer step → rate of each group."""
 
 
 @dataclass(frozen=True)
@@ -122,27 +33,27 @@ class Plan:
     """Class of the optimizer."""
 
     def rows(self) -> list[tuple[PhaseTable, GroupRow]]:
-        """Every row with its phase."""
+        """Return every row with its phase."""
         return [(table, row) for table in self.phases for row in table.rows]
 
     def find(self, phase: str) -> PhaseTable | None:
-        """The table of a phase by its name."""
+        """Return the table of a phase by its name."""
         return next((table for table in self.phases if table.phase == phase), None)
 
     def table(self, *, long: bool = False) -> tuple[list[str], list[list[str]]]:
-        """Column heads and cells for people; see `folded`."""
-        return ["phase", *wording.COLUMNS], folded(self.phases, long=long)
+        """Return column heads and cells for people; see `phase_cells`."""
+        return ["phase", *COLUMNS], phase_cells(self.phases, long=long)
 
     def lines(self) -> list[str]:
-        """One line a phase: what share of the network trains, and the memory of the optimizer."""
-        return [wording.share(table, self.optimizer) for table in self.phases]
+        """Say in one line a phase what share of the network trains, and how much memory the optimizer takes."""
+        return [describe_share(table, self.optimizer) for table in self.phases]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return {"optimizer": self.optimizer, "phases": [wording.plain(table) for table in self.phases]}
+        """Return all of it as plain values."""
+        return {"optimizer": self.optimizer, "phases": [phase_to_json(table) for table in self.phases]}
 
     def differences(self, live: Plan, *, rate_scale: float = 1.0) -> list[str]:
-        """Where the tables of live objects, taken at any steps, are not as planned; one line each."""
+        """List where the tables of live objects, taken at any steps, are not as planned; one line each."""
         lines = []
         for table in live.phases:
             planned = self.find(table.phase)
@@ -152,18 +63,30 @@ class Plan:
 
 
 def plain_phases(model: nn.Module) -> tuple[Phase, ...]:
-    """The only phase of plain training: all that needs a gradient trains from first to last."""
+    """Return the only phase of plain training: all that needs a gradient trains from first to last."""
     return (Phase(frozenset(name for name, parameter in model.named_parameters() if parameter.requires_grad), epoch=0),)
 
 
 def phase_steps(phases: Sequence[Phase], *, steps_per_epoch: int, total_steps: int) -> list[tuple[int, ...]]:
-    """For each phase the optimizer steps whose rates a plan shows: its first, then the first of each epoch in it."""
+    """Return for each phase the steps whose rates a plan shows: its first, then the first of each epoch in it."""
     begins = [phase.first_step(steps_per_epoch) for phase in phases]
     found = []
     for begin, end in zip(begins, [*begins[1:], total_steps]):
         epochs = range((begin // steps_per_epoch + 1) * steps_per_epoch, end, steps_per_epoch)
         found.append((begin, *epochs))
     return found
+
+
+def probe_steps(steps: Sequence[tuple[int, ...]], total_steps: int) -> set[int]:
+    """Return steps spread evenly over each phase: a schedule with cycles may be at 0 whenever an epoch begins.
+
+    Args:
+        steps: For each phase its first step, then others.
+        total_steps: Optimizer steps of the run.
+    """
+    begins = [moments[0] for moments in steps]
+    ends = [*begins[1:], total_steps]
+    return {begin + (end - begin) * part // _PROBES for begin, end in zip(begins, ends) for part in range(_PROBES)}
 
 
 def build_plan(
@@ -173,10 +96,10 @@ def build_plan(
     *,
     steps: Sequence[tuple[int, ...]],
     rates: Rates | None,
-    resting_rules: tuple[str, ...] = (),
+    frozen_rules: tuple[str, ...] = (),
     take_step: Callable[[Optimizer], Any] = methodcaller("step"),
 ) -> Plan:
-    """The plan of a run, before its first step.
+    """Make the plan of a run, before its first step.
 
     Args:
         model: The network without wrappers.
@@ -185,33 +108,38 @@ def build_plan(
         steps: From `phase_steps`.
         rates: Optimizer step → rate of each group, for all of `steps` and perhaps for more, which tell whether a rate
             is 0 between these; None where they are not known before.
-        resting_rules: Configuration keys by which some parameters never train.
+        frozen_rules: Configuration keys by which some parameters never train.
         take_step: Lets an optimizer take a step, to measure the memory of its state.
     """
     parameters = dict(model.named_parameters())
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    sizes = state_sizes(optimizer, {n: p for n, p in parameters.items() if id(p) in held}, step=take_step)
-    known, tables = dict.fromkeys(parameters, 0) | sizes if sizes is not None else None, []
-    trained: set[str] = set()
+    in_groups = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    sizes = state_sizes(optimizer, {n: p for n, p in parameters.items() if id(p) in in_groups}, step=take_step)
+    if sizes is not None:
+        sizes = dict.fromkeys(parameters, 0) | sizes
+    tables, trained = [], set[str]()
     ends = [moments[0] for moments in steps[1:]] + [math.inf]
     for phase, moments, end in zip(phases, steps, ends):
         trained |= phase.trainable & set(parameters)
-        rows = _rows(
-            model,
-            split(model, optimizer.param_groups, phase.trainable),
-            rates=None if rates is None else [rates[step] for step in moments],
-            resting=phase.still,
-            sizes=known,
-            resting_rules=resting_rules,
-            stops=stopped(rates or {}, moments, end),
+        zero_from = first_zero_steps(rates or {}, moments, end)
+        rows = tuple(
+            _make_row(
+                model,
+                group,
+                rates=None if rates is None else [rates[step] for step in moments],
+                in_eval=phase.frozen_norms,
+                frozen_rules=frozen_rules,
+                sizes=sizes,
+                zero_from=zero_from,
+            )
+            for group in split_by_group(model, optimizer.param_groups, phase.trainable)
         )
-        state = None if known is None else sum(known[name] for name in trained)
+        state = None if sizes is None else sum(sizes[name] for name in trained)
         tables.append(PhaseTable(phase.name, moments, rows, state))
     return Plan(tuple(tables), type(optimizer).__name__)
 
 
 def live_table(model: nn.Module, optimizer: Optimizer, *, phase: str, step: int) -> PhaseTable:
-    """The table of a phase from the live objects: what needs a gradient, the rates of this moment, the modes.
+    """Make the table of a phase from the live objects: what needs a gradient, the rates of this moment, the modes.
 
     Args:
         model: The network without wrappers; in eval mode nothing is said of its norm layers.
@@ -220,76 +148,81 @@ def live_table(model: nn.Module, optimizer: Optimizer, *, phase: str, step: int)
         step: The optimizer step that is about to be taken.
     """
     trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    resting = {path for path, module in model.named_modules() if not module.training} if model.training else None
-    rows = _rows(
-        model,
-        split(model, optimizer.param_groups, trainable),
-        rates=[[float(group["lr"]) for group in optimizer.param_groups]],
-        resting=resting,
-        sizes=None,
-    )
-    return PhaseTable(phase, (step,), rows)
+    in_eval = {path for path, module in model.named_modules() if not module.training} if model.training else None
+    rates = [[float(group["lr"]) for group in optimizer.param_groups]]
+    groups = split_by_group(model, optimizer.param_groups, trainable)
+    return PhaseTable(phase, (step,), tuple(_make_row(model, group, rates=rates, in_eval=in_eval) for group in groups))
 
 
-def own_rate(group: Mapping[str, Any]) -> float:
-    """A group's own learning rate, before any schedule."""
-    return float(group.get("initial_lr", group["lr"]))
+def first_zero_steps(rates: Rates, moments: Sequence[int], end: float) -> dict[int, int]:
+    """Return from where on the rates of groups are 0 for the rest of a phase.
+
+    Args:
+        rates: What is known of the run.
+        moments: The steps of the phase to choose from.
+        end: First step after it.
+
+    Returns:
+        Place of each group whose rate falls to 0 → the first of `moments` with no other rate after.
+    """
+    known = [step for step in rates if moments[0] <= step < end]
+    found = {}
+    for index in range(len(rates[known[0]]) if known else 0):
+        last = max((step for step in known if rates[step][index] != 0.0), default=-1)
+        idle = [step for step in moments if step > last]
+        if idle:
+            found[index] = idle[0]
+    return found
 
 
-def _rows(
+def _make_row(
     model: nn.Module,
-    parts: Iterable[Part],
+    group: ParameterGroup,
     *,
     rates: Sequence[Sequence[float]] | None,
-    resting: Collection[str] | None,
-    sizes: Mapping[str, int] | None,
-    resting_rules: tuple[str, ...] = (),
-    stops: Mapping[int, int] | None = None,
-) -> tuple[GroupRow, ...]:
-    elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    rows = []
-    for part in parts:
-        decay, index = part.group.get("weight_decay"), part.index
-        state = None if sizes is None else sum(sizes[name] for name in part.names)
-        rows.append(
-            GroupRow(
-                group=part.name,
-                names=part.names,
-                parameters=sum(elements[name] for name in part.names),
-                frozen=not part.trains,
-                rate=None if index is None else own_rate(part.group),
-                rates=None if index is None or rates is None else tuple(float(now[index]) for now in rates),
-                weight_decay=None if decay is None else float(decay),
-                norm=None if resting is None else _norm_mode(model, part, resting),
-                rules=resting_rules if index is None else tuple(part.group.get("rules", ())),
-                state_bytes=state if part.trains else None,
-                stops=(stops or {}).get(index) if part.trains and index is not None else None,
-            )
-        )
-    return tuple(rows)
+    in_eval: Collection[str] | None,
+    frozen_rules: tuple[str, ...] = (),
+    sizes: Mapping[str, int] | None = None,
+    zero_from: Mapping[int, int] | None = None,
+) -> GroupRow:
+    """Make the row of a group.
 
-
-def _norm_mode(model: nn.Module, part: Part, resting: Collection[str]) -> str:
-    modes = set()
-    for path in part.norms:
-        learns = part.trains or not any(True for _ in model.get_submodule(path).parameters())
-        modes.add("frozen" if path in resting else "train" if learns else "stats")
-    return "+".join(sorted(modes))
-
-
-def _differing(planned: GroupRow, found: GroupRow, decay: bool) -> list[str]:
-    lines = []
-    gone, new = ([n for n in a.names if n not in set(b.names)] for a, b in ((planned, found), (found, planned)))
-    if gone:
-        lines.append(f"without {wording.some(gone)}")
-    if new:
-        lines.append(f"also with {wording.some(new)}")
-    compared = ["frozen", "parameters", "rate", *(["weight_decay"] if decay else [])]
-    compared += [] if planned.rate is None else ["rules"]
-    for name in compared:
-        expected, value = getattr(planned, name), getattr(found, name)
-        if expected != value:
-            lines.append(f"{name.replace('_', ' ')} {value}, planned {expected}")
-    if found.norm is not None and planned.norm != found.norm:
-        lines.append(f"norm layers {found.norm or 'none'}, planned {planned.norm or 'none'}")
-    return lines
+    Args:
+        model: The network.
+        group: Its parameters.
+        rates: Rates of all groups at each step; None where they are not known.
+        in_eval: Paths of the modules in eval mode; None where the modes are not known.
+        frozen_rules: Configuration keys by which parameters without a group never train.
+        sizes: Bytes of optimizer state by parameter; None where they are not known.
+        zero_from: From `first_zero_steps`.
+    """
+    norm = None
+    if in_eval is not None:
+        frozen, live = set(group.norms) & set(in_eval), set(group.norms) - set(in_eval)
+        learning = {path for path in live if group.trains or not list(model.get_submodule(path).parameters())}
+        modes = {"frozen": frozen, "stats": live - learning, "train": learning}
+        norm = "+".join(mode for mode, paths in modes.items() if paths)
+    row = GroupRow(
+        group=group.name,
+        names=group.names,
+        parameters=group.elements,
+        frozen=not group.trains,
+        rate=None,
+        rates=None,
+        weight_decay=None,
+        norm=norm,
+        rules=frozen_rules,
+        state_bytes=sum(sizes[name] for name in group.names) if sizes is not None and group.trains else None,
+    )
+    index, options = group.index, group.group
+    if index is None:
+        return row
+    decay = options.get("weight_decay")
+    return replace(
+        row,
+        rate=base_rate(options),
+        rates=None if rates is None else tuple(float(now[index]) for now in rates),
+        weight_decay=None if decay is None else float(decay),
+        rules=tuple(options.get("rules", ())),
+        zero_from=(zero_from or {}).get(index) if group.trains else None,
+    )

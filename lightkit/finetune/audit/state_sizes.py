@@ -21,7 +21,7 @@ Shape = tuple[tuple[int, ...], int]
 def state_sizes(
     optimizer: Optimizer, parameters: Mapping[str, Tensor], *, step: Callable[[Optimizer], Any] = methodcaller("step")
 ) -> dict[str, int] | None:
-    """Bytes of state that an optimizer keeps for each parameter once it trains.
+    """Measure how many bytes of state an optimizer keeps for each parameter once it trains.
 
     Where it has none yet, a tiny parameter with as many dimensions takes one step in a copy of the optimizer.
 
@@ -35,46 +35,46 @@ def state_sizes(
     """
     groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     known: dict[tuple[Any, ...], list[Shape]] = {}
-    found = {}
+    sizes = {}
     for name, parameter in parameters.items():
-        held = optimizer.state.get(parameter)
-        if held:
-            found[name] = sum(value.numel() * value.element_size() for value in _tensors(held))
+        state = optimizer.state.get(parameter)
+        if state:
+            sizes[name] = sum(value.numel() * value.element_size() for value in _tensors(state))
             continue
         group = groups[id(parameter)]
         key = (id(group), parameter.ndim, parameter.dtype)
         try:
-            shapes = known[key] if key in known else _measured(optimizer, group, parameter, step)
+            shapes = known[key] if key in known else _measure(optimizer, group, parameter, step)
         except Exception:  # an optimizer of anybody's, which may need what a stand-in has not
             return None
         known[key] = shapes
-        found[name] = sum(size * math.prod(_length(place, parameter) for place in shape) for shape, size in shapes)
-    return found
+        sizes[name] = sum(
+            size * math.prod(parameter.shape[dim] if dim >= 0 else -dim for dim in shape) for shape, size in shapes
+        )
+    return sizes
 
 
-def _measured(
+def _measure(
     optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor, step: Callable[[Optimizer], Any]
 ) -> list[Shape]:
-    """Shape and bytes per element of everything that is kept for a stand-in; see `_length` for the shape."""
+    """Return shape and bytes per element of everything that an optimizer keeps for a stand-in.
+
+    A shape holds the dimensions of the parameter by their place; a negative number is a length itself.
+    """
     stand_in = nn.Parameter(torch.ones(_LENGTHS[: parameter.ndim], dtype=parameter.dtype))
     stand_in.grad = torch.ones_like(stand_in)
-    twin = object.__new__(type(optimizer))
+    optimizer_copy = object.__new__(type(optimizer))
     # Not by its constructor, whose arguments only its author knows; without hooks and patches, meant for real steps.
-    twin.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
-    twin.__dict__.update({key: OrderedDict() for key in vars(optimizer) if key.endswith("_hooks")})
+    optimizer_copy.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    optimizer_copy.__dict__.update({key: OrderedDict() for key in vars(optimizer) if key.endswith("_hooks")})
     plain = {key: value for key, value in _PLAIN.items() if key in group}
-    twin.state = defaultdict(dict)
-    twin.param_groups = [{**group, **plain, "lr": float(group.get("lr", 0.1)), "params": [stand_in]}]
-    step(twin)
+    optimizer_copy.state = defaultdict(dict)
+    optimizer_copy.param_groups = [{**group, **plain, "lr": float(group.get("lr", 0.1)), "params": [stand_in]}]
+    step(optimizer_copy)
     return [
         (tuple(_LENGTHS.index(n) if n in _LENGTHS else -n for n in value.shape), value.element_size())
-        for value in _tensors(twin.state[stand_in])
+        for value in _tensors(optimizer_copy.state[stand_in])
     ]
-
-
-def _length(place: int, parameter: Tensor) -> int:
-    """A dimension of the parameter by its place; a negative number is a length itself."""
-    return parameter.shape[place] if place >= 0 else -place
 
 
 def _tensors(state: Mapping[str, Any]) -> list[Tensor]:

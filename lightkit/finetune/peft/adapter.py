@@ -10,38 +10,37 @@ network computes exactly what it did before. Three kinds say where:
 - `parallel` (https://arxiv.org/abs/2110.04366): beside a block or sublayer, from its input.
 
 The layers work on the features of each position: a linear layer where they come last, `(B, N, D)` or `(B, H, W, D)`,
-a convolution of width 1 for images and signals, `(B, C, H, W)` and `(B, C, L)`. The width is told from the block's own
-layers. An adapter is a submodule `adapter` of its block, which a forward hook uses.
+a convolution of width 1 for images and signals, `(B, C, H, W)` and `(B, C, L)`. The number of features is told from the
+block's own layers. An adapter is a submodule `adapter` of its block, which a forward hook uses.
 
-Shapes: B samples, N positions, D width, C channels, H rows, W columns, L length.
+Shapes: B samples, N positions, D features, C channels, H rows, W columns, L length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.blocks import sublayers
-from lightkit.finetune.peft.feature_dims import channels_first, feature_axis, input_width, output_width
-from lightkit.finetune.peft.hooks import (
-    find_hosts,
+from lightkit.finetune.peft.feature_dims import CONVOLUTION, channels_first, feature_axis, input_dim, output_dim
+from lightkit.finetune.peft.injected import (
+    Injected,
+    attach,
+    disable_nested_tensors,
     first_tensor,
-    give,
-    keep_padding,
-    new_names,
-    sample_of,
-    with_first_output,
+    modules_at,
+    new_parameter_names,
+    reference_tensor,
+    replace_first_output,
 )
-from lightkit.finetune.peft.injected import Injected
 from lightkit.finetune.peft.masks import first_input
 
 Kind = Literal["houlsby", "pfeiffer", "parallel"]
-KINDS: tuple[Kind, ...] = ("houlsby", "pfeiffer", "parallel")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
@@ -53,7 +52,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": F.sigmoid,
     "identity": nn.Identity(),
 }
-_CONVOLVE: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
 
 
 class Adapter(Injected):
@@ -61,7 +59,7 @@ class Adapter(Injected):
 
     Args:
         path: Of the block, for errors.
-        sizes: Widths of what goes in, of the bottleneck, and of what comes out.
+        sizes: Number of features of the input, of the bottleneck, and of the output.
         like: Gives device and type.
         first: Numbers of dimensions for which features come first, from `channels_first`.
         activation: Name in `ACTIVATIONS`.
@@ -95,52 +93,44 @@ class Adapter(Injected):
         self.up_bias = nn.Parameter(like.new_zeros(outputs))
 
     def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:
-        """`x` itself: a sequence of layers also runs the adapter that it has got, as if it were one of them."""
+        """Return `x` itself: a sequence of layers also runs the adapter it was given, as if it were one of them."""
         return x
 
-    def added(self, x: Tensor, y: Tensor) -> Tensor:
-        """What is added to the output `y`, told from `x`.
+    def delta(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute from the input `x` what is to be added to the output `y`.
 
         Raises:
-            UserError: They are not of the widths that the block's layers tell, or not of the same positions.
+            UserError: Their features are not as many as the block's layers tell, or they have other positions.
         """
-        axis = self._axis(x, self.sizes[0])
-        if self._axis(y, self.sizes[2]) == axis == 1:
-            x = _thinned(x, y)
-        low = ACTIVATIONS[self.activation](_mix(x, self.down_weight, self.down_bias, axis))
-        new = _mix(self.dropout(low), self.up_weight, self.up_bias, axis)
+        axis = self._feature_axis(x, self.sizes[0])
+        if self._feature_axis(y, self.sizes[2]) == axis == 1:
+            x = _downsample(x, y)
+        low = ACTIVATIONS[self.activation](_linear(x, self.down_weight, self.down_bias, axis))
+        new = _linear(self.dropout(low), self.up_weight, self.up_bias, axis)
         if new.shape != y.shape:
             raise self._misfit("its input and output have other positions", f"{tuple(y.shape)}", tuple(new.shape))
         return self.scale * new
 
-    def _axis(self, x: Tensor, width: int) -> int:
-        axis = feature_axis(x, width, self.first)
+    def _feature_axis(self, x: Tensor, size: int) -> int:
+        axis = feature_axis(x, size, self.first)
         if axis is None:
             what = "features are not as many as its layers tell"
-            raise self._misfit(what, f"{width} in the last or second dimension", tuple(x.shape))
+            raise self._misfit(what, f"{size} in the last or second dimension", tuple(x.shape))
         return axis
 
     def _misfit(self, what: str, expected: str, received: object) -> UserError:
         what = f"the adapter does not fit {self.path}: {what}"
+        # The key is named here, as no caller of a forward pass knows it.
         return UserError(what, key="finetune.adapter.match", expected=expected, received=received)
 
     def extra_repr(self) -> str:
-        """Widths, activation and scale."""
+        """Describe sizes, activation and scale."""
         return f"{' → '.join(map(str, self.sizes))}, {self.activation}, scale={self.scale:g}"
-
-
-@dataclass(frozen=True)
-class _Site:
-    """Where an adapter goes."""
-
-    path: str
-    host: nn.Module
-    sizes: tuple[int, int, int]
 
 
 def inject_adapters(
     model: nn.Module,
-    paths: Sequence[str],
+    match: Sequence[str],
     *,
     kind: Kind = "pfeiffer",
     width: int | None = None,
@@ -148,66 +138,76 @@ def inject_adapters(
     activation: str = "gelu",
     dropout: float = 0.0,
     scale: float = 1.0,
-    key: str = "finetune.adapter",
 ) -> list[str]:
     """Put adapters into blocks. What the network computes, and what of it trains, stays as it is.
 
     Args:
         model: The network; changed in place.
-        paths: Paths of the blocks.
+        match: Paths of the blocks.
         kind: `pfeiffer`, `houlsby` or `parallel`, see above.
-        width: Width of the bottleneck; None divides that of the block by `reduction`.
-        reduction: Width of the block relative to that of the bottleneck.
+        width: Features of the bottleneck; None divides those of the block by `reduction`.
+        reduction: Features of the block relative to those of the bottleneck.
         activation: Name of the activation in the bottleneck.
         dropout: Probability of dropping a feature of the bottleneck in training, 0 to below 1.
         scale: Factor on what the adapter adds, above 0.
-        key: Where the options stand in the configuration, for errors.
 
     Returns:
         Names of the new parameters, in the order of the network.
 
     Raises:
-        UserError: An option is out of its range, a block's width cannot be told, or it has no such sublayers.
+        UserError: An option is out of its range, a block's features cannot be told, or it has no such sublayers.
     """
-    _check_options(kind=kind, activation=activation, dropout=dropout, scale=scale, key=key)
-    hosts = find_hosts(model, paths, key=key)
+    if kind not in KINDS:
+        raise UserError("no such kind of adapter", argument="kind", received=kind, choices=KINDS)
+    if activation not in ACTIVATIONS:
+        raise UserError("unknown activation", argument="activation", received=activation, choices=ACTIVATIONS)
+    if not 0 <= dropout < 1:
+        raise UserError("not a probability", argument="dropout", expected="0 to below 1", received=dropout)
+    if not scale > 0:
+        raise UserError("the adapter would add nothing", argument="scale", expected="above 0", received=scale)
+    modules = modules_at(model, match)
     if kind == "houlsby":
-        hosts = {path: part for block in hosts.items() for path, part in _sublayers(*block, key).items()}
-    sites = [
-        _site(*host, width=width, reduction=reduction, parallel=kind == "parallel", key=key) for host in hosts.items()
-    ]
-    known = list(model.parameters())
-    options: dict[str, Any] = {
-        "activation": activation,
-        "dropout": dropout,
-        "scale": scale,
-        "parallel": kind == "parallel",
+        modules = {path: part for block in modules.items() for path, part in _transformer_sublayers(*block).items()}
+    parallel = kind == "parallel"
+    sizes = {
+        path: _adapter_sizes(path, module, width=width, reduction=reduction, parallel=parallel)
+        for path, module in modules.items()
     }
-    for site in sites:
-        like, first = sample_of(site.path, site.host, key=key), channels_first(site.host)
-        give(site.path, site.host, "adapter", Adapter(site.path, site.sizes, like, first=first, **options), key=key)
-        site.host.register_forward_hook(_add, with_kwargs=True)
-    keep_padding(model, hosts)
-    return new_names(model, known)
+    known = list(model.parameters())
+    for path, module in modules.items():
+        adapter = Adapter(
+            path,
+            sizes[path],
+            reference_tensor(path, module),
+            first=channels_first(module),
+            activation=activation,
+            dropout=dropout,
+            scale=scale,
+            parallel=parallel,
+        )
+        attach(path, module, "adapter", adapter)
+        module.register_forward_hook(_add_adapter, with_kwargs=True)
+    disable_nested_tensors(model, modules)
+    return new_parameter_names(model, known)
 
 
-def _add(host: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-    """Forward hook of a block with an adapter."""
-    adapter: Adapter = host.adapter  # type: ignore[assignment]
+def _add_adapter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """Add the adapter's part to the output of its block (forward hook)."""
+    adapter: Adapter = block.adapter  # type: ignore[assignment]
     y = first_tensor(output, adapter.path, "output")
     x = first_tensor(first_input(args, kwargs), adapter.path, "input") if adapter.parallel else y
-    return with_first_output(output, y + adapter.added(x, y))
+    return replace_first_output(output, y + adapter.delta(x, y))
 
 
-def _mix(x: Tensor, weight: Tensor, bias: Tensor, axis: int) -> Tensor:
-    """A linear layer over one dimension, the second or the last."""
+def _linear(x: Tensor, weight: Tensor, bias: Tensor, axis: int) -> Tensor:
+    """Apply a linear layer to one dimension, the second or the last."""
     if axis == -1 or x.dim() == 2:
         return F.linear(x, weight, bias)
-    return _CONVOLVE[x.dim()](x, weight.view(*weight.shape, *(1 for _ in x.shape[2:])), bias)
+    return CONVOLUTION[x.dim()](x, weight.view(*weight.shape, *(1 for _ in x.shape[2:])), bias)
 
 
-def _thinned(x: Tensor, y: Tensor) -> Tensor:
-    """Every second (or third, ...) position of an image that a block makes smaller, as a stride takes them."""
+def _downsample(x: Tensor, y: Tensor) -> Tensor:
+    """Take every second (or third, ...) position of the input of a block with strides, as many as its output has."""
     for dim in range(2, min(x.dim(), y.dim())):
         step = round(x.shape[dim] / max(1, y.shape[dim]))
         if step > 1:
@@ -216,52 +216,44 @@ def _thinned(x: Tensor, y: Tensor) -> Tensor:
     return x
 
 
-def _sublayers(path: str, block: nn.Module, key: str) -> dict[str, nn.Module]:
-    """Attentions and feed-forward part of a transformer block, by path."""
+def _transformer_sublayers(path: str, block: nn.Module) -> dict[str, nn.Module]:
+    """Return the attentions and the feed-forward part of a transformer block by path."""
     attentions, feed_forward = sublayers(block)
     if not attentions or feed_forward is None:
         raise UserError(
             f"{path} has no attention and feed-forward part that can be told",
-            key=f"{key}.kind",
+            argument="kind",
             received=f"houlsby, in a {type(block).__name__}",
             choices=KINDS,
-            fix=f"{key}.kind=pfeiffer puts one adapter at the end of any block",
+            fix="finetune.adapter.kind=pfeiffer puts one adapter at the end of any block",
         )
     return {f"{path}.{name}": block.get_submodule(name) for name in (*attentions, feed_forward)}
 
 
-def _site(path: str, host: nn.Module, *, width: int | None, reduction: int, parallel: bool, key: str) -> _Site:
-    if isinstance(host, nn.ModuleList | nn.ModuleDict):
-        received, fix = type(host).__name__, f"name what is in it: {path}.*"
-        raise UserError(f"{path} is a list of modules, not a block", key=f"{key}.match", received=received, fix=fix)
-    outputs = output_width(host)
-    inputs = input_width(host) if parallel else outputs
+def _adapter_sizes(
+    path: str, module: nn.Module, *, width: int | None, reduction: int, parallel: bool
+) -> tuple[int, int, int]:
+    """Return the features of the input, of the bottleneck and of the output of an adapter for a module."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        received, fix = type(module).__name__, f"name what is in it: {path}.*"
+        raise UserError(f"{path} is a list of modules, not a block", argument="match", received=received, fix=fix)
+    outputs = output_dim(module)
+    inputs = input_dim(module) if parallel else outputs
     if inputs is None or outputs is None:
         raise UserError(
             f"{path} has no layer in it, so its width is unknown",
-            key=f"{key}.match",
+            argument="match",
             expected="a module with a linear layer, a convolution, an attention or a norm",
-            received=type(host).__name__,
+            received=type(module).__name__,
             fix="match the blocks and nothing inside of them; * stands for dots too: `blocks.?`, `re:^blocks\\.\\d+$`",
         )
-    return _Site(path, host, (inputs, _bottleneck(path, outputs, width, reduction, key), outputs))
-
-
-def _bottleneck(path: str, block: int, width: int | None, reduction: int, key: str) -> int:
-    found = width if width is not None else (block // reduction if reduction >= 1 else 0)
-    if 1 <= found <= block:
-        return found
-    name, received = ("reduction", reduction) if width is None else ("width", width)
-    what = f"no width for the bottleneck in {path}, which is {block} wide"
-    raise UserError(what, key=f"{key}.{name}", expected=f"1 to {block}", received=received)
-
-
-def _check_options(*, kind: str, activation: str, dropout: float, scale: float, key: str) -> None:
-    if kind not in KINDS:
-        raise UserError("no such kind of adapter", key=f"{key}.kind", received=kind, choices=KINDS)
-    if activation not in ACTIVATIONS:
-        raise UserError("unknown activation", key=f"{key}.activation", received=activation, choices=ACTIVATIONS)
-    if not 0 <= dropout < 1:
-        raise UserError("not a probability", key=f"{key}.dropout", expected="0 to below 1", received=dropout)
-    if not scale > 0:
-        raise UserError("the adapter would add nothing", key=f"{key}.scale", expected="above 0", received=scale)
+    bottleneck = width if width is not None else (outputs // reduction if reduction >= 1 else 0)
+    if not 1 <= bottleneck <= outputs:
+        argument = "reduction" if width is None else "width"
+        raise UserError(
+            f"no width for the bottleneck in {path}, which is {outputs} wide",
+            argument=argument,
+            expected=f"1 to {outputs}",
+            received=reduction if width is None else width,
+        )
+    return inputs, bottleneck, outputs

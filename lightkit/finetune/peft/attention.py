@@ -1,11 +1,11 @@
 """The attentions that can be given learnt keys and values, and what is known of each.
 
 Besides `nn.MultiheadAttention` these are modules with a linear layer `qkv` for queries, keys and values, a linear layer
-`proj` at the end, and a number of heads: lightkit's, timm's and the windowed ones of torchvision's Swin transformers.
-Those of transformers have layers of their own for queries, keys and values, or `c_attn` for all of them, and the width
-of a head; BERT's and the like leave the layer at the end to the module around them.
+`proj` at the end, and a number of heads ("packed"): lightkit's, timm's and the windowed ones of torchvision's Swin
+transformers. Those of transformers ("split") have layers of their own for queries, keys and values, or `c_attn` for all
+of them, and the size of a head; BERT's and the like leave the layer at the end to the module around them.
 
-Shapes: B samples, N positions, D width, H heads, K = D / H width of a head.
+Shapes: B samples, N positions, D features, H heads, K = D / H features of a head.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ KNOWN = "nn.MultiheadAttention; modules with linear layers qkv and proj and a nu
 _LINEAR = (nn.Linear, TransposedLinear)
 _QUERIES = {"q_proj": ("k_proj", "v_proj"), "query": ("key", "value"), "q_lin": ("k_lin", "v_lin")}
 """What the layers are called in transformers: that of the queries, and those of keys and values."""
-_ENDS = ("proj", "o_proj", "out_proj", "c_proj", "out_lin", "dense")
+_OUTPUTS = ("proj", "o_proj", "out_proj", "c_proj", "out_lin", "dense")
 _TIED_TO_POSITIONS = re.compile(r"relative_position|rel_pos|(^|_)rope|num_prefix_tokens|logit_scale|temperature")
 
 
 def attentions(model: nn.Module) -> list[str]:
-    """Paths of the attentions that can be given prefixes, in the order of the network."""
+    """Return the paths of the attentions that can be given prefixes, in the order of the network."""
     return [path for path, module in model.named_modules() if is_supported(module)]
 
 
 def is_supported(module: nn.Module) -> bool:
-    """Whether a module is an attention that can be given a prefix."""
+    """Tell whether a module is an attention that can be given a prefix."""
     return isinstance(module, nn.MultiheadAttention) or is_packed(module) or is_split(module)
 
 
 def is_packed(module: nn.Module) -> bool:
-    """Whether a module has a layer `qkv` that makes queries, keys and values, in this order, and a layer `proj`."""
+    """Tell whether a module has a layer `qkv` that makes queries, keys and values, in this order, and one `proj`."""
     qkv, proj, heads = (getattr(module, name, None) for name in ("qkv", "proj", "num_heads"))
     heads = heads if heads is not None else getattr(module, "heads", None)
     if isinstance(module, Injected) or not (isinstance(qkv, nn.Linear) and isinstance(proj, nn.Linear)):
@@ -49,46 +49,58 @@ def is_packed(module: nn.Module) -> bool:
 
 
 def is_split(module: nn.Module) -> bool:
-    """Whether a module is an attention of transformers: layers for queries, keys, values, and the width of a head."""
-    width, found, end = _head_width(module), _query_layer(module), end_of(module)
-    if width is None or found is None or isinstance(module, Injected) or found[1] % width:
+    """Tell whether a module is an attention of transformers: layers for queries, keys, values, and a size of heads."""
+    head_dim, queries, output = _head_dim(module), _query_layer(module), output_projection(module)
+    if head_dim is None or queries is None or isinstance(module, Injected) or queries[1] % head_dim:
         return False
-    return hasattr(module, "query") if end is None else _sizes(end)[0] == found[1]
+    return hasattr(module, "query") if output is None else _linear_sizes(output)[0] == queries[1]
 
 
-def queries_of(module: Any, x: Tensor) -> Tensor:
-    """What a packed or split attention compares with its keys, before any positions turn it, `(..., H, K)`."""
+def attention_queries(module: Any, x: Tensor) -> Tensor:
+    """Compute the queries of a packed or split attention, before any positions rotate them.
+
+    Args:
+        module: The attention.
+        x: Its input, `(..., D)`.
+
+    Returns:
+        Shape `(..., H, K)`.
+    """
     layer, count = (module.qkv, module.proj.in_features) if is_packed(module) else _query_layer(module)  # type: ignore[misc]
-    queries = _linear(layer, x, count).unflatten(-1, heads_of(module))
+    if layer._forward_hooks or not isinstance(layer, nn.Linear):
+        queries = layer(x)[..., :count]  # a layer with a hook, such as LoRA's, has to be run
+    else:
+        queries = F.linear(x, layer.weight[:count], None if layer.bias is None else layer.bias[:count])
+    queries = queries.unflatten(-1, head_sizes(module))
     return module.q_norm(queries) if isinstance(getattr(module, "q_norm", None), nn.Module) else queries
 
 
-def end_of(module: nn.Module) -> nn.Module | None:
-    """The layer at the end of a packed or split attention; None where it has none."""
-    found = (getattr(module, name, None) for name in _ENDS)
-    return next((layer for layer in found if isinstance(layer, _LINEAR)), None)
+def output_projection(module: nn.Module) -> nn.Module | None:
+    """Return the layer at the end of a packed or split attention; None where it has none."""
+    candidates = (getattr(module, name, None) for name in _OUTPUTS)
+    return next((layer for layer in candidates if isinstance(layer, _LINEAR)), None)
 
 
-def without_bias(layer: Any, x: Tensor) -> Tensor:
-    """What a linear layer makes of its inputs but for the bias."""
+def apply_without_bias(layer: Any, x: Tensor) -> Tensor:
+    """Apply a linear layer but for its bias."""
     if layer._forward_hooks or not isinstance(layer, nn.Linear):
         return layer(x) if layer.bias is None else layer(x) - layer.bias
     return F.linear(x, layer.weight)
 
 
-def heads_of(module: nn.Module) -> tuple[int, int]:
-    """Number of heads H and width of a head K of a supported attention."""
-    if not isinstance(module, nn.MultiheadAttention) and not is_packed(module):
-        width: Any = _head_width(module)
-        return _query_layer(module)[1] // width, width  # type: ignore[index]
+def head_sizes(module: nn.Module) -> tuple[int, int]:
+    """Return the number of heads H and the features of a head K of a supported attention."""
     if isinstance(module, nn.MultiheadAttention):
         return module.num_heads, module.head_dim
+    if not is_packed(module):
+        head_dim: Any = _head_dim(module)
+        return _query_layer(module)[1] // head_dim, head_dim  # type: ignore[index]
     heads = getattr(module, "num_heads", None) or module.heads
     return heads, module.proj.in_features // heads  # type: ignore[return-value,union-attr,operator]
 
 
 def takes_more_positions(module: nn.Module) -> bool:
-    """Whether an attention can work on more positions than the network gives it.
+    """Tell whether an attention can work on more positions than the network gives it.
 
     One that has a table of the distances between them, or is handed one, can't.
     """
@@ -101,32 +113,25 @@ def takes_more_positions(module: nn.Module) -> bool:
     return not is_packed(module) or set(arguments) <= {"attn_mask", "is_causal", "rotary"}
 
 
-def _linear(layer: nn.Module, x: Tensor, count: int) -> Tensor:
-    """The first outputs of a linear layer. One with a hook, such as LoRA's, has to be run."""
-    if layer._forward_hooks or not isinstance(layer, nn.Linear):
-        return layer(x)[..., :count]
-    return F.linear(x, layer.weight[:count], None if layer.bias is None else layer.bias[:count])
-
-
-def _head_width(module: nn.Module) -> int | None:
-    found = (getattr(module, name, None) for name in ("head_dim", "attention_head_size"))
-    return next((width for width in found if isinstance(width, int) and width > 0), None)
+def _head_dim(module: nn.Module) -> int | None:
+    sizes = (getattr(module, name, None) for name in ("head_dim", "attention_head_size"))
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def _query_layer(module: nn.Module) -> tuple[nn.Module, int] | None:
-    """The layer that makes the queries, and how many of its first outputs these are."""
+    """Return the layer that makes the queries, and how many of its first outputs these are."""
     packed = getattr(module, "c_attn", None)
     if isinstance(packed, _LINEAR):
-        inputs, outputs = _sizes(packed)
+        inputs, outputs = _linear_sizes(packed)
         return (packed, inputs) if outputs == 3 * inputs else None
     for name, others in _QUERIES.items():
         layers: list[Any] = [getattr(module, each, None) for each in (name, *others)]
         if all(isinstance(layer, nn.Linear) for layer in layers):
-            return layers[0], _sizes(layers[0])[1]
+            return layers[0], _linear_sizes(layers[0])[1]
     return None
 
 
-def _sizes(layer: Any) -> tuple[int, int]:
-    """Inputs and outputs of a linear layer."""
+def _linear_sizes(layer: Any) -> tuple[int, int]:
+    """Return the numbers of inputs and outputs of a linear layer."""
     rows, columns = layer.weight.shape
     return (rows, columns) if isinstance(layer, TransposedLinear) else (columns, rows)

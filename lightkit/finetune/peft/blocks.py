@@ -14,15 +14,15 @@ from lightkit.finetune.peft.injected import Injected
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _LAYERS = (nn.Linear, TransposedLinear, _ConvNd, nn.MultiheadAttention)
-_NO_BLOCKS = (Injected, nn.MultiheadAttention)
+_NEVER_BLOCKS = (Injected, nn.MultiheadAttention)
 _ATTENTION = re.compile(r"att(entio)?n", re.IGNORECASE)
 _FEED_FORWARD = ("mlp", "ffn", "ff", "feed_forward", "feedforward")
 
-_Child = tuple[str, nn.Module]
+_Named = tuple[str, nn.Module]
 
 
-def blocks(model: nn.Module) -> list[str]:
-    """Paths of the repeated blocks, in the order of the network; empty where there are none.
+def find_blocks(model: nn.Module) -> list[str]:
+    """Return the paths of the repeated blocks, in the order of the network; empty where there are none.
 
     A block is an element of a list or sequence of modules and holds at least two linear layers or convolutions. Its
     class stands there more than once, or it has an attention of its own: layers of `nn.TransformerEncoder`, blocks of
@@ -33,13 +33,20 @@ def blocks(model: nn.Module) -> list[str]:
     Args:
         model: The network.
     """
-    children = list(_elements(model, CONTAINERS))
-    found = _siblings(children) or _classmates(children) or _sequences(children)
-    return _innermost(found or _siblings(list(_elements(model, (nn.Module,)))) or _single_layers(children))
+    elements = list(_children_of(model, CONTAINERS))
+    found = (
+        _repeated_side_by_side(elements)
+        or _repeated_anywhere(elements)
+        or _repeated_sequences(elements)
+        or _repeated_side_by_side(list(_children_of(model, (nn.Module,))))
+        or _repeated_single_layers(elements)
+    )
+    paths = [path for path, _ in found]
+    return [path for path in paths if not any(other != path and inside(other, path) for other in paths)]
 
 
 def sublayers(block: nn.Module) -> tuple[list[str], str | None]:
-    """Names of a transformer block's attentions, and of its feed-forward part or the last layer of that.
+    """Return the names of a transformer block's attentions, and of its feed-forward part or the last layer of that.
 
     Args:
         block: The block, such as `nn.TransformerEncoderLayer`.
@@ -57,73 +64,70 @@ def sublayers(block: nn.Module) -> tuple[list[str], str | None]:
 
 
 def is_attention(name: str, module: nn.Module) -> bool:
-    """Whether a module with this name in its parent is an attention: its name or class says so, and it has weights."""
+    """Tell whether a module with this name in its parent is an attention, by its name or class and its weights."""
     if isinstance(module, nn.MultiheadAttention):
         return True
     kind = type(module).__name__
-    told = _ATTENTION.search(name) or (_ATTENTION.search(kind) and not kind.endswith(("Block", "Layer")))
-    if not told or is_norm(module) or isinstance(module, (Injected, *CONTAINERS)):
+    called_so = _ATTENTION.search(name) or (_ATTENTION.search(kind) and not kind.endswith(("Block", "Layer")))
+    if not called_so or is_norm(module) or isinstance(module, (Injected, *CONTAINERS)):
         return False
     return any(parameter.ndim > 1 for parameter in module.parameters())
 
 
-def _elements(model: nn.Module, parents: tuple[type[nn.Module], ...]) -> Iterator[_Child]:
-    """Elements of all modules of some classes."""
+def _children_of(model: nn.Module, parents: tuple[type[nn.Module], ...]) -> Iterator[_Named]:
+    """Yield the children of all modules of some classes."""
     modules = dict(model.named_modules())
     for path, module in modules.items():
-        if path and isinstance(modules[parent_of(path)], parents) and not isinstance(module, _NO_BLOCKS):
+        if path and isinstance(modules[parent_of(path)], parents) and not isinstance(module, _NEVER_BLOCKS):
             yield path, module
 
 
-def _siblings(children: list[_Child]) -> list[_Child]:
-    """Elements of a class that some list has twice, or that have an attention."""
-    blocks = _of_several_layers(children)
-    together = Counter((parent_of(path), type(module)) for path, module in blocks)
-    repeated = {kind for (_, kind), count in together.items() if count > 1}
+def _repeated_side_by_side(modules: list[_Named]) -> list[_Named]:
+    """Return those of several layers whose class some parent has twice, or that have an attention."""
+    blocks = _with_several_layers(modules)
+    counts = Counter((parent_of(path), type(module)) for path, module in blocks)
+    repeated = {kind for (_, kind), count in counts.items() if count > 1}
     return [(path, block) for path, block in blocks if type(block) in repeated or sublayers(block)[0]]
 
 
-def _classmates(children: list[_Child]) -> list[_Child]:
-    """Elements of a class that the network has twice."""
-    blocks = _of_several_layers(children)
-    repeated = Counter(type(module) for _, module in blocks)
-    return [(path, block) for path, block in blocks if repeated[type(block)] > 1]
+def _repeated_anywhere(modules: list[_Named]) -> list[_Named]:
+    """Return those of several layers whose class the network has twice."""
+    blocks = _with_several_layers(modules)
+    counts = Counter(type(module) for _, module in blocks)
+    return [(path, block) for path, block in blocks if counts[type(block)] > 1]
 
 
-def _sequences(children: list[_Child]) -> list[_Child]:
-    """Sequences with a layer and something more, of which there are several."""
-    found = [
+def _repeated_sequences(modules: list[_Named]) -> list[_Named]:
+    """Return sequences with a layer and something more, of which there are several side by side."""
+    sequences = [
         (path, module)
-        for path, module in children
-        if isinstance(module, nn.Sequential) and len(module) > 1 and _layers(module)
+        for path, module in modules
+        if isinstance(module, nn.Sequential) and len(module) > 1 and _count_layers(module)
     ]
-    repeated = Counter(parent_of(path) for path, _ in found)
-    return [(path, module) for path, module in found if repeated[parent_of(path)] > 1]
+    counts = Counter(parent_of(path) for path, _ in sequences)
+    return [(path, module) for path, module in sequences if counts[parent_of(path)] > 1]
 
 
-def _single_layers(children: list[_Child]) -> list[_Child]:
-    """Elements of a class that some list has twice, and that hold one layer and something more."""
-    found = [
+def _repeated_single_layers(modules: list[_Named]) -> list[_Named]:
+    """Return those of one layer and something more whose class their parent has twice."""
+    single = [
         (path, module)
-        for path, module in children
-        if type(module) not in CONTAINERS and _layers(module) == 1 and len(list(module.children())) > 1
+        for path, module in modules
+        if type(module) not in CONTAINERS and _count_layers(module) == 1 and len(list(module.children())) > 1
     ]
-    together = Counter((parent_of(path), type(module)) for path, module in found)
-    return [(path, module) for path, module in found if together[parent_of(path), type(module)] > 1]
+    counts = Counter((parent_of(path), type(module)) for path, module in single)
+    return [(path, module) for path, module in single if counts[parent_of(path), type(module)] > 1]
 
 
-def _of_several_layers(children: list[_Child]) -> list[_Child]:
+def _with_several_layers(modules: list[_Named]) -> list[_Named]:
     return [
         (path, module)
-        for path, module in children
-        if type(module) not in CONTAINERS and _layers(module) > 1 and not is_attention(path.rpartition(".")[2], module)
+        for path, module in modules
+        if type(module) not in CONTAINERS
+        and _count_layers(module) > 1
+        and not is_attention(path.rpartition(".")[2], module)
     ]
 
 
-def _layers(module: nn.Module) -> int:
+def _count_layers(module: nn.Module) -> int:
     return sum(isinstance(part, _LAYERS) for part in module.modules())
-
-
-def _innermost(found: list[_Child]) -> list[str]:
-    paths = [path for path, _ in found]
-    return [path for path in paths if not any(other != path and inside(other, path) for other in paths)]

@@ -1,12 +1,13 @@
-"""How wide the inputs and outputs of a module are, and in which dimension, told from its layers without running it.
+"""How many features the inputs and outputs of a module have, and in which dimension, told without running it.
 
-Shapes: B samples, D width, C channels, which are the width of images and signals.
+Shapes: B samples, D features, C channels, which are the features of images and signals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
@@ -14,50 +15,55 @@ from torch.nn.modules.conv import _ConvNd
 from lightkit.common.modules import TransposedLinear, is_norm
 from lightkit.finetune.peft.injected import Injected
 
+_BATCH_DIMS = {"1d": 3, "2d": 4, "3d": 5}
+"""How the names of norm layers end → number of dimensions of a batch."""
+CONVOLUTION: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+"""Number of dimensions of a batch → the convolution for it."""
 Sizes = tuple[int, int]
 
 
-def input_width(module: nn.Module) -> int | None:
-    """Width of what goes in; None where it cannot be told."""
-    return next((sizes[0] for sizes in _layers(module)), None)
+def input_dim(module: nn.Module) -> int | None:
+    """Return the number of features that go in; None where it cannot be told."""
+    return next((sizes[0] for sizes in _layer_sizes(module)), None)
 
 
-def output_width(module: nn.Module) -> int | None:
-    """Width of what comes out: that of the last layer by order of definition; None where it cannot be told."""
-    found = list(_layers(module))
-    return found[-1][1] if found else None
+def output_dim(module: nn.Module) -> int | None:
+    """Return the number of features that the last layer by order of definition gives; None where it cannot be told."""
+    sizes = list(_layer_sizes(module))
+    return sizes[-1][1] if sizes else None
 
 
 def channels_first(module: nn.Module) -> frozenset[int]:
-    """Numbers of dimensions for which its features are `(B, C, ...)`; for all others they are `(..., D)`.
+    """Return the numbers of dimensions for which features are `(B, C, ...)`; for all others they are `(..., D)`.
 
     A block with a 2-d convolution in it has images `(B, C, H, W)`, or is one of a transformer with `(B, N, D)`.
     """
-    found, linear = set(), False
-    loose: set[int] = set()
+    of_convolutions, of_norms, linear = set[int](), set[int](), False
     for part in module.modules():
         linear = linear or isinstance(part, (nn.Linear, TransposedLinear))
         if isinstance(part, _ConvNd):
-            found.add(part.weight.ndim)
-        elif isinstance(part, nn.GroupNorm | _NormBase):
-            loose |= _dimensions(part)
-    return frozenset(found if linear else found | loose)
+            of_convolutions.add(part.weight.ndim)
+        elif isinstance(part, nn.GroupNorm):
+            of_norms |= set(_BATCH_DIMS.values())
+        elif isinstance(part, _NormBase):
+            of_norms |= {dims for end, dims in _BATCH_DIMS.items() if type(part).__name__.endswith(end)}
+    return frozenset(of_convolutions if linear else of_convolutions | of_norms)
 
 
-def feature_axis(x: Tensor, width: int, first: frozenset[int]) -> int | None:
-    """Which dimension of a tensor holds its features, 1 or -1; None where neither has so many.
+def feature_axis(x: Tensor, size: int, first: frozenset[int]) -> int | None:
+    """Return which dimension of a tensor holds its features, 1 or -1; None where neither has so many.
 
     Args:
         x: The tensor.
-        width: Number of features.
+        size: Number of features.
         first: From `channels_first`.
     """
     axes = (1, -1) if x.dim() in first else (-1, 1)
-    return next((axis for axis in axes if axis < x.dim() and x.shape[axis] == width), None)
+    return next((axis for axis in axes if axis < x.dim() and x.shape[axis] == size), None)
 
 
-def _layers(module: nn.Module) -> Iterator[Sizes]:
-    """Widths in and out of the layers in a module, in the order of definition."""
+def _layer_sizes(module: nn.Module) -> Iterator[Sizes]:
+    """Yield the inputs and outputs of the layers in a module, in the order of definition."""
     if isinstance(module, Injected):
         return
     sizes = _sizes(module)
@@ -65,11 +71,11 @@ def _layers(module: nn.Module) -> Iterator[Sizes]:
         yield sizes
         return
     for child in module.children():
-        yield from _layers(child)
+        yield from _layer_sizes(child)
 
 
 def _sizes(module: nn.Module) -> Sizes | None:
-    """Widths in and out of one layer, or of an attention; None for anything else."""
+    """Return the inputs and outputs of one layer, or of an attention; None for anything else."""
     if isinstance(module, nn.MultiheadAttention):
         return module.embed_dim, module.embed_dim
     if isinstance(module, nn.RNNBase):
@@ -77,17 +83,19 @@ def _sizes(module: nn.Module) -> Sizes | None:
     qkv, proj = getattr(module, "qkv", None), getattr(module, "proj", None)
     if isinstance(qkv, nn.Linear) and isinstance(proj, nn.Linear):
         return qkv.in_features, proj.out_features
-    own = is_norm(module) or _known(module) or next(module.parameters(recurse=False), None) is not None
-    return _told(module) if own and not any(_known(part) for part in module.modules() if part is not module) else None
+    is_layer = is_norm(module) or _is_known(module) or next(module.parameters(recurse=False), None) is not None
+    if not is_layer or any(_is_known(part) for part in module.modules() if part is not module):
+        return None
+    return _declared_sizes(module)
 
 
-def _known(module: nn.Module) -> bool:
-    """Layers whose weight may be a parametrized one, which is no parameter of their own."""
+def _is_known(module: nn.Module) -> bool:
+    """Tell whether it is a layer by its class: its weight may be a parametrized one, and no parameter of its own."""
     return isinstance(module, (nn.Linear, TransposedLinear, _ConvNd, nn.Embedding))
 
 
-def _told(module: nn.Module) -> Sizes | None:
-    """What the usual attributes of a layer say."""
+def _declared_sizes(module: nn.Module) -> Sizes | None:
+    """Return what the usual attributes of a layer say of its inputs and outputs."""
     if isinstance(module, TransposedLinear):
         inputs, outputs = module.weight.shape
         return int(inputs), int(outputs)
@@ -101,11 +109,3 @@ def _told(module: nn.Module) -> Sizes | None:
         if isinstance(size, int):
             return size, size
     return None
-
-
-def _dimensions(norm: nn.GroupNorm | _NormBase) -> set[int]:
-    """Numbers of dimensions of what a norm over channels takes."""
-    if isinstance(norm, nn.GroupNorm):
-        return {3, 4, 5}
-    kinds = {"1d": 3, "2d": 4, "3d": 5}
-    return {count for end, count in kinds.items() if type(norm).__name__.endswith(end)}

@@ -13,12 +13,13 @@ ways to do it, which learn the same and merge to the same weights:
 `nn.MultiheadAttention` never calls its layers and is always parametrized. Its q, k and v get matrices of their own,
 also where their weights are packed into one, and so does its output projection. What dropout means is said at
 `LowRankWeight` and `LowRankPath`; embeddings have none. After weight norm, spectral norm and other parametrizations
-the product is added to what they make (see `lightkit.finetune.peft.normed`): only the part below is normed.
+the product is added to what they make (see `lightkit.finetune.peft.parametrized`): only the part below is normed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,11 +27,9 @@ from torch.nn.utils import parametrize
 
 from lightkit.common.errors import UserError
 from lightkit.common.modules import TransposedLinear
-from lightkit.finetune.peft.lora_targets import IMPLS, SUPPORTED, Impl, Site, find_sites
+from lightkit.finetune.peft.injected import new_parameter_names
+from lightkit.finetune.peft.lora_targets import IMPLS, Impl, find_lora_targets
 from lightkit.finetune.peft.lowrank import LowRank, LowRankPath, LowRankWeight, add_path
-from lightkit.finetune.peft.pickling import make_picklable
-
-__all__ = ["IMPLS", "SUPPORTED", "Impl", "inject_lora", "lora_b_names"]
 
 
 def inject_lora(
@@ -41,7 +40,6 @@ def inject_lora(
     dropout: float = 0.0,
     rslora: bool = False,
     impl: Impl = "parametrize",
-    key: str = "finetune.lora",
     generator: torch.Generator | None = None,
 ) -> list[str]:
     """Put low-rank matrices beside weights. What the network computes, and what of it trains, stays as it is.
@@ -56,7 +54,6 @@ def inject_lora(
         dropout: Probability of dropping an input of the low-rank product in training, 0 to below 1.
         rslora: Multiply by `alpha / √rank`, so that a high rank does not learn slower (https://arxiv.org/abs/2312.03732).
         impl: `parametrize` or `wrap`, see above.
-        key: Where the options stand in the configuration, for errors.
         generator: Draws the matrices; None takes the global generator.
 
     Returns:
@@ -65,48 +62,69 @@ def inject_lora(
     Raises:
         UserError: A layer cannot be adapted, a rank is larger than the layer, or there is no layer.
     """
-    _check_options(alpha=alpha, dropout=dropout, impl=impl, key=key)
-    sites = find_sites(model, ranks, impl=impl, key=key)
-    known = {id(parameter) for parameter in model.parameters()}
-    twins: dict[object, LowRank] = {}
-    for site in sites:
-        kind = LowRankPath if site.wrapped else LowRankWeight
-        embeds = isinstance(site.host, nn.Embedding)
-        twins[site.identity] = low = kind(
-            site.weight,
-            site.rank,
-            scale=alpha / (site.rank**0.5 if rslora else site.rank),
-            dropout=0.0 if embeds else dropout,
-            parts=site.parts,
-            transposed=isinstance(site.host, TransposedLinear),
-            normal=embeds,
+    if not alpha > 0:
+        raise UserError("LoRA needs a scale", argument="alpha", expected="above 0", received=alpha)
+    if not 0 <= dropout < 1:
+        raise UserError("not a probability", argument="dropout", expected="0 to below 1", received=dropout)
+    if impl not in IMPLS:
+        raise UserError("no such way to do LoRA", argument="impl", received=impl, choices=IMPLS)
+    targets = find_lora_targets(model, ranks, impl=impl)
+    known = list(model.parameters())
+    by_weight: dict[object, LowRank] = {}
+    for target in targets:
+        kind = LowRankPath if target.wrapped else LowRankWeight
+        is_embedding = isinstance(target.layer, nn.Embedding)
+        by_weight[target.identity] = lora = kind(
+            target.weight,
+            target.rank,
+            scale=alpha / (target.rank**0.5 if rslora else target.rank),
+            dropout=0.0 if is_embedding else dropout,
+            parts=target.parts,
+            transposed=isinstance(target.layer, TransposedLinear),
+            normal=is_embedding,
             generator=generator,
-            twin=twins.get(site.identity),
+            share_with=by_weight.get(target.identity),
         )
-        _attach(site, low)
-    return [name for name, parameter in model.named_parameters() if id(parameter) not in known]
+        if target.wrapped:
+            target.layer.add_module("lora", lora.train(target.layer.training))
+            target.layer.register_forward_hook(add_path, with_kwargs=True)
+        else:
+            # `unsafe` only leaves out a trial run; the weight keeps its shape and type.
+            parametrize.register_parametrization(target.layer, target.tensor, lora, unsafe=True)
+            _make_picklable(target.layer)
+    return new_parameter_names(model, known)
 
 
 def lora_b_names(model: nn.Module) -> list[str]:
-    """Names of the matrices B, which start at zero and may learn faster (LoRA+, https://arxiv.org/abs/2402.12354)."""
-    found = {id(module.lora_B) for module in model.modules() if isinstance(module, LowRank)}
-    return [name for name, parameter in model.named_parameters() if id(parameter) in found]
+    """Return the names of the matrices B, which start at zero and may learn faster.
+
+    LoRA+ (https://arxiv.org/abs/2402.12354) trains them with a higher learning rate than the matrices A.
+    """
+    matrices = {id(module.lora_B) for module in model.modules() if isinstance(module, LowRank)}
+    return [name for name, parameter in model.named_parameters() if id(parameter) in matrices]
 
 
-def _attach(site: Site, low: LowRank) -> None:
-    if not site.wrapped:
-        # `unsafe` only leaves out a trial run; the weight keeps its shape and type.
-        parametrize.register_parametrization(site.host, site.tensor, low, unsafe=True)
-        make_picklable(site.host)
-        return
-    site.host.add_module("lora", low.train(site.host.training))
-    site.host.register_forward_hook(add_path, with_kwargs=True)
+def _make_picklable(module: nn.Module) -> None:
+    """Let a module with parametrizations be pickled, which PyTorch refuses since its class is made on the spot.
+
+    Args:
+        module: The module; its class is its own, and gets a way to be made again.
+    """
+    type(module).__reduce_ex__ = _reduce  # type: ignore[assignment]
 
 
-def _check_options(*, alpha: float, dropout: float, impl: str, key: str) -> None:
-    if not alpha > 0:
-        raise UserError("LoRA needs a scale", key=f"{key}.alpha", expected="above 0", received=alpha)
-    if not 0 <= dropout < 1:
-        raise UserError("not a probability", key=f"{key}.dropout", expected="0 to below 1", received=dropout)
-    if impl not in IMPLS:
-        raise UserError("no such way to do LoRA", key=f"{key}.impl", received=impl, choices=IMPLS)
+def _reduce(module: nn.Module, protocol: Any) -> tuple[Any, ...]:
+    kind = parametrize.type_before_parametrizations(module)
+    tensors = tuple(module.parametrizations)  # type: ignore[arg-type]
+    return _restore, (kind, tensors), module.__dict__
+
+
+def _restore(kind: type[nn.Module], tensors: tuple[str, ...]) -> nn.Module:
+    """Make a module of the right class; unpickling then gives it its contents."""
+    module = kind.__new__(kind)
+    nn.Module.__init__(module)
+    for name in tensors:
+        module.register_parameter(name, nn.Parameter(torch.empty(0)))
+        parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
+    _make_picklable(module)
+    return module

@@ -6,17 +6,16 @@ embedding has one row per token), R the rank, P matrices stacked in one tensor (
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.finetune.peft.feature_dims import CONVOLUTION
 from lightkit.finetune.peft.injected import Injected
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_CONVOLVE: dict[int, Callable[..., Tensor]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
 
 
 class LowRank(Injected):
@@ -31,7 +30,7 @@ class LowRank(Injected):
         transposed: The weight is I × O; it then is a single matrix.
         normal: A starts with standard deviation 1, as for embeddings, in place of uniform within ± 1 / √I.
         generator: Draws A; None takes the global generator.
-        twin: Take the matrices of this one: the weight is the same tensor.
+        share_with: Take the matrices of this one: the weight is the same tensor.
     """
 
     label = "LoRA"
@@ -50,14 +49,14 @@ class LowRank(Injected):
         transposed: bool = False,
         normal: bool = False,
         generator: torch.Generator | None = None,
-        twin: LowRank | None = None,
+        share_with: LowRank | None = None,
     ) -> None:
         super().__init__()
         self.rank, self.scale, self.parts, self.transposed = rank, scale, parts, transposed
         self.merged = False
         self.dropout = nn.Dropout(dropout)
-        if twin is not None:
-            self.lora_A, self.lora_B = twin.lora_A, twin.lora_B
+        if share_with is not None:
+            self.lora_A, self.lora_B = share_with.lora_A, share_with.lora_B
             return
         rows, columns = matrix_shape(weight.t() if transposed else weight, parts)
         stacked = (parts,) if parts > 1 else ()
@@ -70,14 +69,21 @@ class LowRank(Injected):
                 self.lora_A.uniform_(-(columns**-0.5), columns**-0.5, generator=generator)
 
     def added_to(self, weight: Tensor, *, drop: bool = False) -> Tensor:
-        """The weight with the product added, of the same shape; `drop`: with dropout, if in training mode."""
+        """Return a weight with the product added, of the same shape.
+
+        Args:
+            weight: The weight.
+            drop: Drop inputs of the product, if in training mode.
+        """
         if self.merged:
             return weight
         a, b = self.lora_A, self.lora_B
         if drop and self.dropout.p:
             a = a * self.dropout(a.new_ones(a.shape[-1]))
         # In the weight's own precision: under autocast the layer then rounds once, as it does with a merged weight.
-        with _no_autocast(weight.device.type):
+        device = weight.device.type
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if autocast else nullcontext():
             if self.transposed:
                 total = torch.addmm(weight, a.t(), b.t(), alpha=self.scale)
             elif self.parts > 1:
@@ -87,7 +93,7 @@ class LowRank(Injected):
         return total.view(weight.shape)
 
     def extra_repr(self) -> str:
-        """Rank and scale."""
+        """Describe rank and scale."""
         return f"rank={self.rank}, scale={self.scale:g}"
 
 
@@ -99,46 +105,40 @@ class LowRankWeight(LowRank):
     """
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The weight that the layer computes with."""
+        """Return the weight that the layer computes with."""
         return self.added_to(weight, drop=self.training)
 
 
 class LowRankPath(LowRank):
     """A path beside a layer: `layer(x) + scale · B (A dropout(x))`, with dropout for each sample by itself."""
 
-    def forward(self, x: Tensor, host: nn.Module) -> Tensor:
-        """What the path adds to the output of `host(x)`."""
-        if isinstance(host, nn.Embedding):
-            found = F.embedding(x, self.lora_B, host.padding_idx, sparse=host.sparse)
-            return F.linear(found * self.scale, self.lora_A.t())
+    def forward(self, x: Tensor, layer: nn.Module) -> Tensor:
+        """Compute what the path adds to the output of `layer(x)`."""
+        if isinstance(layer, nn.Embedding):
+            rows = F.embedding(x, self.lora_B, layer.padding_idx, sparse=layer.sparse)
+            return F.linear(rows * self.scale, self.lora_A.t())
         x = self.dropout(x)
-        if isinstance(host, CONVOLUTIONS):
-            return self._convolved(x, host)
-        return F.linear(F.linear(x, self.lora_A) * self.scale, self.lora_B)
-
-    def _convolved(self, x: Tensor, host: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> Tensor:
-        """A is the layer's own kind of convolution, of every group; B a convolution of width 1."""
-        kernel = (host.in_channels // host.groups, *host.kernel_size)
-        down = self.lora_A.view(self.rank, *kernel).repeat(host.groups, *(1 for _ in kernel))
+        if not isinstance(layer, CONVOLUTIONS):
+            return F.linear(F.linear(x, self.lora_A) * self.scale, self.lora_B)
+        # A is the layer's own kind of convolution, of every group; B a convolution of width 1.
+        kernel = (layer.in_channels // layer.groups, *layer.kernel_size)
+        down = self.lora_A.view(self.rank, *kernel).repeat(layer.groups, *(1 for _ in kernel))
         up = self.lora_B.view(-1, self.rank, *(1 for _ in kernel[1:]))
-        low = host._conv_forward(x, down, None) * self.scale
-        return _CONVOLVE[len(kernel) + 1](low, up, groups=host.groups)
+        low = layer._conv_forward(x, down, None) * self.scale
+        return CONVOLUTION[len(kernel) + 1](low, up, groups=layer.groups)
 
 
-def add_path(host: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
-    """Forward hook of a layer with a `LowRankPath` called `lora`; uses the layer it is handed, which may be a copy."""
-    path: LowRankPath = host.lora  # type: ignore[assignment]
+def add_path(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
+    """Add the path called `lora` of a layer to the layer's output (forward hook).
+
+    It uses the layer it is handed, which may be a copy.
+    """
+    path: LowRankPath = layer.lora  # type: ignore[assignment]
     if path.merged:
         return output
-    return output + path(args[0] if args else kwargs["input"], host)
-
-
-def _no_autocast(device: str) -> AbstractContextManager[object]:
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+    return output + path(args[0] if args else kwargs["input"], layer)
 
 
 def matrix_shape(weight: Tensor, parts: int = 1) -> tuple[int, int]:
-    """Rows and columns of a weight as a matrix, of one part where several are stacked."""
+    """Return rows and columns of a weight as a matrix, of one part where several are stacked."""
     return weight.shape[0] // parts, weight.shape[1:].numel()

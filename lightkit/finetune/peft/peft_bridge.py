@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.modules import inside, parameter_aliases, parent_of
+from lightkit.finetune.peft.injected import join_names
 from lightkit.finetune.peft.lowrank import CONVOLUTIONS
 
-KEY = "finetune.peft"
-_ELSEWHERE = {
+_INSTEAD = {
     "modules_to_save": "finetune.train and finetune.head",
     "bias": "finetune.train=[@bias]",
     "trainable_token_indices": "finetune.train",
@@ -48,14 +48,18 @@ def inject_peft(model: nn.Module, config: Any) -> list[str]:
     Raises:
         UserError: peft is not installed or refuses the config, or its layers would not work in this network.
     """
-    peft = _imported()
-    _check(peft, config)
+    try:
+        peft = importlib.import_module("peft")
+    except ImportError as error:
+        fix = "pip install 'lightkit[peft]'"
+        raise UserError(f"peft cannot be imported: {error}", argument="peft", fix=fix) from error
+    _check_config(peft, config)
     known = {id(parameter): parameter.requires_grad for parameter in model.parameters()}
     modes = {id(module): module.training for module in model.modules()}
     try:
         peft.inject_adapter_in_model(copy.deepcopy(config), model)
     except (ValueError, TypeError, NotImplementedError, RuntimeError, AttributeError) as error:
-        raise UserError(f"peft refuses this: {error}", key=KEY, received=type(config).__name__) from error
+        raise UserError(f"peft refuses this: {error}", argument="peft", received=type(config).__name__) from error
     new = [
         name for name, parameter in model.named_parameters() if id(parameter) not in known and parameter.requires_grad
     ]
@@ -63,90 +67,85 @@ def inject_peft(model: nn.Module, config: Any) -> list[str]:
         parameter.requires_grad_(known.get(id(parameter), parameter.requires_grad))
     for module in model.modules():
         module.training = modes.get(id(module), model.training)
-    _check_places(model)
+    _check_layers(model)
     if any(isinstance(module, nn.TransformerEncoderLayer) for module in model.modules()):
         torch.backends.mha.set_fastpath_enabled(False)
     return new
 
 
-def renamed(model: nn.Module) -> dict[str, str | None]:
-    """Name in the state of the network → name in the plain one's, None where that has none, for all layers of peft."""
-    found: dict[str, str | None] = {}
-    for path, layer in _layers(model):
+def plain_names(model: nn.Module) -> dict[str, str | None]:
+    """Return the plain network's name of every tensor in the layers of peft, None where that has none."""
+    names: dict[str, str | None] = {}
+    for path, layer in _peft_layers(model):
         for name in layer.state_dict():
-            plain = _join(path, name.removeprefix("base_layer.")) if name.startswith("base_layer.") else None
-            found[_join(path, name)] = plain
-    return found
+            plain = join_names(path, name.removeprefix("base_layer.")) if name.startswith("base_layer.") else None
+            names[join_names(path, name)] = plain
+    return names
 
 
 def merged(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors of the plain network, for all layers of peft, with what was learnt put in; the network is not changed.
+    """Return tensors of the plain network with what the layers of peft learnt put in; the network is not changed.
 
     Raises:
         UserError: peft cannot merge a layer.
     """
-    found: dict[str, Tensor] = {}
-    for path, layer in _layers(model):
+    tensors: dict[str, Tensor] = {}
+    for path, layer in _peft_layers(model):
         own = copy.deepcopy(layer).eval()
         try:
             own.merge()
         except (ValueError, TypeError, NotImplementedError, RuntimeError, AttributeError) as error:
             received = f"{path} ({type(layer).__module__}.{type(layer).__name__})"
-            raise UserError(f"peft cannot merge this: {error}", key=KEY, received=received) from error
+            # The key is named here: whoever merges a network need not know what is in it.
+            raise UserError(f"peft cannot merge this: {error}", key="finetune.peft", received=received) from error
         state = own.get_base_layer().state_dict()
-        found |= {_join(path, name): tensor.detach() for name, tensor in state.items()}
-    return found
+        tensors |= {join_names(path, name): tensor.detach() for name, tensor in state.items()}
+    return tensors
 
 
-def _imported() -> Any:
-    try:
-        return importlib.import_module("peft")
-    except ImportError as error:
-        fix = "pip install 'lightkit[peft]'"
-        raise UserError(f"peft cannot be imported: {error}", key=KEY, fix=fix) from error
-
-
-def _check(peft: Any, config: Any) -> None:
+def _check_config(peft: Any, config: Any) -> None:
     if not isinstance(config, peft.PeftConfig):
-        raise UserError(
-            "not a config of peft", key=KEY, expected="such as peft.LoraConfig", received=type(config).__name__
-        )
-    for option, instead in _ELSEWHERE.items():
+        expected, received = "such as peft.LoraConfig", type(config).__name__
+        raise UserError("not a config of peft", argument="peft", expected=expected, received=received)
+    for option, instead in _INSTEAD.items():
         value = getattr(config, option, None)
         if value and value != "none":
-            raise UserError("this is not for peft to do here", key=f"{KEY}.{option}", received=value, fix=instead)
+            what = "this is not for peft to do here"
+            raise UserError(what, argument=f"peft.{option}", received=value, fix=instead)
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Paths and layers of peft, a shared one under each of its paths."""
+def _peft_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield paths and layers of peft, a shared one under each of its paths."""
     kind = importlib.import_module("peft.tuners.tuners_utils").BaseTunerLayer
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, kind) and hasattr(module, "base_layer"):
             yield path, module
 
 
-def _check_places(model: nn.Module) -> None:
+def _check_layers(model: nn.Module) -> None:
+    """Refuse layers of peft that would do harm where they are.
+
+    Raises:
+        UserError: There is one.
+    """
     shared = [names for names in parameter_aliases(model).values() if len(names) > 1]
-    for path, layer in _layers(model):
+    for path, layer in _peft_layers(model):
         parent = model.get_submodule(parent_of(path))
-        ties = [names for names in shared if any(inside(name, _join(path, "base_layer")) for name in names)]
-        if what := _misplaced(layer, parent, ties):
-            raise UserError(what, key=f"{KEY}.target_modules", received=path, fix="finetune.lora, which knows that")
+        ties = [names for names in shared if any(inside(name, join_names(path, "base_layer")) for name in names)]
+        if what := _harm(layer, parent, ties):
+            fix = "finetune.lora, which knows that"
+            raise UserError(what, argument="peft.target_modules", received=path, fix=fix)
 
 
-def _misplaced(layer: Any, parent: nn.Module, ties: list[list[str]]) -> str | None:
-    """Why a layer of peft would do harm, or None."""
-    host = layer.base_layer
-    if isinstance(host, nn.MultiheadAttention) or isinstance(parent, nn.MultiheadAttention):
+def _harm(layer: Any, parent: nn.Module, ties: list[list[str]]) -> str | None:
+    """Return why a layer of peft would do harm, or None."""
+    base = layer.base_layer
+    if isinstance(base, nn.MultiheadAttention) or isinstance(parent, nn.MultiheadAttention):
         return "peft's layers do not work in nn.MultiheadAttention"
     if ties:
         names = [name.replace(".base_layer.", ".") for name in ties[0]]
         return f"peft takes shared weights apart: {' and '.join(names)} are one tensor"
-    unusual = isinstance(host, CONVOLUTIONS) and (set(host.dilation) != {1} or host.padding_mode != "zeros")
+    unusual = isinstance(base, CONVOLUTIONS) and (set(base.dilation) != {1} or base.padding_mode != "zeros")
     if unusual and ".lora." in type(layer).__module__:
         return "LoRA of peft forgets the dilation and the padding mode of a convolution"
     return None
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

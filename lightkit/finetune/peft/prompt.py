@@ -8,7 +8,7 @@ The part is a block or an encoder with attention inside, or a list or sequence o
 the first block and are taken off after the last, whoever runs them. Prompts take attention away from the sequence from
 the first step on, so the network cannot start as the plain one: it starts near it.
 
-Shapes: B samples, N positions, L learnt positions, D width.
+Shapes: B samples, N positions, L learnt positions, D features.
 """
 
 from __future__ import annotations
@@ -22,18 +22,25 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.attention import is_supported, takes_more_positions
 from lightkit.finetune.peft.blocks import is_attention
-from lightkit.finetune.peft.feature_dims import input_width
-from lightkit.finetune.peft.hooks import (
-    find_hosts,
+from lightkit.finetune.peft.feature_dims import input_dim
+from lightkit.finetune.peft.injected import (
+    Injected,
+    attach,
+    disable_nested_tensors,
     first_tensor,
-    give,
-    keep_padding,
-    new_names,
-    sample_of,
-    with_first_output,
+    modules_at,
+    new_parameter_names,
+    reference_tensor,
+    replace_first_output,
 )
-from lightkit.finetune.peft.injected import Injected
-from lightkit.finetune.peft.masks import argument_names, first_input, in_front, sequence, with_first_input, with_room
+from lightkit.finetune.peft.masks import (
+    argument_names,
+    check_sequence,
+    extend_masks,
+    first_input,
+    prepend,
+    replace_first_input,
+)
 
 
 class Prompt(Injected):
@@ -53,66 +60,61 @@ class Prompt(Injected):
         self.tokens = nn.Parameter(like.new_empty(length, width).normal_(std=std))
 
     def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:
-        """`x` itself: a sequence of layers also runs the prompt that it has got, as if it were one of them."""
+        """Return `x` itself: a sequence of layers also runs the prompt it was given, as if it were one of them."""
         return x
 
     def extra_repr(self) -> str:
-        """Number and width of positions."""
+        """Describe the number and width of positions."""
         return f"length={self.tokens.shape[0]}, width={self.tokens.shape[1]}"
 
 
 @dataclass(frozen=True)
-class _Before:
-    """Forward pre-hook: masks that know of the learnt positions, and in the first block these positions themselves."""
+class _AddPositions:
+    """Forward pre-hook: extends masks by the learnt positions, and in the first block adds these positions."""
 
     length: int
     axis: int
     arguments: tuple[str, ...]
-    first: bool
+    is_first: bool
 
     def __call__(
-        self, host: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = with_room(args, kwargs, self.arguments, self.length)
-        if not self.first:
+        args, kwargs = extend_masks(args, kwargs, self.arguments, self.length)
+        if not self.is_first:
             return args, kwargs
-        x = sequence(first_input(args, kwargs), "a prompt")
-        return with_first_input(args, kwargs, in_front(host.prompt.tokens, x, self.axis))
+        x = check_sequence(first_input(args, kwargs), "a prompt")
+        return replace_first_input(args, kwargs, prepend(block.prompt.tokens, x, self.axis))
 
 
 @dataclass(frozen=True)
-class _After:
-    """Forward hook of the last block: the positions of the sequence alone."""
+class _RemovePositions:
+    """Forward hook of the last block: returns the positions of the sequence alone."""
 
     path: str
     length: int
     axis: int
 
-    def __call__(self, host: Any, args: tuple[Any, ...], output: Any) -> Any:
+    def __call__(self, block: Any, args: tuple[Any, ...], output: Any) -> Any:
         y = first_tensor(output, self.path, "output")
         axis = self.axis if y.dim() > 2 else 0
         if y.shape[axis] <= self.length:
             what = f"a prompt does not fit {self.path}, whose output has fewer positions than its input"
+            # The key is named here, as no caller of a forward pass knows it.
             raise UserError(what, key="finetune.prefix.match", received=tuple(y.shape))
-        return with_first_output(output, y.narrow(axis, self.length, y.shape[axis] - self.length))
+        return replace_first_output(output, y.narrow(axis, self.length, y.shape[axis] - self.length))
 
 
 def inject_prompts(
-    model: nn.Module,
-    paths: Sequence[str],
-    *,
-    length: int = 16,
-    init_std: float | None = None,
-    key: str = "finetune.prefix",
+    model: nn.Module, match: Sequence[str], *, length: int = 16, init_std: float | None = None
 ) -> list[str]:
     """Put learnt positions in front of the sequences of parts of a network.
 
     Args:
         model: The network; changed in place.
-        paths: Paths of blocks, of encoders, or of lists of blocks; each gets positions of its own.
+        match: Paths of blocks, of encoders, or of lists of blocks; each gets positions of its own.
         length: Number of learnt positions.
         init_std: Standard deviation they start with; None takes 0.02.
-        key: Where the options stand in the configuration, for errors.
 
     Returns:
         Names of the new parameters, in the order of the network.
@@ -122,71 +124,61 @@ def inject_prompts(
     """
     std = 0.02 if init_std is None else init_std
     if length < 1:
-        raise UserError("a prompt needs positions", key=f"{key}.length", expected="1 or more", received=length)
+        raise UserError("a prompt needs positions", argument="length", expected="1 or more", received=length)
     if not std > 0:
-        raise UserError("all positions would stay equal", key=f"{key}.init_std", expected="above 0", received=std)
-    hosts = find_hosts(model, paths, key=key)
-    widths = {path: _checked_width(path, host, key) for path, host in hosts.items()}
+        raise UserError("all positions would stay equal", argument="init_std", expected="above 0", received=std)
+    modules = modules_at(model, match)
+    widths = {path: _sequence_width(path, module) for path, module in modules.items()}
     known = list(model.parameters())
-    for path, host in hosts.items():
-        blocks = _blocks(path, host)
-        first, *_ = blocks
-        prompt = Prompt(length, widths[path], sample_of(path, host, key=key), std=std)
-        give(first, blocks[first], "prompt", prompt, key=key)
-        _hook(blocks, length, _axis(host))
-    keep_padding(model, hosts)
-    return new_names(model, known)
+    for path, module in modules.items():
+        blocks = _elements(path, module)
+        first, last = next(iter(blocks)), list(blocks)[-1]
+        prompt = Prompt(length, widths[path], reference_tensor(path, module), std=std)
+        attach(first, blocks[first], "prompt", prompt)
+        # Attentions of PyTorch have the positions first unless they say otherwise.
+        attentions = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
+        axis = 0 if attentions and not attentions[0].batch_first else -2
+        for name, block in blocks.items():
+            add = _AddPositions(length, axis, argument_names(block), is_first=name == first)
+            block.register_forward_pre_hook(add, with_kwargs=True)
+        blocks[last].register_forward_hook(_RemovePositions(last, length, axis))
+    disable_nested_tensors(model, modules)
+    return new_parameter_names(model, known)
 
 
-def _hook(blocks: dict[str, nn.Module], length: int, axis: int) -> None:
-    """Let the learnt positions in at the first of some blocks and out at the last."""
-    first, last = next(iter(blocks)), list(blocks)[-1]
-    for path, block in blocks.items():
-        before = _Before(length, axis, argument_names(block), first=path == first)
-        block.register_forward_pre_hook(before, with_kwargs=True)
-    blocks[last].register_forward_hook(_After(last, length, axis))
-
-
-def _blocks(path: str, host: nn.Module) -> dict[str, nn.Module]:
-    """The elements of a list or sequence by path, or the module alone."""
-    if not isinstance(host, nn.ModuleList) and type(host).forward is not nn.Sequential.forward:
-        return {path: host}
-    children = {f"{path}.{name}": child for name, child in host.named_children()}
+def _elements(path: str, module: nn.Module) -> dict[str, nn.Module]:
+    """Return the elements of a list or sequence by path, or the module alone."""
+    if not isinstance(module, nn.ModuleList) and type(module).forward is not nn.Sequential.forward:
+        return {path: module}
+    children = {f"{path}.{name}": child for name, child in module.named_children()}
     return {name: child for name, child in children.items() if not isinstance(child, Injected)}
 
 
-def _axis(host: nn.Module) -> int:
-    """Which dimension of a batch holds the positions: the first in attentions of PyTorch unless they say otherwise."""
-    attentions = [module for module in host.modules() if isinstance(module, nn.MultiheadAttention)]
-    return 0 if attentions and not attentions[0].batch_first else -2
-
-
-def _checked_width(path: str, host: nn.Module, key: str) -> int:
-    """Width D of the sequences of a part that can take more positions."""
-    inside = {f"{path}.{name}": part for name, part in host.named_modules() if name}
+def _sequence_width(path: str, module: nn.Module) -> int:
+    """Return the features D of the sequences of a part that can take more positions."""
+    inside = {f"{path}.{name}": part for name, part in module.named_modules() if name}
     attentions = {name: part for name, part in inside.items() if is_attention(name.rpartition(".")[2], part)}
-    attentions |= {path: host} if is_supported(host) else {}
-    width = input_width(host)
-    if not attentions or not _blocks(path, host) or width is None:
+    attentions |= {path: module} if is_supported(module) else {}
+    width = input_dim(module)
+    if not attentions or not _elements(path, module) or width is None:
         raise UserError(
             f"{path} is no part of a network that works on a sequence by attention",
-            key=f"{key}.match",
+            argument="match",
             expected="a transformer block, an encoder, or a list of blocks",
-            received=type(host).__name__,
+            received=type(module).__name__,
         )
-    stuck = [name for name, part in attentions.items() if not takes_more_positions(part)]
-    own = [f"{path}.{name}" for name, each in host.named_parameters(recurse=False) if _is_table(each, width)]
-    if stuck or own or isinstance(host, nn.MultiheadAttention):
+    fixed = [name for name, part in attentions.items() if not takes_more_positions(part)]
+    fixed += [  # a table with a vector for every position
+        f"{path}.{name}"
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim > 1 and parameter.shape[-1] == width and parameter.shape[-2] > 1
+    ]
+    if fixed or isinstance(module, nn.MultiheadAttention):
         raise UserError(
             f"{path} can take no more positions",
-            key=f"{key}.match",
+            argument="match",
             expected="blocks, or an encoder, without a table of positions of its own",
-            received=(*stuck, *own, path)[0],
-            fix=f"name the list of its blocks, or take {key}.kind=prefix",
+            received=(*fixed, path)[0],
+            fix="name the list of its blocks, or take finetune.prefix.kind=prefix",
         )
     return width
-
-
-def _is_table(parameter: nn.Parameter, width: int) -> bool:
-    """Whether a parameter holds a vector for every position."""
-    return parameter.ndim > 1 and parameter.shape[-1] == width and parameter.shape[-2] > 1

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.finetune.audit.gradients import Gradients
+from lightkit.finetune.audit.gradients import GradientListener
 
 
-def listened(model: nn.Module) -> Gradients:
-    return Gradients({name: p for name, p in model.named_parameters() if p.requires_grad})
+def listened(model: nn.Module) -> GradientListener:
+    return GradientListener({name: p for name, p in model.named_parameters() if p.requires_grad})
 
 
 def test_listens_until_a_gradient_counts() -> None:
     weight, idle = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    seen = Gradients({"weight": weight, "idle": idle})
+    seen = GradientListener({"weight": weight, "idle": idle})
     for factor, touched, reached in (
         (0.0, {"weight"}, set()),
         (torch.nan, {"weight"}, set()),
@@ -23,9 +23,9 @@ def test_listens_until_a_gradient_counts() -> None:
     ):
         (weight * factor).sum().backward()
         seen.read()
-        assert (seen.touched, seen.reached) == (touched, reached if weight.grad.isfinite().all() else set())
+        assert (seen.seen, seen.nonzero) == (touched, reached if weight.grad.isfinite().all() else set())
         weight.grad = None
-    assert seen.broken
+    assert seen.nonfinite
     assert not weight._post_accumulate_grad_hooks
     assert idle._post_accumulate_grad_hooks
     seen.close()
@@ -34,25 +34,25 @@ def test_listens_until_a_gradient_counts() -> None:
 
 def test_other_devices_are_asked_only_when_read(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = nn.Parameter(torch.ones(2))
-    seen = Gradients({"weight": weight})
-    monkeypatch.setattr(Gradients, "_note", Gradients._keep)  # what happens on a GPU
+    seen = GradientListener({"weight": weight})
+    monkeypatch.setattr(GradientListener, "_note", GradientListener._defer)  # what happens on a GPU
     for factor in (0.0, 3.0, torch.inf):
         (weight * factor).sum().backward()
         weight.grad = None
-    assert not seen.reached
+    assert not seen.nonzero
     seen.read()
-    assert seen.reached == {"weight"}
-    assert seen.broken
+    assert seen.nonzero == {"weight"}
+    assert seen.nonfinite
 
 
 def test_sparse_half_and_empty_gradients() -> None:
     embedding = nn.Embedding(5, 3, sparse=True)
     half = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
     empty = nn.Parameter(torch.ones(0))
-    seen = Gradients({"embedding": embedding.weight, "half": half, "empty": empty})
+    seen = GradientListener({"embedding": embedding.weight, "half": half, "empty": empty})
     (embedding(torch.tensor([1])).sum() + half.float().sum() + empty.sum()).backward()
-    assert seen.reached == {"embedding", "half"}
-    assert seen.touched == {"embedding", "half", "empty"}
+    assert seen.nonzero == {"embedding", "half"}
+    assert seen.seen == {"embedding", "half", "empty"}
 
 
 def test_copies_and_saved_weights_know_nothing_of_it() -> None:
@@ -60,7 +60,7 @@ def test_copies_and_saved_weights_know_nothing_of_it() -> None:
     seen = listened(model)
     twin = copy.deepcopy(model)
     twin(torch.ones(1, 2)).sum().backward()
-    assert not seen.touched
+    assert not seen.seen
     assert all(not tensor._post_accumulate_grad_hooks for tensor in model.state_dict().values())
 
 
@@ -74,7 +74,7 @@ def test_numbers_are_the_same_with_it() -> None:
             model(torch.ones(3, 4)).square().sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        assert seen is None or len(seen.reached) >= 3
+        assert seen is None or len(seen.nonzero) >= 3
         return list(model.state_dict().values())
 
     assert all(torch.equal(a, b) for a, b in zip(train(True), train(False)))
@@ -87,5 +87,5 @@ def test_under_compile_and_data_parallel() -> None:
         network, seen = wrap(model), listened(model)
         for _ in range(2):
             network(torch.ones(2, 3)).sum().backward()
-        assert {"2.weight", "2.bias"} <= seen.reached
-        assert "0.weight" not in seen.touched
+        assert {"2.weight", "2.bias"} <= seen.nonzero
+        assert "0.weight" not in seen.seen

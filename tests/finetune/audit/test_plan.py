@@ -11,8 +11,15 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from lightkit.finetune.audit.plan import Plan, build_plan, live_table, phase_steps, plain_phases
-from lightkit.finetune.audit.wording import percent, rate, rates, size, some
+from lightkit.finetune.audit.plan import (
+    Plan,
+    build_plan,
+    first_zero_steps,
+    live_table,
+    phase_steps,
+    plain_phases,
+    probe_steps,
+)
 from lightkit.finetune.phases import Phase
 from lightkit.optim.annealing import Cosine
 from lightkit.optim.groups import parameter_groups
@@ -38,7 +45,7 @@ def made(kind: type[Schedule] = Cosine, **options: Any) -> tuple[nn.Module, Opti
     groups = parameter_groups(model, lr=0.001, weight_decay=0.1, rules=rules)
     optimizer = AdamW(groups)
     schedule = kind(optimizer, **LENGTHS, **options)
-    listed = [Phase(HEAD, epoch=0, still=frozenset({"1"})), Phase(everything(model) - {"1.bias"}, step=15)]
+    listed = [Phase(HEAD, epoch=0, frozen_norms=frozenset({"1"})), Phase(everything(model) - {"1.bias"}, step=15)]
     return model, optimizer, schedule, listed, planned(model, optimizer, schedule, listed)
 
 
@@ -53,7 +60,7 @@ def enter(model: nn.Module, phase: Phase) -> None:
     model.train()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in phase.trainable)
-    for path in phase.still:
+    for path in phase.frozen_norms:
         model.get_submodule(path).eval()
 
 
@@ -181,8 +188,8 @@ def test_plain_training_is_one_phase() -> None:
 def test_norm_modes() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     listed = [
-        Phase(frozenset({"4.weight"}), epoch=0, still=frozenset({"1"})),
-        Phase(frozenset({"3.weight", "3.bias"}), epoch=1, still=frozenset({"1"})),
+        Phase(frozenset({"4.weight"}), epoch=0, frozen_norms=frozenset({"1"})),
+        Phase(frozenset({"3.weight", "3.bias"}), epoch=1, frozen_norms=frozenset({"1"})),
     ]
     optimizer = SGD(model.parameters(), lr=0.1)
     plan = build_plan(model, optimizer, listed, steps=phase_steps(listed, **LENGTHS), rates=None)
@@ -218,56 +225,26 @@ def test_as_plain_values() -> None:
     assert len(group["rates"]) == len(values["phases"][1]["steps"]) == 4
 
 
+def test_steps_in_each_phase() -> None:
+    assert probe_steps([(0, 4, 8), (12,)], 14) == {*range(12), 12, 13}
+    found = probe_steps([(0,)], 1600)
+    assert found == set(range(0, 1600, 100))
+
+
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("rates", "expected"),
     [
-        (0.001, "1e-3"),
-        (0.05, "0.05"),
-        (2.5e-5, "2.5e-5"),
-        (1.0, "1"),
-        (0.0, "0"),
-        (300.0, "300"),
-        (0.0123456, "0.0123"),
+        ([0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 0),
+        ([0.1, 0.1, 0.0, 0.0, 0.0, 0.0], 2),
+        ([0.1, 0.1, 0.1, 0.0, 0.0, 0.0], 4),
+        ([0.0, 0.1, 0.0, 0.1, 0.0, 0.1], None),  # with cycles of an epoch
+        ([0.1, 0.1, 0.1, 0.1, 0.1, 0.0], None),
     ],
 )
-def test_rates_for_people(value: float, text: str) -> None:
-    assert rate(value) == text
+def test_the_step_from_which_on_a_rate_is_0(rates: list[float], expected: int | None) -> None:
+    known = {step: [rate, 1.0] for step, rate in enumerate(rates)} | {6: [1.0, 1.0]}
+    assert first_zero_steps(known, (0, 2, 4), 6) == ({} if expected is None else {0: expected})
 
 
-def test_words() -> None:
-    assert rates([1e-4, 1e-3, 1e-5]) == "1e-4 -> 1e-3 -> 1e-5"
-    assert rates([1e-3, 1e-3]) == "1e-3"
-    assert rates([1e-3, 5e-4]) == "1e-3 -> 5e-4"
-    assert (size(0), size(1023), size(2048), size(3 << 20), size(5 << 30)) == (
-        "0 B",
-        "1023 B",
-        "2.0 KiB",
-        "3.0 MiB",
-        "5.0 GiB",
-    )
-    assert (percent(1, 1000), percent(87, 100), percent(0, 0)) == ("0.1 %", "87 %", "0 %")
-    assert (percent(9998, 10_000), percent(999, 1000), percent(994, 1000)) == ("99.98 %", "99.9 %", "99 %")
-    assert (percent(10**12 - 1, 10**12), percent(7, 7)) == ("99.9999999999 %", "100 %")
-    assert some("abcdefg") == "a, b, c, d, e and 2 more"
-
-
-def test_what_trains_without_a_group_is_shown() -> None:
-    model = network()
-    listed = [Phase(everything(model), epoch=0)]
-    optimizer = SGD(model[0].parameters(), lr=0.1)
-    plan = build_plan(model, optimizer, listed, steps=phase_steps(listed, **LENGTHS), rates=None)
-    assert [(row.group, row.tensors, row.frozen, row.rate, row.norm) for row in plan.phases[0].rows] == [
-        ("group 0", 2, False, 0.1, ""),
-        ("no group", 6, False, None, "train"),
-    ]
-    assert plan.table()[1][1][4:7] == ["yes", "", ""]
-
-
-def test_norm_without_weights_belongs_to_what_is_around_it() -> None:
-    model = nn.Sequential(
-        nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.BatchNorm1d(3, affine=False))), nn.Linear(3, 1)
-    )
-    listed = [Phase(frozenset({"1.0.weight", "1.0.bias"}), epoch=0)]
-    optimizer = SGD(model.parameters(), lr=0.1)
-    plan = build_plan(model, optimizer, listed, steps=phase_steps(listed, **LENGTHS), rates=None)
-    assert [(row.tensors, row.norm) for row in plan.phases[0].rows] == [(2, "train"), (4, "")]
+def test_nothing_is_told_of_rates_that_are_not_known() -> None:
+    assert first_zero_steps({}, (0, 2, 4), 6) == {}

@@ -12,11 +12,32 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.finetune.peft.injected import injected_modules
-from lightkit.finetune.peft.plain import plain_names
+from lightkit.finetune.peft.merging import plain_names
 from lightkit.models import TransformerClassifier, TransformerLM
 
 Make = Callable[[], nn.Module]
 Inject = Callable[[nn.Module], list[str]]
+
+
+class Translator(nn.Module):
+    """Encoder and decoder layers with all kinds of masks."""
+
+    def __init__(self, *, batch_first: bool = True) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"dropout": 0.0, "batch_first": batch_first}
+        self.reader = nn.TransformerEncoderLayer(16, 2, 32, **options)
+        self.writer = nn.TransformerDecoderLayer(16, 2, 32, norm_first=True, **options)
+        self.batch_first = batch_first
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
+        causal = nn.Transformer.generate_square_subsequent_mask(5)
+        x = x if self.batch_first else x.transpose(0, 1)
+        memory = self.reader(x, src_key_padding_mask=padding)
+        y = self.writer(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding)
+        return y if self.batch_first else y.transpose(0, 1)
 
 
 def classifier(**options: Any) -> nn.Module:

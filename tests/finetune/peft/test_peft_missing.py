@@ -16,6 +16,6 @@ def test_peft_is_missing(monkeypatch):
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    message = r"finetune.peft: peft cannot be imported: No module named 'peft'\n.*pip install 'lightkit\[peft\]'"
+    message = r"^peft: peft cannot be imported: No module named 'peft'\n.*pip install 'lightkit\[peft\]'"
     with pytest.raises(UserError, match=message):
         inject_peft(nn.Linear(2, 2), object())

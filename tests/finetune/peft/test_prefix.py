@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.finetune.peft.attention import attentions
 from lightkit.finetune.peft.lora import inject_lora
-from lightkit.finetune.peft.plain import merge, merged_state
-from lightkit.finetune.peft.prefix import Prefix, attentions, inject_prefixes
+from lightkit.finetune.peft.merging import merge, merged_state
+from lightkit.finetune.peft.prefix import Prefix, inject_prefixes
 from lightkit.models.attention import Attention, rotary_table, rotate
 from tests.finetune.peft import injecting as on
 
@@ -28,27 +29,6 @@ BIG = torch.finfo(torch.float32).min
 LENGTH = 3
 
 
-class Translator(nn.Module):
-    """Encoder and decoder layers with all kinds of masks."""
-
-    def __init__(self, *, batch_first: bool = True) -> None:
-        super().__init__()
-        options: dict[str, Any] = {"dropout": 0.0, "batch_first": batch_first}
-        self.reader = nn.TransformerEncoderLayer(16, 2, 32, **options)
-        self.writer = nn.TransformerDecoderLayer(16, 2, 32, norm_first=True, **options)
-        self.batch_first = batch_first
-        for parameter in self.parameters():
-            nn.init.normal_(parameter, std=0.3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
-        causal = nn.Transformer.generate_square_subsequent_mask(5)
-        x = x if self.batch_first else x.transpose(0, 1)
-        memory = self.reader(x, src_key_padding_mask=padding)
-        y = self.writer(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=padding)
-        return y if self.batch_first else y.transpose(0, 1)
-
-
 def text() -> Tensor:
     return torch.randn(4, 5, 16)
 
@@ -59,8 +39,8 @@ INPUTS: dict[str, tuple[on.Make, Callable[[], Tensor]]] = {
     "encoder": (on.encoder, text),
     "encoder-norm-first": (lambda: on.encoder(norm_first=True), text),
     "encoder-sequence-first": (lambda: on.encoder(batch_first=False), text),
-    "translator": (Translator, text),
-    "translator-sequence-first": (lambda: Translator(batch_first=False), text),
+    "translator": (on.Translator, text),
+    "translator-sequence-first": (lambda: on.Translator(batch_first=False), text),
     "torchvision-vit": (on.torchvision_vit, on.images),
     "torchvision-swin": (on.torchvision_swin, lambda: on.images(32)),
     "timm-vit": (on.timm_vit, on.images),
@@ -356,21 +336,6 @@ def test_encoder_with_causal_masks(softmax: str) -> None:
     torch.testing.assert_close(on.out(model.train(), x, mask=mask), found, atol=1e-5, rtol=1e-5)
 
 
-def test_self_and_cross_attention_as_chosen() -> None:
-    model = Translator()
-    assert attentions(model) == ["reader.self_attn", "writer.self_attn", "writer.multihead_attn"]
-    names = inject_prefixes(model, ["writer.multihead_attn"], length=2)
-    assert names == ["writer.multihead_attn.prefix.keys", "writer.multihead_attn.prefix.values"]
-
-
-def test_attentions_are_found() -> None:
-    assert attentions(on.classifier()) == ["blocks.0.attn", "blocks.1.attn"]
-    assert attentions(on.timm_vit()) == ["blocks.0.attn", "blocks.1.attn"]
-    assert attentions(on.torchvision_vit()) == [f"encoder.layers.encoder_layer_{i}.self_attention" for i in (0, 1)]
-    assert len(attentions(on.torchvision_swin())) == 4
-    assert attentions(on.resnet18()) == []
-
-
 def test_start_of_keys_and_values() -> None:
     model = on.language_model()
     inject_prefixes(model, ["blocks.0.attn"], length=400)
@@ -421,9 +386,9 @@ def test_precision_is_the_attentions_own(softmax: str) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "length": ({"length": 0}, r"finetune.prefix.length: a prefix needs positions(.|\n)*received: 0"),
-    "std": ({"init_std": 0.0}, "finetune.prefix.init_std: all positions would stay equal"),
-    "softmax": ({"softmax": "none"}, r"finetune.prefix.softmax: no such way(.|\n)*own, joint"),
+    "length": ({"length": 0}, r"^length: a prefix needs positions(.|\n)*received: 0"),
+    "std": ({"init_std": 0.0}, "^init_std: all positions would stay equal"),
+    "softmax": ({"softmax": "none"}, r"^softmax: no such way(.|\n)*own, joint"),
     "key": ({"length": 0, "key": "other"}, "other.length: a prefix"),
 }
 
@@ -436,7 +401,7 @@ def test_options_that_cannot_be(case: str) -> None:
 
 
 def test_modules_that_cannot_be() -> None:
-    model = Translator()
+    model = on.Translator()
     before = list(model.state_dict())
     with pytest.raises(UserError, match=r"writer is no attention(.|\n)*writer.self_attn, writer.multihead_attn"):
         inject_prefixes(model, ["writer"])

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.adapter import inject_adapters
-from lightkit.finetune.peft.blocks import blocks
+from lightkit.finetune.peft.attention import attentions
+from lightkit.finetune.peft.blocks import find_blocks
 from lightkit.finetune.peft.lora import inject_lora
-from lightkit.finetune.peft.plain import merged_state
-from lightkit.finetune.peft.prefix import attentions, inject_prefixes
+from lightkit.finetune.peft.merging import merged_state
+from lightkit.finetune.peft.prefix import inject_prefixes
 from lightkit.finetune.peft.prompt import inject_prompts
-from lightkit.models.attention import Block, rotary_table
+from lightkit.models.attention import Block
 from tests.finetune.peft import injecting as on
 
 
@@ -54,7 +55,7 @@ IDS = [f"{name}-{'deep' if deep else 'shallow'}" for name, deep in CASES]
 
 
 def injector(path: str, *, deep: bool) -> on.Inject:
-    return lambda model: inject_prompts(model, blocks(model) if deep else [path], length=LENGTH)
+    return lambda model: inject_prompts(model, find_blocks(model) if deep else [path], length=LENGTH)
 
 
 @pytest.mark.parametrize(("name", "deep"), CASES, ids=IDS)
@@ -111,7 +112,7 @@ def test_encoder_by_hand(path: str) -> None:
 def test_deep_by_hand() -> None:
     make = on.torchvision_vit
     model, plain = on.made(make), on.made(make)
-    paths = blocks(model)
+    paths = find_blocks(model)
     on.stir(model, inject_prompts(model, paths, length=LENGTH))
     x = torch.randn(2, 5, 16)
     y = x
@@ -119,20 +120,6 @@ def test_deep_by_hand() -> None:
         tokens = model.get_submodule(path).prompt.tokens.detach()  # type: ignore[union-attr]
         y = on.out(plain.get_submodule(path), torch.cat([tokens.expand(2, -1, -1), y], dim=1))[:, LENGTH:]
     torch.testing.assert_close(on.out(model.get_submodule("encoder.layers"), x), y)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_rotary_positions_are_those_of_the_sequence(causal: bool) -> None:
-    block = on.made(lambda: Block(16, 2, causal=causal))
-    x, table = torch.randn(2, 5, 16), rotary_table(5, 8)
-    still = torch.stack([torch.ones(LENGTH, 8), torch.zeros(LENGTH, 8)])
-    longer = torch.cat([still, table], dim=1)
-    tokens = torch.randn(LENGTH, 16)
-    expected = on.out(block, torch.cat([tokens.expand(2, -1, -1), x], dim=1), longer)[:, LENGTH:]
-    inject_prompts(nn.ModuleDict({"block": block}), ["block"], length=LENGTH)
-    block.prompt.tokens.data.copy_(tokens)  # type: ignore[union-attr]
-    torch.testing.assert_close(on.out(block, x, table), expected)
-    torch.testing.assert_close(on.out(block, x, rotary=table), expected)
 
 
 @pytest.mark.parametrize("name", ["lightkit-lm"])
@@ -146,70 +133,6 @@ def test_language_model_stays_causal(name: str, deep: bool) -> None:
     first, second = on.out(model, tokens), on.out(model, other)
     torch.testing.assert_close(first[:, :5], second[:, :5])
     torch.testing.assert_close(on.out(model, tokens[:, :5]), first[:, :5])
-
-
-@pytest.mark.parametrize("path", ["0", "0.layers"])
-@pytest.mark.parametrize("floats", [False, True])
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_encoder_with_masks(path: str, floats: bool, batch_first: bool) -> None:
-    """Nothing is seen past a causal mask, be it through the prompt, with or without a hint; padding is left out."""
-    model = on.frozen(on.made(lambda: nn.ModuleList([on.encoder(batch_first=batch_first)])))
-    on.stir(model, inject_prompts(model, [path], length=LENGTH))
-    x = text()
-    padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
-    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    if floats:
-        padding, causal = (torch.zeros(m.shape).masked_fill(m, float("-inf")) for m in (padding, causal))
-
-    def run(x: Tensor, **options: Any) -> Tensor:
-        x = x if batch_first else x.transpose(0, 1)
-        with torch.no_grad():
-            y = model[0](x, **options)
-        return y if batch_first else y.transpose(0, 1)
-
-    found = run(x, src_key_padding_mask=padding)
-    for row, length in enumerate((5, 3, 2, 4)):
-        expected = run(x[row : row + 1, :length])[0]
-        torch.testing.assert_close(found[row, :length], expected, atol=1e-5, rtol=1e-5)
-    found = run(x, mask=causal)
-    assert not torch.allclose(found, run(x), atol=1e-3)
-    torch.testing.assert_close(run(x[:, :3], mask=causal[:3, :3]), found[:, :3], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(run(x, mask=causal, is_causal=True), found, atol=1e-5, rtol=1e-5)
-    model.train()
-    torch.testing.assert_close(run(x, mask=causal), found, atol=1e-5, rtol=1e-5)
-
-
-def test_decoder_with_masks() -> None:
-    layer = nn.TransformerDecoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    model = on.made(lambda: nn.ModuleDict({"decoder": nn.TransformerDecoder(layer, 2)}))
-    on.stir(model, inject_prompts(model, ["decoder"], length=LENGTH))
-    x, memory = text(), torch.randn(4, 6, 16)
-    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    near = torch.ones(5, 6, dtype=torch.bool).triu(2)
-    padding = torch.arange(5) >= torch.tensor([[5], [3], [2], [4]])
-    options = {"tgt_mask": causal, "memory_mask": near, "tgt_key_padding_mask": padding}
-    found = on.out(model["decoder"], x, memory, **options)  # type: ignore[index]
-    short = {"tgt_mask": causal[:3, :3], "memory_mask": near[:3], "tgt_key_padding_mask": padding[:, :3]}
-    torch.testing.assert_close(on.out(model["decoder"], x[:, :3], memory, **short), found[:, :3])  # type: ignore[index]
-    hinted = on.out(model["decoder"], x, memory, **options, tgt_is_causal=True)  # type: ignore[index]
-    torch.testing.assert_close(hinted, found)
-
-
-@pytest.mark.parametrize("kind", ["bool", "float", "keys"])
-def test_timm_with_masks(kind: str) -> None:
-    model = on.made(lambda: on.timm_vit())
-    on.stir(model, inject_prompts(model, ["blocks.0"], length=LENGTH))
-    x, sees = torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool).tril()
-    mask: Tensor = {
-        "bool": sees,
-        "float": torch.zeros(5, 5).masked_fill(~sees, float("-inf")),
-        "keys": sees[2].view(1, 1, 1, 5),
-    }[kind]
-    block = model.blocks[0]
-    found = on.out(block, x, attn_mask=mask)
-    assert torch.equal(on.out(block, x, mask), found)
-    short = mask[..., :3] if kind == "keys" else mask[:3, :3]
-    torch.testing.assert_close(on.out(block, x[:, :3], short), found[:, :3])
 
 
 def test_sequence_without_a_batch() -> None:
@@ -249,7 +172,7 @@ def test_goes_with_everything_else() -> None:
     model = on.frozen(on.made(on.timm_vit))
     x = on.images()
     names = inject_lora(model, {"blocks.0.attn.qkv": 2, "blocks.1.mlp.fc1": 2}, alpha=4.0, impl="wrap")
-    names += inject_adapters(model, blocks(model), kind="parallel", reduction=4)
+    names += inject_adapters(model, find_blocks(model), kind="parallel", reduction=4)
     names += inject_prefixes(model, attentions(model), length=2)
     names += inject_prompts(model, ["blocks"], length=LENGTH)
     on.stir(model, names, std=0.3)
@@ -263,8 +186,8 @@ def test_goes_with_everything_else() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "length": ({"length": 0}, r"finetune.prefix.length: a prompt needs positions(.|\n)*received: 0"),
-    "std": ({"init_std": -1.0}, "finetune.prefix.init_std: all positions would stay equal"),
+    "length": ({"length": 0}, r"^length: a prompt needs positions(.|\n)*received: 0"),
+    "std": ({"init_std": -1.0}, "^init_std: all positions would stay equal"),
 }
 
 

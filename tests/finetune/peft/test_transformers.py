@@ -20,11 +20,11 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.config.schema import FinetuneConfig
 from lightkit.finetune.head import Head, find_head
-from lightkit.finetune.names import Names
+from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.new_head import outputs_of, replace_head
 from lightkit.finetune.peft.attention import attentions
-from lightkit.finetune.peft.blocks import blocks
-from lightkit.finetune.peft.plain import merge, merged_state
+from lightkit.finetune.peft.blocks import find_blocks
+from lightkit.finetune.peft.merging import merge, merged_state
 from lightkit.finetune.prepare import prepare
 from lightkit.optim.layers import layer_depths
 from lightkit.runner import Runner
@@ -112,15 +112,15 @@ def overrides(model: str, data: str, *more: str) -> list[str]:
 @pytest.mark.parametrize("model", MODELS)
 def test_blocks_attentions_layers_and_the_output_layer_are_found(model: str) -> None:
     network, kind = plain(model), family(model)
-    assert [type(network.get_submodule(path)).__name__ for path in blocks(network)] == [BLOCKS[kind]] * 2
+    assert [type(network.get_submodule(path)).__name__ for path in find_blocks(network)] == [BLOCKS[kind]] * 2
     found = [type(network.get_submodule(path)).__name__ for path in attentions(network)]
     assert len(found) == 2
     assert all(name.endswith(ATTENTIONS[kind]) for name in found)
     head = find_head(network, forwards=[lambda twin: logits(twin(inputs(model)))])
     assert head is not None
     assert (head.path, head.found) == (HEADS[model], "computed")
-    names = Names(network, head=head.path)
-    assert len(names.modules(["@linear"], key="finetune.lora.match")) == LAYERS[kind]
+    names = NetworkNames(network, head=head.path)
+    assert len(names.find_modules(["@linear"], argument="lora.match")) == LAYERS[kind]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -244,15 +244,15 @@ def test_an_attention_that_prefixes_do_not_know_is_named_and_lora_takes_its_laye
     from transformers import T5Config, T5EncoderModel
 
     model = T5EncoderModel(T5Config(vocab_size=TOKENS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
-    names = Names(model, head=None, groups={"@attention": attentions(model)})
+    names = NetworkNames(model, head=None, groups={"@attention": attentions(model)})
     with pytest.raises(UserError) as caught:
-        names.modules(["@attention"], key="finetune.prefix.match", kinds=())
+        names.find_modules(["@attention"], argument="prefix.match", kinds=())
     told = (
         "another way, such as finetune=lora: encoder.block.0.layer.0.SelfAttention is a T5Attention, and prefixes know"
     )
     assert told in str(caught.value)
-    assert len(names.modules(["@linear"], key="finetune.lora.match")) == 6
+    assert len(names.find_modules(["@linear"], argument="lora.match")) == 6
     with pytest.raises(UserError) as caught:
-        names.modules(["@attention"], key="finetune.lora.match", kinds=(nn.Linear,))
+        names.find_modules(["@attention"], argument="lora.match", kinds=(nn.Linear,))
     assert "finetune=lora" not in str(caught.value)
     assert "encoder.block.0.layer.0.SelfAttention.q" in str(caught.value)

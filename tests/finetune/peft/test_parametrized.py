@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations as new
 
 from lightkit.common.errors import UserError
-from lightkit.finetune.names import Names
+from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.peft.lora import inject_lora
-from lightkit.finetune.peft.plain import merge, merged_state, plain_names
+from lightkit.finetune.peft.merging import merge, merged_state, plain_names
 from tests.conftest import Outcome
 from tests.finetune.whole import SHORT, content, same_bits
 
@@ -181,7 +181,7 @@ def test_a_weight_that_a_hook_makes_anew_needs_a_path_beside_it(name: str) -> No
     model, _ = network(name)
     with pytest.raises(UserError, match=r"a hook makes its weight anew[\s\S]*finetune.lora.impl=wrap") as caught:
         inject_lora(model, {"0": 2}, alpha=3.0)
-    assert caught.value.key == "finetune.lora.impl"
+    assert (caught.value.key, caught.value.argument) == (None, "impl")
 
 
 def test_an_attention_with_such_a_hook_is_told_what_to_do() -> None:
@@ -207,7 +207,7 @@ def test_a_second_lora_is_refused(impl: str) -> None:
 
 def test_labels_find_normed_layers() -> None:
     model = nn.Sequential(new.weight_norm(nn.Linear(6, 5)), nn.Linear(5, 2))
-    assert Names(model, head="1").modules(["@linear"], key="k", kinds=(nn.Linear,)) == ["0"]
+    assert NetworkNames(model, head="1").find_modules(["@linear"], argument="k", kinds=(nn.Linear,)) == ["0"]
 
 
 class Normed(nn.Module):

@@ -9,7 +9,7 @@ where these can make any weight, as those of weight norm can.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,31 +23,31 @@ _ROUNDING = 100
 """How many units in the last place a weight may differ from the one that was to be made."""
 
 
-def parametrizations(host: nn.Module, tensor: str) -> ParametrizationList | None:
-    """What makes a tensor of a layer in the layer itself; None where nothing does."""
-    if not parametrize.is_parametrized(host, tensor):
+def parametrizations(layer: nn.Module, tensor: str) -> ParametrizationList | None:
+    """Return what makes a tensor of a layer in the layer itself; None where nothing does."""
+    if not parametrize.is_parametrized(layer, tensor):
         return None
-    return host.parametrizations[tensor]  # type: ignore[index,return-value]
+    return layer.parametrizations[tensor]  # type: ignore[index,return-value]
 
 
-def weight_of(host: nn.Module, tensor: str) -> Tensor:
-    """The weight a layer computes with in eval mode; asking for it changes nothing, as a training pass might.
+def effective_weight(layer: nn.Module, tensor: str) -> Tensor:
+    """Return the weight a layer computes with in eval mode; asking changes nothing, as a training pass might.
 
     Args:
-        host: The layer.
+        layer: The layer.
         tensor: What it calls the weight.
 
     Returns:
         The parameter itself where the weight is one.
     """
-    if tensor in host._parameters:
-        return host._parameters[tensor]  # type: ignore[return-value]
-    changes, hook = parametrizations(host, tensor), _weight_norm(host, tensor)
+    if tensor in layer._parameters:
+        return layer._parameters[tensor]  # type: ignore[return-value]
+    changes, hook = parametrizations(layer, tensor), _weight_norm(layer, tensor)
     if hook is not None:
         with torch.no_grad():
-            return hook.compute_weight(host)
+            return hook.compute_weight(layer)
     if changes is None:
-        return getattr(host, tensor)
+        return getattr(layer, tensor)
     modes = {module: module.training for module in changes.modules()}
     try:
         with torch.no_grad():
@@ -57,64 +57,63 @@ def weight_of(host: nn.Module, tensor: str) -> Tensor:
             module.training = training
 
 
-def makings(host: nn.Module, tensor: str) -> list[nn.Parameter]:
-    """The parameters that a weight is made of; none where it is a parameter itself."""
-    if tensor in host._parameters:
+def source_parameters(layer: nn.Module, tensor: str) -> list[nn.Parameter]:
+    """Return the parameters that a weight is made of; none where it is a parameter itself."""
+    if tensor in layer._parameters:
         return []
-    changes = parametrizations(host, tensor)
+    changes = parametrizations(layer, tensor)
     if changes is not None:
         return list(changes.parameters(recurse=False))
-    return [own for name, own in host.named_parameters(recurse=False) if name.startswith(f"{tensor}_")]
+    return [own for name, own in layer.named_parameters(recurse=False) if name.startswith(f"{tensor}_")]
 
 
-def makers(host: nn.Module, tensor: str) -> str:
-    """What besides LoRA makes a weight, for messages: `_SpectralNorm`; empty where the weight is a parameter."""
-    changes = parametrizations(host, tensor)
-    if tensor in host._parameters:
+def describe_sources(layer: nn.Module, tensor: str) -> str:
+    """Name what besides LoRA makes a weight: `_SpectralNorm`; empty where the weight is a parameter."""
+    changes = parametrizations(layer, tensor)
+    if tensor in layer._parameters:
         return ""
-    hooks = [hook for hook in host._forward_pre_hooks.values() if getattr(hook, "name", None) == tensor]
+    hooks = [hook for hook in layer._forward_pre_hooks.values() if getattr(hook, "name", None) == tensor]
     kinds = [type(part).__name__ for part in (hooks if changes is None else changes) if not isinstance(part, LowRank)]
     return " and ".join(kinds) or ("a hook" if changes is None else "")
 
 
-def fold(host: nn.Module, tensor: str, weight: Tensor) -> dict[str, tuple[Tensor, Tensor]] | None:
-    """What the tensors that a weight is made of would have to be to make another one.
+def solve_for_weight(layer: nn.Module, tensor: str, weight: Tensor) -> dict[str, tuple[Tensor, Tensor]] | None:
+    """Compute the values of the tensors that a weight is made of which make a given weight.
 
     Args:
-        host: The layer; not changed.
+        layer: The layer; not changed.
         tensor: What it calls the weight.
         weight: The weight it is to make without low-rank matrices.
 
     Returns:
         Name of each of these tensors below the layer → itself and the new value; None where they cannot make it.
     """
-    if tensor in host._parameters:
-        return {tensor: (weight_of(host, tensor), weight)}
-    changes, hook = parametrizations(host, tensor), _weight_norm(host, tensor)
+    if tensor in layer._parameters:
+        return {tensor: (effective_weight(layer, tensor), weight)}
+    values: Sequence[Tensor] | None
+    changes, hook = parametrizations(layer, tensor), _weight_norm(layer, tensor)
     if changes is not None:
         names = ["original"] if changes.is_tensor else [f"original{index}" for index in range(changes.ntensors)]
-        values = _inverse([part for part in changes if not isinstance(part, LowRank)], weight)
+        values = _invert([part for part in changes if not isinstance(part, LowRank)], weight)
         own = {f"parametrizations.{tensor}.{name}": getattr(changes, name) for name in names}
     elif hook is not None:
         values = (torch.norm_except_dim(weight, 2, hook.dim), weight)
-        own = {name: host._parameters[name] for name in (f"{tensor}_g", f"{tensor}_v")}
+        own = {name: layer._parameters[name] for name in (f"{tensor}_g", f"{tensor}_v")}
     else:
         return None
-    return None if values is None else _paired(own, values)
+    if values is None:
+        return None
+    return {name: (old, value.to(old.dtype)) for (name, old), value in zip(own.items(), values)}
 
 
-def _paired(own: Mapping[str, Tensor], values: Sequence[Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    return {name: (tensor, value.to(tensor.dtype)) for (name, tensor), value in zip(own.items(), values)}
-
-
-def _weight_norm(host: nn.Module, tensor: str) -> WeightNorm | None:
-    """The hook of the older weight norm that makes this tensor."""
-    hooks = host._forward_pre_hooks.values()
+def _weight_norm(layer: nn.Module, tensor: str) -> WeightNorm | None:
+    """Return the hook of the older weight norm that makes this tensor."""
+    hooks = layer._forward_pre_hooks.values()
     return next((hook for hook in hooks if isinstance(hook, WeightNorm) and hook.name == tensor), None)
 
 
-def _inverse(parts: Sequence[nn.Module], weight: Tensor) -> Sequence[Tensor] | None:
-    """What goes into parametrizations for a weight to come out; None where it does not come out."""
+def _invert(parts: Sequence[nn.Module], weight: Tensor) -> Sequence[Tensor] | None:
+    """Compute what goes into parametrizations for a weight to come out; None where it does not come out."""
     if not parts:
         return (weight,)
     precise = torch.promote_types(weight.dtype, torch.float32)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightkit.finetune.names import Names
+from lightkit.finetune.eval_mode import (
+    frozen_modules,
+    frozen_norms,
+    frozen_stateful_modules,
+    has_state,
+    norm_parameters,
+    norms_held_by_model,
+    with_norms_held_by_model,
+)
+from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.resting import has_state, held_by_network, resting_states, with_held
 from tests.finetune.spies import Centred, CentredAnyhow, HoldsNorms
 
 
@@ -88,17 +98,17 @@ ALL = {"stem.0", "stem.1.parametrizations.weight.0", "body.0"}
 )
 def test_states_of_frozen_layers_rest(trained: list[str], bn: str, expected: set[str]) -> None:
     model = network()
-    names = Names(model, head="head")
-    assert resting_states(model, trained, names, trainable=frozenset(trained), bn=bn) == expected
+    names = NetworkNames(model, head="head")
+    assert frozen_stateful_modules(model, trained, names, trainable=frozenset(trained), bn=bn) == expected
 
 
 def test_norm_layers_that_a_network_holds_are_found() -> None:
     model = HoldsNorms(3, 2)
     model.eval()
-    held = held_by_network(model)
+    held = norms_held_by_model(model)
     assert held == {"norm", "blocks.0.1", "blocks.1.1"}
     assert not any(module.training for module in model.modules())
-    assert held_by_network(network()) == frozenset()
+    assert norms_held_by_model(network()) == frozenset()
 
 
 def test_what_a_network_holds_may_depend_on_what_trains() -> None:
@@ -110,5 +120,48 @@ def test_what_a_network_holds_may_depend_on_what_trains() -> None:
 
     model = Holds(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))
     everything = frozenset(name for name, _ in model.named_parameters())
-    phases = [Phase(everything, epoch=0), Phase(everything - {"0.weight"}, epoch=1, still=frozenset("2"))]
-    assert [with_held(model, phase).still for phase in phases] == [frozenset(), frozenset("12")]
+    phases = [Phase(everything, epoch=0), Phase(everything - {"0.weight"}, epoch=1, frozen_norms=frozenset("2"))]
+    assert [with_norms_held_by_model(model, phase).frozen_norms for phase in phases] == [frozenset(), frozenset("12")]
+
+
+def with_norms() -> nn.Module:
+    return nn.Sequential(
+        OrderedDict(
+            stem=nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5)),
+            body=nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2, affine=False), nn.LayerNorm(2)),
+            head=nn.Linear(2, 2),
+        )
+    )
+
+
+def names_of(model: nn.Module) -> NetworkNames:
+    return NetworkNames(model, head="head")
+
+
+def test_norms_of_frozen_parts_rest() -> None:
+    model = with_norms()
+    names = names_of(model)
+    head = names.find_parameters(["@head"], argument="k")
+    assert frozen_norms(model, head, names, bn="frozen") == {"stem.1", "body.1"}
+    assert frozen_norms(model, head, names, bn="stats") == frozenset()
+    body = [*head, *names.find_parameters(["body"], argument="k")]
+    assert frozen_norms(model, body, names, bn="frozen") == {"stem.1"}
+    assert frozen_norms(model, ["stem.0.bias", "stem.1.bias"], names, bn="frozen") == {"stem.1", "body.1"}
+    assert frozen_norms(model, ["stem.1.weight"], names, bn="frozen") == {"body.1"}
+    # One weight that trains makes the part around it alive, and a norm without weights is what its part is.
+    assert frozen_norms(model, ["body.0.bias"], names, bn="frozen") == {"stem.1"}
+    assert frozen_norms(model, list(names.aliases), names, bn="frozen") == frozenset()
+
+
+def test_norm_layers_with_statistics_are_those_that_bn_speaks_of() -> None:
+    model = with_norms()
+    names = names_of(model)
+    assert norm_parameters(model, set(names.aliases), names) == {"stem.1.weight", "stem.1.bias"}
+
+
+def test_modules_without_parameters_are_what_the_part_around_them_is() -> None:
+    model = with_norms()
+    names = names_of(model)
+    frozen = frozen_modules(model, names.find_parameters(["body", "@head"], argument="k"), names)
+    assert {"stem", "stem.0", "stem.1", "stem.2"} == frozen
+    assert "" in frozen_modules(model, [], names)

@@ -12,7 +12,7 @@ from lightkit.common.errors import UserError
 from lightkit.finetune.peft.injected import Injected
 from lightkit.finetune.peft.lora import inject_lora
 from lightkit.finetune.peft.lowrank import LowRank
-from lightkit.finetune.peft.plain import merge, merged_state, plain_names
+from lightkit.finetune.peft.merging import merge, merged_state, plain_names
 from lightkit.models import ResNet, TransformerLM
 
 IMPLS = ("parametrize", "wrap")

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.finetune.peft.lora import inject_lora
+from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.peft.peft_bridge import inject_peft
-from lightkit.finetune.peft.plain import merged_state, plain_names
 from lightkit.models import TransformerLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of peft and what it imports
@@ -126,7 +126,7 @@ def test_the_fast_path_of_encoders_is_switched_off():
 
 
 def refused() -> Iterator[Any]:
-    yield lambda: {"r": 2}, Net, r"finetune.peft: not a config of peft\n.*peft.LoraConfig"
+    yield lambda: {"r": 2}, Net, r"^peft: not a config of peft\n.*peft.LoraConfig"
     yield lambda: peft.LoraConfig(target_modules=["nothing"]), Net, r"peft refuses this: .*nothing"
     yield lambda: peft.PromptTuningConfig(num_virtual_tokens=3), Net, r"peft refuses this: .*prompt learning"
     yield (

@@ -1,0 +1,102 @@
+"""LoRA, adapters, prefixes and prompts, put where the options of a fine-tuning want them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from lightkit.common.errors import UserError, keys_under
+from lightkit.finetune.names import NetworkNames
+from lightkit.finetune.peft.adapter import inject_adapters
+from lightkit.finetune.peft.lora import inject_lora
+from lightkit.finetune.peft.lora_targets import SUPPORTED, largest_rank
+from lightkit.finetune.peft.prefix import inject_prefixes
+from lightkit.finetune.peft.prompt import inject_prompts
+
+Targets = dict[str, Any]
+"""Ranks by path for `lora`, paths for `adapter` and `prefix`."""
+
+
+def find_targets(names: NetworkNames, options: Mapping[str, Any]) -> Targets:
+    """Return the modules that LoRA, adapters and prefixes are to be put into.
+
+    Args:
+        names: The names of the network, before anything is injected.
+        options: The group `finetune`.
+
+    Raises:
+        UserError: A pattern matches nothing that can be used.
+    """
+    prefix, prompt = options["prefix"], options["prefix"]["kind"] == "prompt"
+    return {
+        "lora": _find_lora_ranks(names, options["lora"]),
+        "adapter": names.find_modules(options["adapter"]["match"], argument="adapter.match"),
+        "prefix": names.find_modules(
+            prefix["match"],
+            argument="prefix.match",
+            kinds=None if prompt else (),
+            paths=names.get_group("@attention"),
+        ),
+    }
+
+
+def inject(model: nn.Module, targets: Targets, options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Put LoRA, adapters, prefixes, prompts and layers of peft into a network.
+
+    Args:
+        model: The network; changed in place. It computes what it did before, but for prefixes and prompts.
+        targets: From `find_targets`.
+        options: The group `finetune`.
+
+    Returns:
+        Names of the new parameters by what brought them in: `lora`, `adapter`, `prefix`, `peft`.
+
+    Raises:
+        UserError: A layer is not supported, or a size does not fit it.
+    """
+    new: dict[str, list[str]] = {}
+    lora, adapter, prefix = options["lora"], options["adapter"], options["prefix"]
+    if options["peft"] is not None:
+        from lightkit.finetune.peft.peft_bridge import inject_peft
+
+        if targets["lora"]:
+            raise UserError("LoRA twice", key="finetune.peft and finetune.lora.match", fix="finetune.lora.match=[]")
+        new["peft"] = inject_peft(model, options["peft"])
+    if targets["lora"]:
+        chosen = {name: lora[name] for name in ("alpha", "dropout", "rslora", "impl")}
+        with keys_under("finetune.lora"):
+            new["lora"] = inject_lora(model, targets["lora"], **chosen)
+    if targets["adapter"]:
+        sizes = ("kind", "width", "reduction", "activation", "dropout", "scale")
+        with keys_under("finetune.adapter"):
+            new["adapter"] = inject_adapters(model, targets["adapter"], **{name: adapter[name] for name in sizes})
+    if targets["prefix"]:
+        length: dict[str, Any] = {name: prefix[name] for name in ("length", "init_std")}
+        with keys_under("finetune.prefix"):
+            if prefix["kind"] == "prompt":
+                new["prefix"] = inject_prompts(model, targets["prefix"], **length)
+            else:
+                new["prefix"] = inject_prefixes(model, targets["prefix"], **length, softmax=prefix["softmax"])
+    return new
+
+
+def _find_lora_ranks(names: NetworkNames, lora: Mapping[str, Any]) -> dict[str, int]:
+    """Return path → rank of the layers for LoRA; of those that only a label stands for, the large enough ones."""
+    rank = int(lora["rank"])
+    by_name = [pattern for pattern in lora["match"] if not pattern.startswith("@")]
+    named = names.find_modules(by_name, argument="lora.match", kinds=SUPPORTED)
+    matched = names.find_modules(lora["match"], argument="lora.match", kinds=SUPPORTED)
+    ranks = {path: rank for path in matched if path in named or largest_rank(names.get_module(path)) >= rank}
+    if matched and not ranks:
+        largest = max(largest_rank(names.get_module(path)) for path in matched)
+        expected = f"at most {largest}, the most that any of these layers can take"
+        raise UserError("no layer is large enough", argument="lora.rank", received=lora["rank"], expected=expected)
+    for pattern, other in lora["ranks"].items():
+        layers = names.find_modules([pattern], argument="lora.ranks", kinds=SUPPORTED)
+        if not set(layers) & set(ranks):
+            what = "a rank for layers that get no LoRA"
+            raise UserError(what, argument="lora.ranks", received=pattern, choices=list(ranks))
+        ranks |= {path: int(other) for path in layers if path in ranks}
+    return ranks
