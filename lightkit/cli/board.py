@@ -20,7 +20,9 @@ from typing import NoReturn
 from lightkit.cli.arguments import Parser
 from lightkit.cli.board_names import RunLinks
 from lightkit.cli.terminal import complain, say
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import of_signal
 from lightkit.runs.catalog import project
 
 HELP = {
@@ -55,7 +57,7 @@ def board(args: list[str]) -> int:
     parser.add_argument("--port")
     parser.add_argument("--host", default="127.0.0.1")
     options = parser.read(args)
-    folder = Path(options.folder) if options.folder else project() / "outputs"
+    folder = Path(options.folder) if options.folder else project() / run_files.OUTPUTS
     if not folder.is_dir():
         raise UserError("no such folder", key=str(folder), fix="`lightkit train` makes the first run")
     port = free_port(options.host, wanted=_port(options.port))
@@ -117,7 +119,7 @@ def _pass_on(lines: Iterable[str]) -> None:
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
     # An exception, so that TensorBoard is ended with us.
-    raise SystemExit(143)
+    raise SystemExit(of_signal(signal.SIGTERM))
 
 
 def _port(text: str | None) -> int | None:

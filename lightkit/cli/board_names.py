@@ -84,8 +84,8 @@ def short_name(run: Path, runs: Path) -> str:
     if found is None:
         below = run.relative_to(runs).parts if run.is_relative_to(runs) else ()
         return " ".join(below) or run.name
-    job, moment = found["job"], f"{found['date'][5:]} {found['time'][:5]}"
-    return " ".join([*([_last_names(job[1:])] if job else []), found["name"], moment])
+    job, moment = found.job, f"{found.date[5:]} {found.time[:5]}"
+    return " ".join([*([_last_names(job[1:])] if job else []), found.name, moment])
 
 
 def _last_names(job: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, number, say, table
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
 from lightkit.runs.catalog import find_run, project
@@ -66,14 +67,14 @@ def evaluate(args: list[str]) -> int:
     for split, values in runner.evaluate_splits(splits, options.checkpoint).items():
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
         found.append({**facts, "metrics": dict(values)})
-        with _opened(folder / f"eval-{split}.json") as file:
+        with _opened(folder / run_files.EVALUATION.format(split=split)) as file:
             file.write(json.dumps(found[-1], indent=2) + "\n")
     if options.json:
         say(json.dumps(found, indent=2))
         return 0
     rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
     say(table(["metric", "value"], rows, right=[1]))
-    say("\nwritten to " + ", ".join(str(folder / f"eval-{split}.json") for split in splits))
+    say("\nwritten to " + ", ".join(str(folder / run_files.EVALUATION.format(split=split)) for split in splits))
     return 0
 
 
@@ -103,7 +104,7 @@ def predict(args: list[str]) -> int:
 
         _write_rows(sys.stdout, rows)
         return 0
-    target = Path(options.output) if options.output else folder / f"predictions-{options.split}.csv"
+    target = Path(options.output) if options.output else folder / run_files.PREDICTIONS.format(split=options.split)
     with _opened(target) as file:
         count = _write_rows(file, rows)
     say(f"{count} rows written to {target}")
@@ -120,11 +121,11 @@ def _parser(command: str) -> Parser:
 
 def _runner(options: Any) -> tuple[Runner, Path]:
     _check_checkpoint(options.checkpoint)
-    from lightkit.runs.reading import read_run, unchanged
+    from lightkit.runs.reading import read_run, read_run_unchanged
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
-    if options.overrides and composed.cfg.data.split != unchanged(folder, options.overrides).cfg.data.split:
+    if options.overrides and composed.cfg.data.split != read_run_unchanged(folder, options.overrides).cfg.data.split:
         complain("warning: data.split is not that of the run: what it has learnt from may be among these samples")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():

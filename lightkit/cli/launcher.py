@@ -18,10 +18,9 @@ from typing import IO, Any
 
 import lightkit
 from lightkit.cli.terminal import complain
+from lightkit.common.exit_codes import LOST_RANK, of_process
 from lightkit.common.signals import respected
 
-LOST_RANK = 7
-"""Exit status of a process that ended because another one did; see `lightkit.runner.faults`."""
 GRACE_SECONDS = 30.0
 """How long the others may take to end after one has: a checkpoint may still be on its way to the disk."""
 HUNG_SECONDS = 5.0
@@ -158,7 +157,7 @@ class Launcher:
         if text:
             complain(text)
             _note(text, log)
-        return 128 - code if code < 0 else code
+        return of_process(code)
 
     @contextmanager
     def _forwarding(self) -> Iterator[None]:

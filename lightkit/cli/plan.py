@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, fitting, say, table, width
+from lightkit.common import run_files
 from lightkit.runs.catalog import project
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def plan(args: list[str]) -> int:
     from lightkit.assembly.origin import notes_on_base
     from lightkit.assembly.phases import build_plan_of, notes_on_weights
 
-    parts = build(cfg, project() / "outputs", report=complain)
+    parts = build(cfg, project() / run_files.OUTPUTS, report=complain)
     with closing(parts.data):
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lightkit.common import run_files
 from lightkit.common.signals import held
 from lightkit.common.starting import lightkit_command
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 # What only the processes of such a run need is imported inside the functions: every command comes by here.
-
-_LOG = "run.log"
 
 
 def launched() -> bool:
@@ -61,7 +60,7 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
 
         job = {"cfg": to_yaml(cfg), "folder": str(folder), "overrides": list(overrides), "resume": resume}
         command = lightkit_command("train", "--rank")
-        return Launcher(command, cfg.device.nproc, json.dumps(job)).run(log=folder / _LOG)
+        return Launcher(command, cfg.device.nproc, json.dumps(job)).run(log=folder / run_files.LOG)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
         from lightkit.runner import Runner

@@ -16,6 +16,7 @@ import lightkit.trainer.summary as summary
 from lightkit.assembly import Components, build, build_console, build_logger, build_store
 from lightkit.assembly.origin import facts_of
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
@@ -290,7 +291,7 @@ class Runner:
         state.last.update(values)
         logger.scalars(values, step=state.step, epoch=state.epoch)
         if self._ranks.main:
-            figures.write(logger, self.folder / "figures", step=state.step)
+            figures.write(logger, self.folder / run_files.FIGURES, step=state.step)
 
     def _finish(self, parts: Components, state: State, logger: Logger, seconds: float) -> dict[str, Any]:
         """Hyperparameters, the closing table and the result file.

@@ -10,8 +10,8 @@ import pytest
 import torch
 from tests.runner.test_together import Ending, content, ended, same_bits, terminate
 
+from lightkit.common.exit_codes import AUDIT_FAILED
 from lightkit.common.shards import part
-from lightkit.finetune.audit.audit import AUDIT_FAILED
 from lightkit.runner import Runner
 from lightkit.trainer import Callback
 from tests.runner.processes import BASE, configured, far, go_on, together, train

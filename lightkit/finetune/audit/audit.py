@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import AUDIT_FAILED
 from lightkit.finetune.audit.judging import EARLY, SURE, UNUSED, PhaseRecord
 from lightkit.finetune.audit.moments import never_moving, stopping
 from lightkit.finetune.audit.parts import split
@@ -18,9 +19,6 @@ from lightkit.finetune.audit.settings import option_faults, options_of, rate_fau
 from lightkit.finetune.audit.structure import faults, gradient_faults, membership_faults, mode_faults
 from lightkit.finetune.audit.wording import some
 from lightkit.finetune.phases import Phase
-
-AUDIT_FAILED = 6
-"""Exit status of a run that did not train what it was to train."""
 
 
 class AuditError(UserError):

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import Components, build_engine, build_splits, build_timetable
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.data import Data
@@ -57,7 +58,7 @@ class TracedRunner(Runner):
     ) -> None:
         super().__init__(cfg, folder, overrides=overrides)
         self._rows, self._blocks = dict(rows or {}), blocks
-        self._trace = Trace(trace, Path(folder) / "checkpoints", end_at=end_at, end=end)
+        self._trace = Trace(trace, Path(folder) / run_files.CHECKPOINTS, end_at=end_at, end=end)
 
     def _build(self, *, pretrained: bool) -> Components:
         parts = super()._build(pretrained=pretrained)
