@@ -88,7 +88,7 @@ def _help(rest: list[str]) -> int:
 
 
 def help_of(command: str) -> str:
-    """The help text of a command."""
+    """Return the help text of a command."""
     return str(_module(command).HELP[command])
 
 

@@ -62,7 +62,10 @@ def evaluate(args: list[str]) -> int:
     parser.add_argument("--split", default="test")
     parser.add_argument("--json", action="store_true")
     options = parser.read(args)
-    splits, found = _splits(options.split), []
+    splits, found = tuple(dict.fromkeys(options.split.split(","))), list[dict[str, Any]]()
+    for split in splits:
+        if split not in SPLITS:
+            raise UserError("no such split", key="--split", received=split, choices=SPLITS)
     runner, folder = _runner(options)
     for split, values in runner.evaluate_splits(splits, options.checkpoint).items():
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
@@ -76,19 +79,6 @@ def evaluate(args: list[str]) -> int:
     say(table(["metric", "value"], rows, right=[1]))
     say("\nwritten to " + ", ".join(str(folder / run_files.EVALUATION.format(split=split)) for split in splits))
     return 0
-
-
-def _splits(text: str) -> tuple[str, ...]:
-    """Names of splits joined by commas.
-
-    Raises:
-        UserError: One is no split, or none is named.
-    """
-    names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in SPLITS:
-            raise UserError("no such split", key="--split", received=name, choices=SPLITS)
-    return names
 
 
 def predict(args: list[str]) -> int:
@@ -120,7 +110,10 @@ def _parser(command: str) -> Parser:
 
 
 def _runner(options: Any) -> tuple[Runner, Path]:
-    _check_checkpoint(options.checkpoint)
+    """Return the run that is meant, ready to be measured, and its folder."""
+    which = options.checkpoint
+    if which not in ("best", "last") and not Path(which).is_file():
+        raise UserError("no such checkpoint", key="--checkpoint", received=which, expected="best, last or a file")
     from lightkit.runs.reading import read_run, read_run_unchanged
 
     folder = find_run(options.run, project())
@@ -134,14 +127,9 @@ def _runner(options: Any) -> tuple[Runner, Path]:
     return Runner(composed.cfg, folder, overrides=options.overrides), folder
 
 
-def _check_checkpoint(which: str) -> None:
-    if which not in ("best", "last") and not Path(which).is_file():
-        raise UserError("no such checkpoint", key="--checkpoint", received=which, expected="best, last or a file")
-
-
 @contextmanager
 def _opened(target: Path) -> Iterator[TextIO]:
-    """A text file that takes its final name when it is complete."""
+    """Open a text file that takes its final name when it is complete."""
     partial = target.with_name(target.name + ".part")
     try:
         partial.unlink(missing_ok=True)
@@ -157,6 +145,7 @@ def _opened(target: Path) -> Iterator[TextIO]:
 
 
 def _write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:
+    """Write rows as CSV under the names of the first, and return how many there are."""
     source = iter(rows)
     first = next(source, None)
     if first is None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def launched() -> bool:
-    """Whether this process was started by a launcher as one of several."""
+    """Tell whether this process was started by a launcher as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def follows() -> bool:
-    """Whether this process is one of several and another one of them writes."""
+    """Tell whether this process is one of several and another one of them writes."""
     return launched() and os.environ.get("RANK", "0") != "0"
 
 
@@ -70,7 +70,7 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
 
 
 def work() -> int:
-    """Be one of several processes: read from standard input what to do, and do it."""
+    """Work as one of several processes: read from standard input what to do, and do it."""
     import faulthandler
     import threading
 
