@@ -17,6 +17,7 @@ from lightkit.assembly.sample import forwards
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
+from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
@@ -117,7 +118,7 @@ def build_base(
 def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:
     """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
     path, mapping = located(weights["path"]), weights["mapping"] or None
-    if not (path / "config.yaml").is_file() or not _injected(path):
+    if not (path / run_files.CONFIG).is_file() or not _injected(path):
         return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
     state = merged_state(trained_network(path, info, engine, trust=trust))
     if mapping:
@@ -148,7 +149,7 @@ def trained_network(
     Raises:
         UserError: It is not the folder of a run, has no weights, or is for inputs of another kind.
     """
-    if not (run / "config.yaml").is_file():
+    if not (run / run_files.CONFIG).is_file():
         raise UserError("not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them")
     cfg, weights = load_run(run, trust=trust).cfg, read_weights(run)
     check_vocabulary(run, info, key=key)

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 from yaml import YAMLError
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config.project import located
 from lightkit.data import Data, DataInfo
@@ -23,9 +24,6 @@ from lightkit.finetune.head import Head, guess_head
 
 _SCALED = ("data.normalize", "data.normalize_rows")
 _FILLED = tuple(f"data.dataset.{name}" for name in ("missing", "fill_value", "add_indicator"))
-_CONFIG, _FACTS = "config.yaml", "environment.json"
-TUNING = "finetune.json"
-"""What a run keeps of its fine-tuning: plan, output layer, what the audit found."""
 _SHOWN, _WRITTEN = 10, 200
 _UNKNOWN: Any = object()
 
@@ -33,7 +31,7 @@ _UNKNOWN: Any = object()
 def run_of(path: Path) -> Path | None:
     """The folder of the run that weights lie in: itself, or that of a checkpoint or of an exported file."""
     places = [path, path.parent, path.parent.parent]
-    return next((place for place in places if (place / _CONFIG).is_file()), None)
+    return next((place for place in places if (place / run_files.CONFIG).is_file()), None)
 
 
 def check_vocabulary(path: Path, info: DataInfo, *, key: str) -> None:
@@ -144,7 +142,7 @@ def head_of_run(run: Path, model: nn.Module) -> Head | None:
         run: The folder of the run.
         model: Its network, before fine-tuning changes anything.
     """
-    facts = _facts(run, TUNING)
+    facts = _facts(run, run_files.FINETUNE)
     if "head" not in facts:
         return guess_head(model, "earlier versions did") if "plan" in facts else None
     kept = facts["head"]
@@ -201,12 +199,12 @@ def _scaling(run: Path) -> str | None:
 def _written(run: Path, key: str) -> Any:
     """A value in the configuration of a run; None where it cannot be read."""
     try:
-        return OmegaConf.select(OmegaConf.load(run / _CONFIG), key)
+        return OmegaConf.select(OmegaConf.load(run / run_files.CONFIG), key)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException):  # of others, or of an older lightkit
         return None
 
 
-def _facts(run: Path | None, file: str = _FACTS) -> dict[str, Any]:
+def _facts(run: Path | None, file: str = run_files.ENVIRONMENT) -> dict[str, Any]:
     try:
         found = json.loads((run / file).read_text(encoding="utf-8")) if run else {}
     except (OSError, ValueError):
@@ -218,7 +216,7 @@ def _as_yaml(tokens: tuple[str, ...], run: Path | None) -> str:
     """How to write a vocabulary down, or where it stands if it is long."""
     text = "".join(tokens)
     if len(text) != len(tokens) or len(text) > _WRITTEN:
-        return f'data.dataset.vocabulary as it stands in {run}/{_FACTS} under "vocabulary"'
+        return f'data.dataset.vocabulary as it stands in {run}/{run_files.ENVIRONMENT} under "vocabulary"'
     return f"data.dataset.vocabulary: {json.dumps(text.replace(UNKNOWN, ''), ensure_ascii=False)}"
 
 

@@ -15,6 +15,7 @@ from lightkit.assembly.metrics_trial import Tried
 from lightkit.assembly.origin import fitted_before, scaling_of_base
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.strategies import STRATEGIES
 from lightkit.config import instantiate, to_plain
@@ -164,7 +165,7 @@ def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
         return None
     kind = BackgroundStore if options.asynchronous else CheckpointStore
     return kind(
-        folder / "checkpoints",
+        folder / run_files.CHECKPOINTS,
         keep_last=options.keep_last,
         keep_best=options.keep_best,
         keep_every=options.keep_every,
@@ -179,7 +180,7 @@ def build_console(cfg: DictConfig) -> ConsoleLogger:
 
 def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
     """Console, run.log, metrics.jsonl and TensorBoard of a run folder."""
-    loggers: list[Logger] = [build_console(cfg), LogLogger(), JsonlLogger(folder / "metrics.jsonl")]
+    loggers: list[Logger] = [build_console(cfg), LogLogger(), JsonlLogger(folder / run_files.METRICS)]
     if cfg.logger.tensorboard.enabled:
         loggers.append(TensorBoardLogger(folder, cfg.metrics.monitor, cfg.metrics.mode))
     return Loggers(loggers)

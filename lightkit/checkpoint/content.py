@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 import lightkit.checkpoint.optimizer_state as optimizer_state
-from lightkit.checkpoint.reading import UNREADABLE, read
+from lightkit.checkpoint.reading import read
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.exit_codes import UNREADABLE
 from lightkit.common.shards import all_like, whole
 
 VERSION = 1

@@ -23,8 +23,9 @@ from lightkit.checkpoint.fitting import LoadReport
 from lightkit.checkpoint.formats import open_file
 from lightkit.checkpoint.names import unwrapped
 from lightkit.checkpoint.plain import to_plain
-from lightkit.checkpoint.reading import UNREADABLE, reason
+from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import UNREADABLE
 
 FORMAT = "lightkit adapter"
 VERSION = 1

@@ -15,13 +15,14 @@ from lightkit.checkpoint.files import HashingFile, write_atomically
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.plain import to_plain
 from lightkit.checkpoint.reading import LABEL, reason
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 
 FILES = {
-    "weights": "weights.pt",
-    "safetensors": "weights.safetensors",
-    "model": "model.pt",
-    "adapter": "adapter.pt",
+    "weights": run_files.WEIGHTS,
+    "safetensors": run_files.WEIGHTS_SAFETENSORS,
+    "model": run_files.MODEL,
+    "adapter": run_files.ADAPTER,
 }
 """Kind of export and the file it goes to in a run's folder; `lightkit.checkpoint.delta.write_delta` writes adapters."""
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from lightkit.checkpoint.bounds import ExcessError, check_content, check_pickle_size
-from lightkit.checkpoint.reading import UNREADABLE, DamagedError, check_bytes, entry_of, reason
+from lightkit.checkpoint.reading import DamagedError, check_bytes, entry_of, reason
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import UNREADABLE
 from lightkit.common.failures import is_out_of_memory
 
 SAFETENSORS, ARCHIVE, PICKLE = "safetensors", "archive", "pickle"

@@ -15,6 +15,7 @@ import lightkit.checkpoint.manifest as manifest
 from lightkit.checkpoint.files import Draft
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.reading import DamagedError, check_bytes
+from lightkit.common import run_files
 from lightkit.common.disk import sync_folder
 
 _LOG = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def recover(folder: Path) -> None:
     """
     unlisted = _unlisted(folder)
     if unlisted:
-        (folder / manifest.UNFINISHED).replace(folder / manifest.NAME)
+        (folder / manifest.UNFINISHED).replace(folder / run_files.MANIFEST)
         sync_folder(folder)
         _LOG.info("%s: listed now, as a kill had cut that off: %s", folder, ", ".join(unlisted))
     else:

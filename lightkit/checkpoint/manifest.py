@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.checkpoint.files import Draft, draft
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 
-NAME = "manifest.json"
-UNFINISHED = f"{NAME}.unfinished"
+UNFINISHED = f"{run_files.MANIFEST}.unfinished"
 """A manifest that has not got its name yet."""
 VERSION = 1
 _FILE = re.compile(r"step-\d+(-\d+)?\.pt")
@@ -47,7 +47,7 @@ def is_checkpoint_name(name: str) -> bool:
     return _FILE.fullmatch(name) is not None
 
 
-def read(folder: Path, name: str = NAME) -> list[Entry]:
+def read(folder: Path, name: str = run_files.MANIFEST) -> list[Entry]:
     """The entries of a folder's manifest, oldest first.
 
     Args:
@@ -84,7 +84,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 def read_mode(folder: Path) -> str | None:
     """`max` or `min`: which values of a folder are better; None where its manifest does not say."""
     try:
-        mode = json.loads((folder / NAME).read_bytes())["mode"]
+        mode = json.loads((folder / run_files.MANIFEST).read_bytes())["mode"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return mode if mode in ("max", "min") else None
@@ -108,13 +108,13 @@ def drafted(folder: Path, entries: Iterable[Entry], *, mode: str | None, leaving
     marks = {entry.file: mark for entry in leaving if (mark := identity(folder / entry.file))}
     content = {"version": VERSION, "mode": mode, "leaving": marks, "entries": [asdict(entry) for entry in entries]}
     text = json.dumps(content, indent=1) + "\n"
-    return draft(folder / NAME, lambda file: file.write(text.encode()), scratch=UNFINISHED)
+    return draft(folder / run_files.MANIFEST, lambda file: file.write(text.encode()), scratch=UNFINISHED)
 
 
 def read_leaving(folder: Path) -> dict[str, list[int]]:
     """The files that were about to be deleted when the manifest was written, with their `identity`."""
     try:
-        leaving = json.loads((folder / NAME).read_bytes())["leaving"]
+        leaving = json.loads((folder / run_files.MANIFEST).read_bytes())["leaving"]
         return {file: mark for file, mark in leaving.items() if is_checkpoint_name(file)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -7,8 +7,10 @@ from pathlib import Path
 import lightkit.checkpoint.manifest as manifest
 from lightkit.checkpoint.listing import recover
 from lightkit.checkpoint.manifest import Entry, ManifestError
-from lightkit.checkpoint.reading import UNREADABLE, DamagedError, check_bytes, reason
+from lightkit.checkpoint.reading import DamagedError, check_bytes, reason
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import UNREADABLE
 
 
 def prune(
@@ -61,7 +63,7 @@ def _listed(folder: Path) -> list[Entry]:
     try:
         return manifest.read(folder)
     except FileNotFoundError as error:
-        why = f"there is no {manifest.NAME} that says which files are the run's"
+        why = f"there is no {run_files.MANIFEST} that says which files are the run's"
         raise UserError(why, key=str(folder), exit_code=UNREADABLE) from error
     except (OSError, ManifestError) as error:
         raise UserError(f"nothing is deleted: {reason(error)}", key=str(folder), exit_code=UNREADABLE) from error

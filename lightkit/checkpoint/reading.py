@@ -15,13 +15,13 @@ import lightkit.checkpoint.manifest as manifest
 from lightkit.checkpoint.bounds import ExcessError, check_archive_size, check_content
 from lightkit.checkpoint.files import sha256
 from lightkit.checkpoint.manifest import Entry, ManifestError
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import UNREADABLE
 
 _LOG = logging.getLogger(__name__)
 LABEL = "saved"
 """Key under which a file carries its own step, epoch and value, for when the manifest is lost."""
-UNREADABLE = 5
-"""Exit code when a checkpoint cannot be read."""
 
 
 class DamagedError(Exception):
@@ -105,7 +105,7 @@ def _check_archive(path: Path, *, crc: bool = True) -> None:
 def rebuild(folder: Path) -> list[Entry]:
     """Entries made from the whole files in a folder, oldest first; damaged ones are named and left out."""
     found = []
-    for path in sorted(folder.glob("step-*.pt")) if folder.is_dir() else []:
+    for path in sorted(folder.glob(run_files.CHECKPOINT_PATTERN)) if folder.is_dir() else []:
         if not manifest.is_checkpoint_name(path.name):
             continue
         try:
@@ -119,7 +119,7 @@ def rebuild(folder: Path) -> list[Entry]:
 
 def has_files(folder: Path) -> bool:
     """Whether a folder holds files with names of checkpoints, listed or not."""
-    return any(manifest.is_checkpoint_name(path.name) for path in folder.glob("step-*.pt"))
+    return any(manifest.is_checkpoint_name(path.name) for path in folder.glob(run_files.CHECKPOINT_PATTERN))
 
 
 def all_damaged(folder: Path, problems: list[str]) -> UserError:

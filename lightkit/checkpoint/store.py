@@ -29,7 +29,9 @@ from lightkit.checkpoint.listing import publish, recover
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.plain import to_plain
 from lightkit.checkpoint.reading import LABEL, DamagedError, all_damaged, has_files, open_checked, read, reason, rebuild
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -197,7 +199,7 @@ class CheckpointStore:
         try:
             return sorted(manifest.read(self.folder), key=lambda entry: entry.step)
         except FileNotFoundError:
-            why = f"{manifest.NAME} is missing"
+            why = f"{run_files.MANIFEST} is missing"
         except ManifestError as error:
             why = str(error)
         found = rebuild(self.folder)
@@ -285,7 +287,7 @@ class CheckpointStore:
             f"the checkpoint of step {step} could not be written: {reason(error)}",
             key=str(self.folder),
             fix=f"make room, then resume: {newest.file} is whole" if newest else "make room, then start again",
-            exit_code=1,
+            exit_code=FAILED,
         )
 
 

@@ -32,7 +32,9 @@ from lightkit.checkpoint.formats import SAFETENSORS, kind_of, open_file, shards,
 from lightkit.checkpoint.names import renamed, unwrapped
 from lightkit.checkpoint.reading import LABEL
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import UNREADABLE
 
 __all__ = ["LoadReport", "Weights", "load_weights", "read_weights"]
 
@@ -151,8 +153,8 @@ def _located(path: Path) -> tuple[list[Path], Path]:
     """The files to read for what was given, and what to call them."""
     if not path.is_dir():
         return [path], path
-    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    if any(file.name == manifest.NAME or manifest.is_checkpoint_name(file.name) for file in folder.iterdir()):
+    folder = path / run_files.CHECKPOINTS if (path / run_files.CHECKPOINTS).is_dir() else path
+    if any(file.name == run_files.MANIFEST or manifest.is_checkpoint_name(file.name) for file in folder.iterdir()):
         best = _best(folder)
         return [best], best
     found = next((path / name for name in _FOLDERS if (path / name).exists()), None)
@@ -213,7 +215,7 @@ def _walk(content: Any, key: str, path: Path, asked: str) -> tuple[str, Mapping[
         choices = [str(name) for name in content] if isinstance(content, Mapping) else []
         if part not in choices:
             what = f"the file has no such entry ({asked}key)" if asked else "the file has no such entry"
-            raise UserError(what, key=str(path), received=key, choices=choices, exit_code=5)
+            raise UserError(what, key=str(path), received=key, choices=choices, exit_code=UNREADABLE)
         content = content[part]
     state = content.state_dict() if isinstance(content, nn.Module) else content
     if not isinstance(state, Mapping):
@@ -228,7 +230,7 @@ def _search(content: Mapping[str, Any], path: Path, asked: str) -> tuple[str, Ma
         choices = [str(name) for name, value in content.items() if isinstance(value, (Mapping, nn.Module))]
         named = f" ({asked}key)" if asked else ""
         fix = f"name the entry they are in by its key{named}: {', '.join(choices)}" if choices else None
-        raise UserError("there are no weights in the usual places", key=str(path), fix=fix, exit_code=5)
+        raise UserError("there are no weights in the usual places", key=str(path), fix=fix, exit_code=UNREADABLE)
     return found
 
 

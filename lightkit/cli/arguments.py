@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from lightkit.common.errors import UserError
 
-REQUIRED = "the following arguments are required: "
+_REQUIRED = "the following arguments are required: "
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,14 +27,14 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: Always.
         """
-        _, found, names = message.partition(REQUIRED)
+        _, found, names = message.partition(_REQUIRED)
         if found:
             missing = " and ".join(name.upper() for name in names.split(", ") if name != "overrides")
             raise UserError(f"{missing} is missing", key=self.prog, expected=self._usage(), fix=f"{self.prog} --help")
         raise UserError(message, key=self.prog, fix=f"{self.prog} --help")
 
     def _usage(self) -> str | None:
-        """The line of the command's own help that says how it is used."""
+        """Return the line of the command's own help that says how it is used."""
         from lightkit.cli.entry import help_of
 
         lines = [line.partition("lightkit ")[2] for line in help_of(self.command.split()[0]).splitlines()]
@@ -49,18 +49,10 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_intermixed_args(args)
         if unknown:
             shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
-            options = [name for action in shown for name in action.option_strings if _is_shown(name)]
-            plain = unknown[0].lstrip("-")
-            fix = f"{plain}, without dashes" if "=" in plain and _takes_overrides(self) else None
+            names = [name for action in shown for name in action.option_strings]
+            # Hydra's short forms and underscores are accepted, not advertised.
+            options = [name for name in names if name.startswith("--") and "_" not in name]
+            plain, takes_overrides = unknown[0].lstrip("-"), any(action.dest == "overrides" for action in self._actions)
+            fix = f"{plain}, without dashes" if "=" in plain and takes_overrides else None
             raise UserError("no such option", key=self.prog, received=unknown[0], choices=options, fix=fix)
         return found
-
-
-def _takes_overrides(parser: argparse.ArgumentParser) -> bool:
-    """Whether a command takes `key=value`."""
-    return any(action.dest == "overrides" for action in parser._actions)
-
-
-def _is_shown(option: str) -> bool:
-    # Hydra's short forms and underscores are accepted, not advertised.
-    return option.startswith("--") and "_" not in option

@@ -20,7 +20,9 @@ from typing import NoReturn
 from lightkit.cli.arguments import Parser
 from lightkit.cli.board_names import RunLinks
 from lightkit.cli.terminal import complain, say
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import of_signal
 from lightkit.runs.catalog import project
 
 HELP = {
@@ -55,26 +57,25 @@ def board(args: list[str]) -> int:
     parser.add_argument("--port")
     parser.add_argument("--host", default="127.0.0.1")
     options = parser.read(args)
-    folder = Path(options.folder) if options.folder else project() / "outputs"
+    folder = Path(options.folder) if options.folder else project() / run_files.OUTPUTS
     if not folder.is_dir():
         raise UserError("no such folder", key=str(folder), fix="`lightkit train` makes the first run")
-    port = free_port(options.host, wanted=_port(options.port))
+    wanted = options.port
+    if wanted is not None and (not wanted.isdecimal() or not 0 < int(wanted) < 65536):
+        raise UserError("not a port", key="--port", received=wanted, expected="a number from 1 to 65535")
+    port = free_port(options.host, wanted=None if wanted is None else int(wanted))
     say(f"TensorBoard over {folder.resolve()}\n\n  here:            http://{options.host}:{port}/")
     say(f"  from a laptop:   {forwarding(port)}")
     say(f"                   then open http://127.0.0.1:{port}/\n\nCtrl-C ends it.")
     sys.stdout.flush()
-    return _serve(folder, host=options.host, port=port)
-
-
-def _serve(folder: Path, *, host: str, port: int) -> int:
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _end)
     with named_runs(folder) as runs:
-        return _listen(runs, host=host, port=port)
+        return _serve(runs, host=options.host, port=port)
 
 
 @contextmanager
 def named_runs(folder: Path) -> Iterator[Path]:
-    """While inside, a folder in which the runs have short names; where no links can be made, it is the given one."""
+    """Make a folder in which the runs have short names while inside; where no links can be made, give `folder` back."""
     ended = threading.Event()
     with tempfile.TemporaryDirectory(prefix="lightkit-board-") as place:
         links = RunLinks(folder, Path(place))
@@ -92,7 +93,8 @@ def named_runs(folder: Path) -> Iterator[Path]:
             follower.join()
 
 
-def _listen(folder: Path, *, host: str, port: int) -> int:
+def _serve(folder: Path, *, host: str, port: int) -> int:
+    """Run TensorBoard until it ends or Ctrl-C ends it, and return its exit status."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", host]
     rest = ["--port", str(port), "--reload_interval", "5"]
     process = subprocess.Popen([*command, *rest], stderr=subprocess.PIPE, text=True, errors="replace")
@@ -115,21 +117,17 @@ def _pass_on(lines: Iterable[str]) -> None:
             complain(line.rstrip())
 
 
-def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    # An exception, so that TensorBoard is ended with us.
-    raise SystemExit(143)
-
-
-def _port(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise UserError("not a port", key="--port", received=text, expected="a number from 1 to 65535")
-    return int(text)
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    """End this process by an exception, so that TensorBoard is ended with it."""
+    raise SystemExit(of_signal(signal.SIGTERM))
 
 
 def free_port(host: str, *, wanted: int | None = None) -> int:
-    """A port nobody listens on: the wanted one, else TensorBoard's usual one, else any.
+    """Find a port nobody listens on: the wanted one, else TensorBoard's usual one, else any.
+
+    Args:
+        host: Address to listen on.
+        wanted: The port that was asked for; None where any will do.
 
     Raises:
         UserError: The wanted port is taken, or the address is not one of this machine.
@@ -152,7 +150,7 @@ def free_port(host: str, *, wanted: int | None = None) -> int:
 
 
 def forwarding(port: int) -> str:
-    """The `ssh` line that makes a port of this machine one of the laptop it is typed on.
+    """Return the `ssh` line that makes a port of this machine one of the laptop it is typed on.
 
     Args:
         port: Port on 127.0.0.1, here and there.

@@ -62,7 +62,7 @@ class RunLinks:
 
 
 def _with_curves(folder: Path) -> Iterator[Path]:
-    """The folders that hold files of TensorBoard's; it looks into those below one by itself."""
+    """Find the folders that hold files of TensorBoard's; it looks into those below one by itself."""
     seen = set[tuple[int, int]]()
     for place, below, files in os.walk(folder, followlinks=True):
         facts = Path(place).stat()
@@ -74,7 +74,7 @@ def _with_curves(folder: Path) -> Iterator[Path]:
 
 
 def short_name(run: Path, runs: Path) -> str:
-    """What tells a run from others, that first: `lr=0.1,seed=0 wine_mlp 01-31 12-00`, `wine_mlp 01-31 12-00`.
+    """Name a run by what tells it from others, that first: `lr=0.1,seed=0 wine_mlp 01-31 12-00`.
 
     Args:
         run: The folder of the run; one whose name is the user's own goes by its path.
@@ -84,12 +84,12 @@ def short_name(run: Path, runs: Path) -> str:
     if found is None:
         below = run.relative_to(runs).parts if run.is_relative_to(runs) else ()
         return " ".join(below) or run.name
-    job, moment = found["job"], f"{found['date'][5:]} {found['time'][:5]}"
-    return " ".join([*([_last_names(job[1:])] if job else []), found["name"], moment])
+    job = [_last_names(found.job.removeprefix("/"))] if found.job else []
+    return " ".join([*job, found.name, found.date[5:], found.time[:5]])
 
 
 def _last_names(job: str) -> str:
-    """`optim.lr=0.1,seed=0` with the last part of each key, where that is of one key only."""
+    """Shorten `optim.lr=0.1,seed=0` to the last part of each key, where that is of one key only."""
     parts = [part.partition("=") for part in job.split(",")]
     last = {key: key.rpartition(".")[2] for key, mark, _ in parts if mark}
     count = Counter(last.values())

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.ckpt_average import average
-from lightkit.cli.ckpt_source import checkpoints, given, reading
-from lightkit.cli.ckpt_write import convert, merge
+from lightkit.cli.ckpt_convert import average, convert, merge
+from lightkit.cli.ckpt_source import checkpoint_folder, find_source, source_parser
 from lightkit.cli.terminal import number, say, table
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import UNREADABLE
 from lightkit.common.ledger import MACHINE
-from lightkit.runs.catalog import CONFIG_FILE
 
 # Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
 
@@ -83,12 +83,12 @@ def ckpt(args: list[str]) -> int:
 
 
 def inspect(args: list[str]) -> int:
-    """What is in a file, or in the folder of a run."""
-    parser = reading("inspect", "file")
+    """Say what is in a file, or in the folder of a run."""
+    parser = source_parser("inspect", "file")
     parser.add_argument("--tensors", action="store_true")
     options = parser.read(args)
-    path = given(options.file)
-    folder = checkpoints(path)
+    path = find_source(options.file)
+    folder = checkpoint_folder(path)
     if folder is not None:
         newest = _inspect_run(folder)
         if not options.tensors:
@@ -100,7 +100,7 @@ def inspect(args: list[str]) -> int:
     try:
         facts = describe(path, trust=options.trust, key=options.key)
     except UserError as error:
-        if error.exit_code == 5 and path.is_file():
+        if error.exit_code == UNREADABLE and path.is_file():
             say(table([], outside(path)) + "\n")
         raise
     say(table([], [*facts.lines, *_excerpt(facts.config)]))
@@ -113,7 +113,7 @@ def inspect(args: list[str]) -> int:
 
 def diff(args: list[str]) -> int:
     """Compare two states; 1 where they differ."""
-    parser = reading("diff", "first", "second")
+    parser = source_parser("diff", "first", "second")
     parser.add_argument("--all", action="store_true")
     options = parser.read(args)
     from lightkit.checkpoint.compare import compare
@@ -140,7 +140,7 @@ def prune(args: list[str]) -> int:
     for name, default in (("--keep-last", "1"), ("--keep-best", "1"), ("--keep-every", None)):
         parser.add_argument(name, default=default)
     options = parser.read(args)
-    folder = checkpoints(given(options.run))
+    folder = checkpoint_folder(find_source(options.run))
     if folder is None:
         raise UserError("not the folder of a run with checkpoints", received=options.run)
     last, best = _count("--keep-last", options.keep_last), _count("--keep-best", options.keep_best)
@@ -161,8 +161,8 @@ def prune(args: list[str]) -> int:
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:
-    """While inside, no process can go on with the run whose checkpoints these are."""
-    if not (folder.parent / CONFIG_FILE).is_file():
+    """Let no process go on with the run whose checkpoints these are while inside."""
+    if not (folder.parent / run_files.CONFIG).is_file():
         return nullcontext()
     from lightkit.runs.folder import RunFolder
 
@@ -170,7 +170,7 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
 
 
 def _inspect_run(folder: Path) -> Path:
-    """Print the checkpoints of a run; returns the newest."""
+    """Print the checkpoints of a run, and return the newest."""
     from lightkit.checkpoint.facts import checkpoints
     from lightkit.checkpoint.manifest import ManifestError
 
@@ -188,12 +188,12 @@ def _inspect_run(folder: Path) -> Path:
     elif not rows and listed:
         problem = "there is no checkpoint"
     if problem:
-        raise UserError(problem, key=str(folder), exit_code=5)
+        raise UserError(problem, key=str(folder), exit_code=UNREADABLE)
     return folder / str(rows[-1]["file"])
 
 
 def _excerpt(config: str) -> list[tuple[str, str]]:
-    """The lines of a configuration that say most."""
+    """Return the lines of a configuration that say most."""
     if not config:
         return []
     import yaml
@@ -218,7 +218,7 @@ def _state(text: str, options: Any) -> dict[str, Any]:
     from lightkit.checkpoint.reading import read
     from lightkit.checkpoint.weights import read_weights
 
-    weights = read_weights(given(text), trust=options.trust, key=options.key)
+    weights = read_weights(find_source(text), trust=options.trust, key=options.key)
     return flat(read(weights.path)) if options.all else dict(weights.state)
 
 

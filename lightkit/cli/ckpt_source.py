@@ -7,8 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import CONFIG_FILE, find_run, project
+from lightkit.common.exit_codes import UNREADABLE
+from lightkit.runs.catalog import find_run, project
+from lightkit.runs.reading import read_run
 
 if TYPE_CHECKING:
     from lightkit.checkpoint.delta import Delta
@@ -16,12 +19,11 @@ if TYPE_CHECKING:
 
 # Everything of `lightkit.checkpoint` and `lightkit.config` is imported inside the functions: it takes its time.
 
-_FIX = "--trust if you know who made it"
 _SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
 
 
-def reading(action: str, *names: str) -> Parser:
-    """The parser of an action that reads weights, with these positional arguments."""
+def source_parser(action: str, *names: str) -> Parser:
+    """Make the parser of an action that reads weights, with these positional arguments."""
     parser = Parser(f"ckpt {action}")
     for name in names:
         parser.add_argument(name)
@@ -30,49 +32,47 @@ def reading(action: str, *names: str) -> Parser:
     return parser
 
 
-def given(text: str) -> Path:
-    """The file or folder that is meant: a path, or a run by its name.
+def find_source(text: str) -> Path:
+    """Return the file or folder that is meant: a path, or a run by its name.
 
     Raises:
         UserError: There is no such file or run.
     """
     path = Path(text)
-    if path.is_file() or (path.is_dir() and not (path / CONFIG_FILE).is_file()):
+    if path.is_file() or (path.is_dir() and not (path / run_files.CONFIG).is_file()):
         return path
     if path.suffix in _SUFFIXES:
         raise UserError("no such file", key=text)
     return find_run(text, project())
 
 
-def checkpoints(path: Path) -> Path | None:
-    """The folder of checkpoints of a run or at a path; None where it is something else."""
-    for folder in (path / "checkpoints", path):
-        if (folder / "manifest.json").is_file():
+def checkpoint_folder(path: Path) -> Path | None:
+    """Return the folder of checkpoints of a run or at a path; None where it is something else."""
+    for folder in (path / run_files.CHECKPOINTS, path):
+        if (folder / run_files.MANIFEST).is_file():
             return folder
     return None
 
 
 def run_of(weights: Weights) -> Path | None:
-    """The folder of the run that wrote a checkpoint; None where it lies elsewhere, or is none."""
+    """Return the folder of the run that wrote a checkpoint; None where it lies elsewhere, or is none."""
     run = weights.path.resolve().parent.parent
-    return run if weights.kind == "lightkit checkpoint" and (run / CONFIG_FILE).is_file() else None
+    return run if weights.kind == "lightkit checkpoint" and (run / run_files.CONFIG).is_file() else None
 
 
-def cfg_of(run: Path, device: str = "cpu", *, trust: bool = False) -> Any:
-    """The configuration of a run, on another device.
+def read_cfg(run: Path, device: str = "cpu", *, trust: bool = False) -> Any:
+    """Read the configuration of a run, on another device.
 
     Args:
         run: Folder of the run.
         device: Name of the device.
         trust: The user answers for the run, which may be from elsewhere.
     """
-    from lightkit.runs.reading import read_run
-
-    return read_run(run, [f"device.name={device}"], known=trust, fix=_FIX).cfg
+    return read_run(run, [f"device.name={device}"], known=trust, fix="--trust if you know who made it").cfg
 
 
-def cfg_of_adapter(path: Path, found: Delta, base: str | None = None, *, trust: bool = False) -> Any:
-    """The configuration in an adapter file, with the adapter on top of its base.
+def read_adapter_cfg(path: Path, found: Delta, base: str | None = None, *, trust: bool = False) -> Any:
+    """Read the configuration in an adapter file, with the adapter on top of its base.
 
     Args:
         path: The adapter file.
@@ -94,15 +94,17 @@ def cfg_of_adapter(path: Path, found: Delta, base: str | None = None, *, trust: 
         tree = yaml.safe_load(found.config)
         weights = tree.setdefault("finetune", {}).setdefault("weights", {})
     except (yaml.YAMLError, AttributeError) as error:
-        raise UserError("there is no configuration in the adapter file", key=str(path), exit_code=5) from error
+        what = "there is no configuration in the adapter file"
+        raise UserError(what, key=str(path), exit_code=UNREADABLE) from error
     weights |= {"adapter": str(path.resolve()), "path": _base(weights.get("path"), base), "trust": trust}
     tree["device"] = {**(tree.get("device") or {}), "name": "cpu"}
     with TemporaryDirectory(prefix="lightkit-") as folder:
-        (Path(folder) / CONFIG_FILE).write_text(yaml.safe_dump(tree), encoding="utf-8")
+        (Path(folder) / run_files.CONFIG).write_text(yaml.safe_dump(tree), encoding="utf-8")
         return load_run(Path(folder), known=known, fix=f"--trust if you know who made {path}").cfg
 
 
 def _base(before: str | None, chosen: str | None) -> str | None:
+    """Return the absolute path of an adapter's base: the chosen one, else the one that was; None without either."""
     from lightkit.config.project import located
 
     path = chosen or before

@@ -42,7 +42,7 @@ def completion(args: Sequence[str]) -> int:
 
 
 def answer(line: str) -> list[str]:
-    """What the last word of a command line may become; nothing where that cannot be told.
+    """List what the last word of a command line may become; nothing where that cannot be told.
 
     Args:
         line: All that was typed, the program's name included.

@@ -10,6 +10,7 @@ from types import ModuleType
 from lightkit import __version__
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.signals import exiting
 
@@ -29,8 +30,6 @@ COMMANDS = {
 }
 """Command: module, function in it, one line of help. The module's `HELP` holds the command's own help."""
 
-CTRL_C, BROKEN_PIPE, OUT_OF_MEMORY, UNEXPECTED = 130, 141, 4, 1
-
 
 def run(args: list[str]) -> int:
     """Run the command in `args`; every error becomes an exit status and a message on standard error."""
@@ -43,7 +42,7 @@ def run(args: list[str]) -> int:
         return _user_error(error)
     except KeyboardInterrupt:
         complain("interrupted")
-        return CTRL_C
+        return INTERRUPTED
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BrokenPipeError:
@@ -89,7 +88,7 @@ def _help(rest: list[str]) -> int:
 
 
 def help_of(command: str) -> str:
-    """The help text of a command."""
+    """Return the help text of a command."""
     return str(_module(command).HELP[command])
 
 
@@ -121,7 +120,7 @@ def _unexpected(error: Exception) -> int:
         fix = "a smaller data.batch_size, with trainer.accumulate to make up for it"
         complain(str(UserError("error: out of memory", fix=fix)))
         return OUT_OF_MEMORY
-    return UNEXPECTED
+    return FAILED
 
 
 _HELP = """\

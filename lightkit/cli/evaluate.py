@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, number, say, table
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.signals import held
 from lightkit.runs.catalog import find_run, project
@@ -61,33 +62,23 @@ def evaluate(args: list[str]) -> int:
     parser.add_argument("--split", default="test")
     parser.add_argument("--json", action="store_true")
     options = parser.read(args)
-    splits, found = _splits(options.split), []
+    splits, found = tuple(dict.fromkeys(options.split.split(","))), list[dict[str, Any]]()
+    for split in splits:
+        if split not in SPLITS:
+            raise UserError("no such split", key="--split", received=split, choices=SPLITS)
     runner, folder = _runner(options)
     for split, values in runner.evaluate_splits(splits, options.checkpoint).items():
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
         found.append({**facts, "metrics": dict(values)})
-        with _opened(folder / f"eval-{split}.json") as file:
+        with _opened(folder / run_files.EVALUATION.format(split=split)) as file:
             file.write(json.dumps(found[-1], indent=2) + "\n")
     if options.json:
         say(json.dumps(found, indent=2))
         return 0
     rows = [(name, number(value)) for measured in found for name, value in measured["metrics"].items()]
     say(table(["metric", "value"], rows, right=[1]))
-    say("\nwritten to " + ", ".join(str(folder / f"eval-{split}.json") for split in splits))
+    say("\nwritten to " + ", ".join(str(folder / run_files.EVALUATION.format(split=split)) for split in splits))
     return 0
-
-
-def _splits(text: str) -> tuple[str, ...]:
-    """Names of splits joined by commas.
-
-    Raises:
-        UserError: One is no split, or none is named.
-    """
-    names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in SPLITS:
-            raise UserError("no such split", key="--split", received=name, choices=SPLITS)
-    return names
 
 
 def predict(args: list[str]) -> int:
@@ -103,7 +94,7 @@ def predict(args: list[str]) -> int:
 
         _write_rows(sys.stdout, rows)
         return 0
-    target = Path(options.output) if options.output else folder / f"predictions-{options.split}.csv"
+    target = Path(options.output) if options.output else folder / run_files.PREDICTIONS.format(split=options.split)
     with _opened(target) as file:
         count = _write_rows(file, rows)
     say(f"{count} rows written to {target}")
@@ -119,12 +110,15 @@ def _parser(command: str) -> Parser:
 
 
 def _runner(options: Any) -> tuple[Runner, Path]:
-    _check_checkpoint(options.checkpoint)
-    from lightkit.runs.reading import read_run, unchanged
+    """Return the run that is meant, ready to be measured, and its folder."""
+    which = options.checkpoint
+    if which not in ("best", "last") and not Path(which).is_file():
+        raise UserError("no such checkpoint", key="--checkpoint", received=which, expected="best, last or a file")
+    from lightkit.runs.reading import read_run, read_run_unchanged
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
-    if options.overrides and composed.cfg.data.split != unchanged(folder, options.overrides).cfg.data.split:
+    if options.overrides and composed.cfg.data.split != read_run_unchanged(folder, options.overrides).cfg.data.split:
         complain("warning: data.split is not that of the run: what it has learnt from may be among these samples")
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
@@ -133,14 +127,9 @@ def _runner(options: Any) -> tuple[Runner, Path]:
     return Runner(composed.cfg, folder, overrides=options.overrides), folder
 
 
-def _check_checkpoint(which: str) -> None:
-    if which not in ("best", "last") and not Path(which).is_file():
-        raise UserError("no such checkpoint", key="--checkpoint", received=which, expected="best, last or a file")
-
-
 @contextmanager
 def _opened(target: Path) -> Iterator[TextIO]:
-    """A text file that takes its final name when it is complete."""
+    """Open a text file that takes its final name when it is complete."""
     partial = target.with_name(target.name + ".part")
     try:
         partial.unlink(missing_ok=True)
@@ -156,6 +145,7 @@ def _opened(target: Path) -> Iterator[TextIO]:
 
 
 def _write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:
+    """Write rows as CSV under the names of the first, and return how many there are."""
     source = iter(rows)
     first = next(source, None)
     if first is None:

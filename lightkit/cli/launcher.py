@@ -18,10 +18,9 @@ from typing import IO, Any
 
 import lightkit
 from lightkit.cli.terminal import complain
+from lightkit.common.exit_codes import LOST_RANK, of_process
 from lightkit.common.signals import respected
 
-LOST_RANK = 7
-"""Exit status of a process that ended because another one did; see `lightkit.runner.faults`."""
 GRACE_SECONDS = 30.0
 """How long the others may take to end after one has: a checkpoint may still be on its way to the disk."""
 HUNG_SECONDS = 5.0
@@ -44,7 +43,7 @@ class _Rank:
     """Whether it had to be told to end because it did not by itself."""
 
     def tail(self) -> str:
-        """The end of what it said."""
+        """Return the end of what it said."""
         if self.said is None:
             return ""
         size = self.said.seek(0, os.SEEK_END)
@@ -90,6 +89,7 @@ class Launcher:
             return self._outcome(log)
 
     def _start(self, files: ExitStack) -> None:
+        """Start the processes and give each its job."""
         port = _free_port()
         for number in range(self.count):
             said = files.enter_context(tempfile.TemporaryFile()) if number else None  # noqa: SIM115
@@ -108,6 +108,7 @@ class Launcher:
                 rank.process.stdin.flush()  # type: ignore[union-attr]
 
     def _wait(self) -> None:
+        """Wait until all have ended; some time after one has failed, end those that have not."""
         deadline = float("inf")
         while True:
             alive = [rank for rank in self._ranks if rank not in self._ended]
@@ -125,7 +126,7 @@ class Launcher:
             time.sleep(POLL_SECONDS)
 
     def _abort(self, hung: Sequence[_Rank]) -> None:
-        """Have processes that hang say where, and end them."""
+        """End processes that hang, which say where before."""
         for rank in hung:
             rank.aborted = True
             rank.process.send_signal(signal.SIGABRT)
@@ -146,23 +147,26 @@ class Launcher:
                 rank.process.stdin.close()  # type: ignore[union-attr]
 
     def _outcome(self, log: Path | None) -> int:
+        """Say why the processes ended, and return the exit status for all of them."""
         failed = [rank for rank in self._ended if rank.process.returncode]
         if not failed:
             return 0
         first = next((rank for rank in failed if rank.process.returncode != LOST_RANK), failed[0])
-        told = next((rank for rank in failed if rank.number == 0), None)
-        if told is not None and told.process.returncode == first.process.returncode:
-            first = told  # the same thing happened to all, and one of them has told it
+        main = next((rank for rank in failed if rank.number == 0), None)
+        if main is not None and main.process.returncode == first.process.returncode:
+            first = main  # the same thing happened to all, and this one has said what
         code = first.process.returncode
         text = _reason(first)
         if text:
             complain(text)
-            _note(text, log)
-        return 128 - code if code < 0 else code
+            if log is not None and log.is_file() and not log.is_symlink():
+                with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+                    file.write(f"{text}\n")
+        return of_process(code)
 
     @contextmanager
     def _forwarding(self) -> Iterator[None]:
-        """Inside, signals that ask this process to end go to the others, which save and end."""
+        """Pass signals that ask this process to end on to the others while inside; these save and end."""
 
         def forward(number: int, _frame: Any) -> None:
             for rank in self._ranks:
@@ -179,7 +183,7 @@ class Launcher:
 
 
 def _environment(number: int, count: int, port: int) -> dict[str, str]:
-    """What tells a process which one it is, as `torchrun` does."""
+    """Make the variables that tell a process which one it is, as `torchrun` does."""
     path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     threads = max(1, (os.cpu_count() or 1) // count)
     named = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
@@ -199,7 +203,7 @@ def _free_port() -> int:
 
 
 def _reason(rank: _Rank) -> str:
-    """Why the processes ended; empty where rank 0 has said so itself."""
+    """Say why the processes ended; empty where rank 0 has said so itself."""
     code = rank.process.returncode
     if rank.aborted:
         head = f"error: rank {rank.number} (process {rank.process.pid}) did not answer; this is where it was"
@@ -211,9 +215,3 @@ def _reason(rank: _Rank) -> str:
         head = f"error: rank {rank.number} ended with status {code}"
     fix = "`lightkit resume RUN` goes on from the last checkpoint"
     return "\n".join(filter(None, [head, rank.tail(), f"    fix:      {fix}"]))
-
-
-def _note(text: str, log: Path | None) -> None:
-    if log is not None and log.is_file() and not log.is_symlink():
-        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
-            file.write(f"{text}\n")

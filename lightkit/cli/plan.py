@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, fitting, say, table, width
+from lightkit.common import run_files
 from lightkit.runs.catalog import project
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ examples:
   lightkit plan finetune=gradual finetune.weights.path=outputs/runs/2026-01-31/12-00-00-run
   lightkit plan finetune=lora optim.lr=1e-3 --json""",
 }
-RIGHT = (2, 3)
 
 
 def plan(args: list[str]) -> int:
@@ -57,29 +57,32 @@ def plan(args: list[str]) -> int:
     from lightkit.assembly.origin import notes_on_base
     from lightkit.assembly.phases import build_plan_of, notes_on_weights
 
-    parts = build(cfg, project() / "outputs", report=complain)
+    parts = build(cfg, project() / run_files.OUTPUTS, report=complain)
     with closing(parts.data):
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:
-            notes = {"notes": told} if (told := [*parts.data.notes, *notes_on_weights(cfg, parts)]) else {}
-            patterns = {"patterns": [match.to_json() for match in matches]}
-            say(json.dumps({**found.to_json(), **_head(parts), **patterns, **_weights(parts), **notes}, indent=2))
+            content = {**found.to_json(), **_head(parts), "patterns": [match.to_json() for match in matches]}
+            content |= _weights(parts)
+            if notes := [*parts.data.notes, *notes_on_weights(cfg, parts)]:
+                content["notes"] = notes
+            say(json.dumps(content, indent=2))
         else:
             for note in parts.data.notes:
                 say(note)
-            _show(found, matches, parts, long=options.long)
+            _print(found, matches, parts, long=options.long)
             on_base = notes_on_base(cfg, parts.data) if parts.made.report else ()
             for note in (*on_base, *notes_on_weights(cfg, parts)):
                 say(f"\n{note}")
     return 0
 
 
-def _show(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool) -> None:
+def _print(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool) -> None:
+    """Print the plan as tables and lines."""
     from lightkit.assembly.matches import COLUMNS
 
     titles, rows = found.table(long=long)
     last = len(titles) - 1
-    say(table(titles, fitting(titles, rows, columns=[1, last - 1, last], width=width()), right=RIGHT))
+    say(table(titles, fitting(titles, rows, columns=[1, last - 1, last], width=width()), right=(2, 3)))
     say()
     for line in found.lines():
         say(line)
@@ -97,7 +100,7 @@ def _show(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool) 
 
 
 def _head(parts: Learner) -> dict[str, Any]:
-    """The output layer, as plain values; nothing in plain training, which does not ask for it."""
+    """Return the output layer as plain values; nothing in plain training, which does not ask for it."""
     prepared = parts.made.prepared
     if prepared is None:
         return {}
@@ -106,7 +109,7 @@ def _head(parts: Learner) -> dict[str, Any]:
 
 
 def _weights(parts: Learner) -> dict[str, Any]:
-    """What was loaded, as plain values; nothing where nothing was."""
+    """Return what was loaded as plain values; nothing where nothing was."""
     report = parts.made.report
     if report is None:
         return {}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lightkit.common import run_files
 from lightkit.common.processes import lightkit_command
 from lightkit.common.signals import held
 
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
 
 # What only the processes of such a run need is imported inside the functions: every command comes by here.
 
-_LOG = "run.log"
-
 
 def launched() -> bool:
-    """Whether this process was started by a launcher as one of several."""
+    """Tell whether this process was started by a launcher as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def follows() -> bool:
-    """Whether this process is one of several and another one of them writes."""
+    """Tell whether this process is one of several and another one of them writes."""
     return launched() and os.environ.get("RANK", "0") != "0"
 
 
@@ -61,7 +60,7 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
 
         job = {"cfg": to_yaml(cfg), "folder": str(folder), "overrides": list(overrides), "resume": resume}
         command = lightkit_command("train", "--rank")
-        return Launcher(command, cfg.device.nproc, json.dumps(job)).run(log=folder / _LOG)
+        return Launcher(command, cfg.device.nproc, json.dumps(job)).run(log=folder / run_files.LOG)
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
         from lightkit.runner import Runner
@@ -71,7 +70,7 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
 
 
 def work() -> int:
-    """Be one of several processes: read from standard input what to do, and do it."""
+    """Work as one of several processes: read from standard input what to do, and do it."""
     import faulthandler
     import threading
 

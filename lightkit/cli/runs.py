@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import fitting, number, say, table, width
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import CONFIG_FILE, RESULT_FILE, all_runs, project, run_name, started
+from lightkit.runs.catalog import RunSummary, all_runs, project, summarize
 
 HELP = {
     "runs": """\
@@ -29,7 +28,6 @@ examples:
   lightkit runs --limit 3 --json""",
 }
 
-_SEED = re.compile(r"^seed: (\d+)\s*$", re.M)
 COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "folder")
 
 
@@ -39,70 +37,22 @@ def runs(args: list[str]) -> int:
     parser.add_argument("--limit", default="20")
     parser.add_argument("--json", action="store_true")
     options = parser.read(args)
+    if not options.limit.isdecimal():
+        expected = "a whole number, 0 for all"
+        raise UserError("not a number of runs", key="--limit", received=options.limit, expected=expected)
     root = project()
-    folders = all_runs(root)[-_count(options.limit) :]
-    rows = [describe(folder, root) for folder in folders]
+    rows = [_row(summarize(folder), root) for folder in all_runs(root)[-int(options.limit) :]]
     if options.json:
         say(json.dumps(rows, indent=2, allow_nan=False))
     elif rows:
-        cells = fitting(
-            COLUMNS, [[number(row[name]) for name in COLUMNS] for row in rows], columns=[1, 7], width=width()
-        )
-        say(table(COLUMNS, cells, right=[2, 5, 6]))
+        texts = [[number(cell) for cell in row.values()] for row in rows]
+        say(table(COLUMNS, fitting(COLUMNS, texts, columns=[1, 7], width=width()), right=[2, 5, 6]))
     else:
-        say(f"no runs in {root / 'outputs'} yet: `lightkit train` makes one")
+        say(f"no runs in {root / run_files.OUTPUTS} yet: `lightkit train` makes one")
     return 0
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise UserError("not a number of runs", key="--limit", received=text, expected="a whole number, 0 for all")
-    return int(text)
-
-
-def describe(folder: Path, root: Path) -> dict[str, Any]:
-    """One run as a row; what is missing or damaged in its folder stays empty.
-
-    Args:
-        folder: Folder of the run.
-        root: Project folder that paths are shown relative to.
-    """
-    result = read_result(folder)
-    objective = result.get("objective")
-    objective = objective if isinstance(objective, dict) else {}
-    return {
-        "when": f"{started(folder):%Y-%m-%d %H:%M:%S}",
-        "name": run_name(folder),
-        "seed": seed_of(folder),
-        "status": _text(result.get("status")) or "unfinished",
-        "metric": _text(objective.get("name")),
-        "best": _finite(objective.get("value")),
-        "epochs": result.get("epochs") if isinstance(result.get("epochs"), int) else None,
-        "folder": str(folder.relative_to(root)),
-    }
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """The content of a run's `result.json`; empty when there is none that can be read."""
-    try:
-        content = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def seed_of(folder: Path) -> int | None:
-    """The seed in a run's `config.yaml`; None where there is none that can be read."""
-    try:
-        found = _SEED.search((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return int(found[1]) if found else None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _finite(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+def _row(run: RunSummary, root: Path) -> dict[str, Any]:
+    """Return a run as a row, with a cell for each of `COLUMNS`; its folder is shown relative to `root`."""
+    cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, str(run.folder.relative_to(root)))
+    return dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells)))

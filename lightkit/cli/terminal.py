@@ -23,7 +23,7 @@ def complain(text: str) -> None:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Text table with aligned columns, two spaces between them.
+    """Lay a table out as text with aligned columns, two spaces between them.
 
     Args:
         titles: Column heads; without any, the table has no head.
@@ -42,14 +42,14 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> 
 
 
 def width() -> int | None:
-    """Characters in a line of the terminal; None where the output goes elsewhere."""
+    """Return the characters in a line of the terminal; None where the output goes elsewhere."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def fitting(
     titles: Sequence[str], rows: Sequence[Sequence[str]], *, columns: Sequence[int], width: int | None
 ) -> list[list[str]]:
-    """The rows of a table, with `columns` cut so that a line fits; the end of a path or a name tells most.
+    """Cut `columns` of a table's rows so that a line fits; the end of a path or a name tells most.
 
     Args:
         titles: Column heads.
@@ -74,7 +74,7 @@ def _cut(cell: str, size: int) -> str:
 
 
 def number(value: object) -> str:
-    """A measured value for a table: four significant decimals, other things as they are, nothing for None."""
+    """Write a measured value for a table: four decimals, other things as they are, nothing for None."""
     if value is None:
         return ""
     return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -13,21 +13,17 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import named
-from lightkit.runs.catalog import (
+from lightkit.runs.catalog import find_run, find_unfinished, has_checkpoints, has_configuration, project, status
+from lightkit.runs.placement import (
     chosen_run_folder,
     discard_if_empty,
-    find_run,
-    has_checkpoints,
-    has_configuration,
+    has_dated_folder,
     hydra_folder,
-    is_dated,
     new_run_folder,
-    project,
     slug,
-    status,
-    unfinished_run,
 )
 
 if TYPE_CHECKING:
@@ -116,23 +112,28 @@ def resume(args: list[str]) -> int:
     parser.add_argument("run")
     parser.add_argument("overrides", nargs="*")
     options = parser.read(args)
-    from lightkit.runs.reading import read_run, unchanged
+    from lightkit.runs.reading import read_run, read_run_unchanged
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
-    leave = _leave(composed.cfg.resume.override, options.overrides)
-    if leave != composed.cfg.resume.override:
-        quoted = ",".join(f"'{pattern}'" for pattern in leave)
+    allowed = _still_allowed(composed.cfg.resume.override, options.overrides)
+    if allowed != composed.cfg.resume.override:
+        quoted = ",".join(f"'{pattern}'" for pattern in allowed)
         composed = read_run(folder, [*options.overrides, f"resume.override=[{quoted}]"])
     if status(folder) == "finished" and (
-        not options.overrides or composed.cfg == unchanged(folder, options.overrides).cfg
+        not options.overrides or composed.cfg == read_run_unchanged(folder, options.overrides).cfg
     ):
         return _finished(folder)
     return start(composed.cfg, folder, overrides=options.overrides, resume=True)
 
 
-def _leave(given: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """What an earlier `resume.override` still allows: another value typed now wants its own."""
+def _still_allowed(given: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return what an earlier `resume.override` still allows: another value typed now wants its own.
+
+    Args:
+        given: The patterns of the earlier one.
+        overrides: What is typed now.
+    """
     keys = [text.lstrip("+~").partition("=")[0] for text in overrides]
     if "resume.override" in keys:
         return list(given)
@@ -140,11 +141,13 @@ def _leave(given: Sequence[str], overrides: Sequence[str]) -> list[str]:
 
 
 def _finished(folder: Path) -> int:
+    """Say that there is nothing left to do."""
     say(f"{folder} has finished already; make it longer with trainer.epochs=N")
     return 0
 
 
 def _start(composed: Composed, options: argparse.Namespace) -> int:
+    """Train in a new folder, or with `resume=auto` go on in that of an earlier run."""
     from lightkit.config import to_yaml
 
     root = project()
@@ -182,6 +185,7 @@ def _train_parser() -> Parser:
 
 
 def _compose(options: argparse.Namespace) -> Composed:
+    """Compose and check what is to be trained, from the shipped options or from an earlier run."""
     if options.source is None:
         from lightkit.config import compose
 
@@ -193,6 +197,7 @@ def _compose(options: argparse.Namespace) -> Composed:
 
 
 def _print(composed: Composed, options: argparse.Namespace) -> int:
+    """Print the configuration, Hydra's or both."""
     from lightkit.cli.config import as_yaml
 
     if options.cfg == "job":
@@ -204,7 +209,7 @@ def _print(composed: Composed, options: argparse.Namespace) -> int:
 
 
 def _with_hydra(composed: Composed, *, alone: bool, resolve: bool) -> DictConfig:
-    """The configuration and Hydra's own, with the folders that we use where Hydra's are left as they come.
+    """Join the configuration and Hydra's own, with the folders that we use where Hydra's are left as they come.
 
     Hydra's own part is never resolved: much of it is only known while a run of Hydra's goes on.
     """
@@ -215,16 +220,16 @@ def _with_hydra(composed: Composed, *, alone: bool, resolve: bool) -> DictConfig
     from lightkit.config.hydra_compat import hydra_node
 
     own: Any = OmegaConf.create(OmegaConf.to_container(hydra_node(composed.hydra_cfg)))
-    for kind, below in (("run", "runs"), ("sweep", "sweeps")):
+    for kind, below in (("run", run_files.RUNS), ("sweep", run_files.SWEEPS)):
         if hydra_folder(composed, kind) is None:
-            base = project() / "outputs" / below
+            base = project() / run_files.OUTPUTS / below
             own.hydra[kind].dir = f"{base}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-{slug(str(composed.cfg.name))}"
     job: Any = {} if alone else OmegaConf.to_container(composed.cfg, resolve=resolve)
     return OmegaConf.create({**job, **own})
 
 
 def _hydra(args: list[str]) -> int:
-    """Hydra's views of the composition."""
+    """Print one of Hydra's own views of the composition."""
     from lightkit.config import hydra_command
 
     root = logging.getLogger()
@@ -240,18 +245,18 @@ def _hydra(args: list[str]) -> int:
 
 
 def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) -> Path | None:
-    """The run that `resume=auto` goes on with; None starts a new one."""
+    """Find the run that `resume=auto` goes on with; None starts a new one."""
     from lightkit.config import to_yaml
 
     named = _named_folder(composed, options)
     if named is not None and has_checkpoints(named):
         return named
-    moves = named is None or (options.folder is None and is_dated(composed, "run", options.overrides))
-    return unfinished_run(root, to_yaml(composed.cfg)) if moves else None
+    moves = named is None or (options.folder is None and has_dated_folder(composed, "run", options.overrides))
+    return find_unfinished(root, to_yaml(composed.cfg)) if moves else None
 
 
 def _run_folder(root: Path, composed: Composed, options: argparse.Namespace) -> Path:
-    """`--folder` or `hydra.run.dir` where they are given, else a new folder in `outputs/runs/`."""
+    """Return `--folder` or `hydra.run.dir` where they are given, else make a new folder in `outputs/runs/`."""
     folder = _named_folder(composed, options)
     if folder is None:
         return new_run_folder(root, str(composed.cfg.name))
@@ -259,5 +264,6 @@ def _run_folder(root: Path, composed: Composed, options: argparse.Namespace) -> 
 
 
 def _named_folder(composed: Composed, options: argparse.Namespace) -> Path | None:
+    """Return the folder that the user has named; None where nobody has."""
     folder: Path | None = options.folder or hydra_folder(composed, "run", options.overrides)
     return folder

@@ -58,8 +58,13 @@ def verify_resume(args: list[str]) -> int:
     """Run, kill, resume, compare, and print what came of it."""
     options = _parser().read(args)
     if options.worker is not None:
-        return _work(options.worker)
-    at = _step(options.at)
+        from lightkit.runner.proving.traced import TracedJob, work
+
+        work(TracedJob.read(options.worker))
+        return 0
+    if options.at != "random" and (not options.at.isdecimal() or int(options.at) < 3):
+        expected = "`random`, or a step from 3 on: the run has to save before it"
+        raise UserError("no step to kill it at", key="--at", expected=expected, received=options.at)
     overrides = [text for text in options.overrides if not text.startswith("hydra.")]
     from lightkit.config import compose
 
@@ -67,7 +72,7 @@ def verify_resume(args: list[str]) -> int:
     compose(overrides, config_dir=options.config_dir, config_name=options.config_name)
     base = Path(tempfile.mkdtemp(prefix="lightkit-verify-"))
     try:
-        return _verify(options, overrides, base, at=at)
+        return _verify(options, overrides, base)
     finally:
         if options.keep:
             say(f"kept in {base}")
@@ -75,7 +80,8 @@ def verify_resume(args: list[str]) -> int:
             shutil.rmtree(base, ignore_errors=True)
 
 
-def _verify(options: argparse.Namespace, overrides: list[str], base: Path, *, at: int | None) -> int:
+def _verify(options: argparse.Namespace, overrides: list[str], base: Path) -> int:
+    """Do the runs in a folder, print what came of them, and return the exit status."""
     from lightkit.runner.proving.traced import TracedJob
     from lightkit.runner.proving.verify import verify
 
@@ -87,7 +93,7 @@ def _verify(options: argparse.Namespace, overrides: list[str], base: Path, *, at
         config_name=options.config_name,
         epochs=options.epochs,
         steps=options.steps,
-        at=at,
+        at=None if options.at == "random" else int(options.at),
     )
     verdict = verify(job, phase=options.phase, progress=complain)
     _report(verdict)
@@ -95,6 +101,7 @@ def _verify(options: argparse.Namespace, overrides: list[str], base: Path, *, at
 
 
 def _report(verdict: Verdict) -> None:
+    """Print where the run was killed, what was compared, and what differs."""
     from lightkit.runner.proving.verify import told
 
     moment = verdict.moment
@@ -125,23 +132,6 @@ def _warn(found: Sequence[Unsaved]) -> None:
         more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         say("\n".join(f"  {line}" for line in [*lines[:_SHOWN], *more]))
         say(f"  fix: {fix}")
-
-
-def _work(file: Path) -> int:
-    """Do a job that another process wrote down."""
-    from lightkit.runner.proving.traced import TracedJob, work
-
-    work(TracedJob.read(file))
-    return 0
-
-
-def _step(text: str) -> int | None:
-    if text == "random":
-        return None
-    if not text.isdecimal() or int(text) < 3:
-        expected = "`random`, or a step from 3 on: the run has to save before it"
-        raise UserError("no step to kill it at", key="--at", expected=expected, received=text)
-    return int(text)
 
 
 def _parser() -> Parser:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import UNREADABLE
 
 _LIBRARIES = ("peft", "timm", "torchmetrics", "torchvision")
 _BETWEEN = ("contextlib", "functools", "torch", "typing_extensions", "warnings")
@@ -65,7 +66,7 @@ def _plain_load(load: Callable[..., Any]) -> Callable[..., Any]:
             return load(f, *args, **options | {"weights_only": True})
         except pickle.UnpicklingError as error:
             what = "the pretrained file holds more than tensors, which would run code; it was not opened"
-            raise UserError(what, key=_shown(f), fix=_again(f), exit_code=5) from error
+            raise UserError(what, key=_shown(f), fix=_again(f), exit_code=UNREADABLE) from error
 
     setattr(wrapped, _MARK, True)
     return wrapped
@@ -103,7 +104,7 @@ def _compare(file: str, expected: str) -> None:
             expected=f"a SHA-256 that begins with {expected}, as the name says",
             received=found,
             fix=_again(file),
-            exit_code=5,
+            exit_code=UNREADABLE,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from lightkit.common.exit_codes import WRONG_INPUT
 from lightkit.common.suggest import nearest
 
 _MOST = 60
@@ -41,7 +42,7 @@ class UserError(ValueError):
         choices: Iterable[str] = (),
         fix: str | None = None,
         origin: str | None = None,
-        exit_code: int = 2,
+        exit_code: int = WRONG_INPUT,
     ) -> None:
         self.what, self.key, self.argument = what, key, argument
         self.expected, self.received = expected, received

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from lightkit.common.exit_codes import of_signal
+
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 """Ctrl-C, `kill` and `scancel`, a closed terminal, and what schedulers send some time before they kill."""
 
@@ -34,7 +36,7 @@ def exiting() -> Iterator[None]:
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
         noted.append(number)
-        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(of_signal(number))
 
     try:
         with _handled(leave):
@@ -43,7 +45,7 @@ def exiting() -> Iterator[None]:
         if not noted:
             raise
         # Code that is left half-way, OmegaConf's for one, can fail in its own tidying up.
-        raise SystemExit(128 + noted[0]) from error
+        raise SystemExit(of_signal(noted[0])) from error
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def held() -> Iterator[None]:
 
     def note(number: int, _frame: FrameType | None) -> None:
         if noted:
-            os._exit(128 + number)
+            os._exit(of_signal(number))
         noted.append(number)
 
     with _handled(note):

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from lightkit.common import run_files
 from lightkit.config.project import project_of, project_root
 
-FILE = ".mark"
 _KEY_BYTES = 32
 _MOST_MARKS, _MOST_BYTES = 100, 1 << 16
 _PATIENCE_SECONDS = 1.0
@@ -42,11 +42,11 @@ def mark(run: Path, text: str) -> None:
     project, inode = str(root or ""), _inode(root)
     new = Mark(project, inode, _signature(key, project, inode, text))
     found = [*(item for item in _marks(run) if item != new), new]
-    temporary = run / f"{FILE}.{os.getpid()}"
+    temporary = run / f"{run_files.MARK}.{os.getpid()}"
     with suppress(OSError):  # a full disk stops the run where it matters
         lines = (json.dumps(item._asdict()) for item in found[-_MOST_MARKS:])
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        temporary.replace(run / FILE)
+        temporary.replace(run / run_files.MARK)
 
 
 def is_marked(run: Path, text: str) -> bool:
@@ -80,7 +80,7 @@ class Mark(NamedTuple):
 
 def _marks(run: Path) -> list[Mark]:
     """The marks in a folder, whoever wrote them."""
-    path, found = run / FILE, []
+    path, found = run / run_files.MARK, []
     with suppress(OSError, UnicodeDecodeError):
         if not path.is_file():
             return []
@@ -122,7 +122,7 @@ def _key_of_user(*, make: bool = False) -> bytes | None:
 
 def _key_of_project(root: Path | None, *, make: bool = False) -> bytes | None:
     """The key of a project, bound to the file that holds it."""
-    found = _read_key(root / "outputs" / ".key", make=make) if root is not None else None
+    found = _read_key(root / run_files.OUTPUTS / ".key", make=make) if root is not None else None
     if found is None:
         return None
     content, facts = found

@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 import lightkit.config.hydra_compat as hydra_compat
+from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import visible
 from lightkit.config.check import complete
@@ -132,7 +133,7 @@ def _need_named(job: Composed) -> None:
 
 def _settings(sweep_dir: Path | None) -> list[str]:
     """Hydra's own settings: all goes below `outputs/`, the working directory stays, nothing is logged twice."""
-    root = (project_root() or Path.cwd()) / "outputs" / "sweeps"
+    root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
     folder = str(sweep_dir) if sweep_dir is not None else f"{root}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-${{name}}"
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
     return [*quiet, f"hydra.sweep.dir='{folder}'"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import UserError
 from lightkit.config.allow import judge, targets_in
@@ -67,7 +68,7 @@ def _data(node: Node, key: Key, report: Report) -> None:
 
 def _teacher(teacher: Any, report: Report) -> None:
     key, kind = ("finetune", "distill", "teacher"), "the folder of the teacher's run"
-    if _exists(teacher, key, kind, report) and not (located(teacher) / "config.yaml").is_file():
+    if _exists(teacher, key, kind, report) and not (located(teacher) / run_files.CONFIG).is_file():
         report.add(key, "not the folder of a run: it has no config.yaml", expected=kind, received=teacher)
 
 

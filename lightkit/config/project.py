@@ -12,10 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 import lightkit.config.signatures as signatures
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 
-RUN_FILE = "config.yaml"
-"""What tells that a folder is that of a run, and holds the run's configuration."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ROOTS: dict[Path, None] = {}  # what `make_importable` put on `sys.path`, which is as global as this
 
@@ -62,7 +61,7 @@ def located(path: str) -> Path:
         path: Absolute, from the home folder (`~`), or from any of these places; what is nowhere comes back as it is.
     """
     plain, root = Path(path).expanduser(), project_root() or Path()
-    return next((place for place in (plain, root / plain, root / "outputs" / plain) if place.exists()), plain)
+    return next((place for place in (plain, root / plain, root / run_files.OUTPUTS / plain) if place.exists()), plain)
 
 
 def project_of(place: Path) -> Path | None:
@@ -101,7 +100,7 @@ def beside(name: str) -> str | None:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run: its `config.yaml` is a whole configuration, not one to compose others from."""
-    path = folder / RUN_FILE
+    path = folder / run_files.CONFIG
     try:
         facts = path.stat()
     except OSError:

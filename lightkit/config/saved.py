@@ -13,6 +13,7 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
 from lightkit.config.compose import Composed, load_choices, make_loader
@@ -23,10 +24,9 @@ from lightkit.config.marks import is_marked, mark
 from lightkit.config.older import MARK, as_meant
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import command_line, is_choice, rewrite, undeletable
-from lightkit.config.project import RUN_FILE, make_importable, project_root
+from lightkit.config.project import make_importable, project_root
 from lightkit.config.received import BY_OVERRIDE, known_trust, unnamed
 
-FILE = RUN_FILE
 _REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
 _SECRET = re.compile(r"\$\{\s*(oc\.)?env\s*:")
 _HEAD = "# The whole configuration of this run. Values from the environment are still read from there.\n"
@@ -37,9 +37,9 @@ def save(cfg: DictConfig, folder: Path) -> Path:
 
     Everything is resolved but what comes from environment variables (`${oc.env:TOKEN}`): such text may be a secret.
     """
-    path, text = folder / FILE, to_yaml(cfg)
+    path, text = folder / run_files.CONFIG, to_yaml(cfg)
     mark(folder, text)  # before: a run that is killed in between is still known, by the older mark
-    temporary = path.with_name(f".{FILE}.{os.getpid()}")
+    temporary = path.with_name(f".{run_files.CONFIG}.{os.getpid()}")
     temporary.write_text(_HEAD + text, encoding="utf-8")
     temporary.replace(path)
     return path
@@ -129,7 +129,7 @@ def load_run(
         UserErrors: Everything that is wrong, in one report.
         UserError: There is no readable configuration in the folder.
     """
-    path, folder = Path(run) / FILE, Path(run).resolve()
+    path, folder = Path(run) / run_files.CONFIG, Path(run).resolve()
     make_importable(project_root())
     text, loader, errors = _text(path), make_loader(), list[UserError]()
     known, tree = known or is_marked(folder, text), _kept(path, text)
@@ -173,7 +173,7 @@ def saved_group(run: Path, group: str) -> Any:
     Raises:
         UserError: There is no readable configuration in the folder.
     """
-    path = Path(run) / FILE
+    path = Path(run) / run_files.CONFIG
     return _parsed(path, _text(path)).get(group)
 
 

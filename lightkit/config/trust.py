@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightkit.common import run_files
 from lightkit.config.modules import Module
 
 PLACES = (
@@ -78,7 +79,7 @@ SLOTS = {
 PACKAGES = ("lightkit", "torch.nn", "torch.optim", "torch.utils.data", "torchmetrics", "torchvision", "timm", "peft")
 """The same for any other place."""
 
-_NO_SOURCES = ("outputs", "multirun")
+_NO_SOURCES = (run_files.OUTPUTS, "multirun")
 _LIGHTKIT = Path(__file__).resolve().parents[1]
 _INSTALLED = ("site-packages", "dist-packages")
 

@@ -15,6 +15,7 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import LoaderOptions
@@ -128,7 +129,7 @@ class WorkerWatch:
             received=limit,
             origin=self._place(None),
             fix=f"{_OWN_CODE}; data.timeout_seconds=null waits for as long as it takes. {_RESUME}",
-            exit_code=1,
+            exit_code=FAILED,
         )
 
     def ended(self, workers: Sequence[Any]) -> UserError:
@@ -146,7 +147,7 @@ class WorkerWatch:
             received=len(workers),
             origin=self._place(self.board.first(gone[0]) if gone else None),
             fix=f"{causes[0]}. {_RESUME}",
-            exit_code=1,
+            exit_code=FAILED,
         )
 
     def hanging(self, workers: int) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError, keys_under
+from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import own_part
 from lightkit.common.strategies import WITH_PROCESSES, strategy_of
 from lightkit.device.visible import show_only
@@ -106,8 +107,8 @@ class DistributedRanks(Ranks):
             try:
                 found[0] = make()
             except Exception as error:
-                known = isinstance(error, UserError)
-                found[1] = str(error) if known else f"{type(error).__name__}: {error}", getattr(error, "exit_code", 1)
+                text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                found[1] = text, getattr(error, "exit_code", FAILED)
                 self._dist.broadcast_object_list(found, src=0)
                 raise
         self._dist.broadcast_object_list(found, src=0)

@@ -6,6 +6,8 @@ import logging
 from collections import Counter
 from pathlib import Path
 
+from lightkit.common import run_files
+
 
 def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
     """Which tags stand more than once at a step in the records of all files of a run, and how often.
@@ -17,7 +19,7 @@ def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
 
     found = Counter(
         (value.tag, int(event.step))
-        for file in Path(folder).glob("events.out.tfevents.*")
+        for file in Path(folder).glob(run_files.EVENTS_PATTERN)
         for _, _, event in read_events(file)
         if event is not None
         for value in event.summary.value

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lightkit.loggers.rewind as rewind
+from lightkit.common import run_files
 from lightkit.common.disk import sync_file
 from lightkit.common.ledger import FACTS
 from lightkit.common.pixels import pixels
@@ -31,7 +32,6 @@ MAIN = "main"
 first group, and where runs are compared, it is by the last points of the first five curves."""
 CURVES = ("train", "val")
 """Splits whose values are curves, and so keep their names."""
-_EVENTS = "events.out.tfevents.*"
 _AFTER = "-"
 """What stands in the name of the first file of a resume where others have the host: it comes before all of these."""
 
@@ -66,7 +66,7 @@ class TensorBoardLogger(Logger):
 
     def _files(self) -> list[Path]:
         """In the order in which TensorBoard reads them."""
-        return sorted(self.folder.glob(_EVENTS))
+        return sorted(self.folder.glob(run_files.EVENTS_PATTERN))
 
     def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
         """On a resume, take out what the interrupted run wrote after its checkpoint.
@@ -89,7 +89,7 @@ class TensorBoardLogger(Logger):
         cuts = rewind.plan(self._files(), step=step, rows=len(rows), repeated=tags, own=(*SPLITS, VITALS, VIEW))
         carried = [event for cut in cuts for event in cut.carried]
         self._carried = step, {value.tag for event in carried for value in event.summary.value}
-        name = f"{_EVENTS.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"
+        name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{_AFTER}.{os.getpid()}"
         rewind.publish(self.folder / name, step, [*events, *carried])
         for cut in cuts:
             cut.apply()
@@ -187,7 +187,7 @@ def _put_first(files: Sequence[Path], now: int, mark: str) -> None:
         now: The second that the next one is named after.
         mark: What its name has after that.
     """
-    if not files or files[-1].name < f"{_EVENTS.removesuffix('*')}{now:010d}.{mark}":
+    if not files or files[-1].name < f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{mark}":
         return
     for age, file in zip(range(len(files), 0, -1), files):
         parts = file.name.split(".")

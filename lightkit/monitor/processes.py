@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightkit.common import run_files
+
 if TYPE_CHECKING:
     import psutil
 
-LOCK, CONFIG = ".lock", "config.yaml"
-"""Files of a run's folder; the process that runs in it keeps the first one open."""
 _GENERATIONS = 3
 """Ancestors that are looked at too: the ranks of a run are children of the process that started it."""
 
@@ -63,6 +63,10 @@ def _runs(process: psutil.Process) -> Iterator[Path]:
     try:
         for one in [process, *process.parents()[:_GENERATIONS]]:
             files = (Path(file.path) for file in one.open_files())
-            yield from (file.parent for file in files if file.name == LOCK and (file.parent / CONFIG).is_file())
+            yield from (
+                file.parent
+                for file in files
+                if file.name == run_files.LOCK and (file.parent / run_files.CONFIG).is_file()
+            )
     except (psutil.Error, OSError):  # those of other users are not shown
         return

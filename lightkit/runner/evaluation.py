@@ -8,6 +8,7 @@ from typing import Any
 
 from lightkit.assembly import Learner
 from lightkit.checkpoint import content
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.metrics import Figures, Gathered
 from lightkit.runner.session import Session
@@ -108,4 +109,4 @@ def final_test(run: Session, learner: Learner) -> None:
     state.last.update(values)
     run.logger.scalars(values, step=state.step, epoch=state.epoch)
     if run.ranks.main:
-        figures.write(run.logger, run.path / "figures", step=state.step)
+        figures.write(run.logger, run.path / run_files.FIGURES, step=state.step)

@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED, LOST_RANK, OUT_OF_MEMORY
 from lightkit.common.failures import is_dead_worker, is_out_of_memory
 from lightkit.device.ranks import is_lost
-from lightkit.runner.memory.oom import OUT_OF_MEMORY, reason
+from lightkit.runner.memory.oom import reason
 
 _LOG = logging.getLogger(__name__)
-LOST_RANK = 7
-"""Exit status of a process that ended because another one of its run did."""
-CANNOT_WRITE = 1
 _ROOM = "make room, then `lightkit resume RUN`: the last checkpoint is whole"
 _DISK = {
     errno.ENOSPC: ("the disk is full", _ROOM),
@@ -106,7 +104,7 @@ def _within(name: object, folder: Path) -> bool:
 
 def _disk(error: OSError, what: str, fix: str) -> UserError:
     key = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else None
-    return UserError(f"cannot write: {what}", key=key, fix=fix, exit_code=CANNOT_WRITE)
+    return UserError(f"cannot write: {what}", key=key, fix=fix, exit_code=FAILED)
 
 
 def _memory(error: BaseException) -> UserError:
@@ -125,7 +123,7 @@ def _dead_worker(error: BaseException) -> UserError:
         key="data.dataset",
         fix="if it was killed, memory may have run out: fewer workers, or num_workers=0 in that data loader; "
         "`lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
-        exit_code=1,
+        exit_code=FAILED,
     )
 
 

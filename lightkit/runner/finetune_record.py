@@ -11,8 +11,9 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner
 from lightkit.assembly.matches import matches_of
-from lightkit.assembly.origin import TUNING, notes_on_base
+from lightkit.assembly.origin import notes_on_base
 from lightkit.assembly.phases import build_plan_of, build_tuning, notes_on_weights
+from lightkit.common import run_files
 from lightkit.common.shards import is_shard
 from lightkit.finetune.audit.formatting import format_names
 from lightkit.finetune.audit.plan import Plan
@@ -36,7 +37,7 @@ class FinetuneRecord:
     """
 
     def __init__(self, cfg: DictConfig, folder: Path, parts: Learner, *, state: State, logger: Logger) -> None:
-        self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / TUNING, parts, logger
+        self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / run_files.FINETUNE, parts, logger
         self._cfg, self._resumed = cfg, state.step > 0
         self._plan, self._rows_before = Plan(()), list[dict[str, Any]]()
         if parts.made.prepared is None:

@@ -10,14 +10,13 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner
+from lightkit.common import run_files
 from lightkit.config import to_plain
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers import Logger
 from lightkit.loggers.files import replace_file
 from lightkit.loggers.wording import plain_table
 
-FOLDER = "profile"
-SUMMARY = "summary.txt"
 DETAILS = ("memory", "stacks", "shapes")
 
 
@@ -45,7 +44,7 @@ def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger)
     wanted, details = _settings(to_plain(cfg.logger.get("profile")) or {})
     window = wanted.fitted(left)
     _announce(window, state.step, logger, short=window != wanted)
-    place, ranks = folder / FOLDER, learner.engine.ranks
+    place, ranks = folder / run_files.PROFILE, learner.engine.ranks
     recorder = Recorder(window, learner.engine.device, place, tell=logger.message, details=details, rank=ranks.rank)
     try:
         yield recorder
@@ -91,12 +90,12 @@ def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bo
     text = "\n\n".join([*(plain_table(*table) for table in tables), "\n".join(hints)]).rstrip() + "\n"
     try:
         place.mkdir(parents=True, exist_ok=True)
-        replace_file(place / SUMMARY, text)
+        replace_file(place / run_files.PROFILE_SUMMARY, text)
     except OSError as error:
-        logger.message(f"profile {place / SUMMARY} cannot be written: {error.strerror}")
+        logger.message(f"profile {place / run_files.PROFILE_SUMMARY} cannot be written: {error.strerror}")
     for table in tables:
         logger.table(*table)
-    logger.text(FOLDER, f"```text\n{text}```", step=step)
+    logger.text("profile", f"```text\n{text}```", step=step)
     for line in hints:
         logger.message(line)
 

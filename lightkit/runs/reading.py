@@ -1,28 +1,33 @@
-"""The configuration of an earlier run, read where it may not belong."""
+"""What the folder of an earlier run says: its configuration, its result, and what else was written down."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.runs.catalog import ENVIRONMENT_FILE
 
 if TYPE_CHECKING:
     from lightkit.config import Composed
 
+# Everything of `lightkit.config` is imported inside the functions: it takes its time, and a list of runs needs none.
+
+_SEED = re.compile(r"^seed: (\d+)\s*$", re.M)
+
 
 def read_run(folder: Path, overrides: Sequence[str] = (), **options: Any) -> Composed:
-    """`load_run`, which says where to go when the modules of the run's own project are not at hand.
+    """Read the configuration of a run, and say where to go when the modules of its own project are not at hand.
 
     They are not looked up there by themselves: that folder is named by a file that anybody may have written.
 
     Args:
         folder: Folder of the run.
         overrides: Values to change.
-        **options: Others of `load_run`.
+        **options: Others of `lightkit.config.load_run`.
 
     Raises:
         UserErrors: Everything that is wrong with the configuration.
@@ -32,14 +37,14 @@ def read_run(folder: Path, overrides: Sequence[str] = (), **options: Any) -> Com
     try:
         return load_run(folder, overrides, **options)
     except UserErrors as found:
-        home = _home(folder)
+        home = _other_project(folder)
         if home is None:
             raise
-        raise UserErrors([_pointing(error, home) for error in found.errors]) from found
+        raise UserErrors([_pointing_to(home, error) for error in found.errors]) from found
 
 
-def unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
-    """The configuration of a run as it was, without any of these overrides but those that let it be read.
+def read_run_unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
+    """Read the configuration of a run as it was, without any of these overrides but those that let it be read.
 
     Raises:
         UserErrors: Everything that is wrong with the configuration.
@@ -51,21 +56,62 @@ def unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
     return read_run(folder, [text for text in overrides if text.lstrip("+").partition("=")[0] in keys])
 
 
-def _home(folder: Path) -> Path | None:
-    """The project that a run was trained in, or whose outputs it lies in, where that is not the one we are in."""
+def read_overrides(folder: Path) -> list[str]:
+    """Return what was typed for a run so far; nothing where it cannot be read."""
+    try:
+        lines = (folder / run_files.OVERRIDES).read_text(encoding="utf-8").splitlines()
+        return [str(json.loads(line.removeprefix("- "))) for line in lines if line.startswith("- ")]
+    except (OSError, ValueError):
+        return []
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return what `environment.json` says of versions, device and data; empty where it cannot be read."""
+    return _read_json(folder / run_files.ENVIRONMENT)
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return the content of `result.json`; empty where it cannot be read, as before a run has ended."""
+    return _read_json(folder / run_files.RESULT)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of values that a run has logged; see `lightkit.loggers.JsonlLogger`."""
+    from lightkit.loggers.files import read_jsonl
+
+    return read_jsonl(folder / run_files.METRICS)
+
+
+def read_seed(folder: Path) -> int | None:
+    """Return the seed in a run's `config.yaml`, found without reading all of it; None where it cannot be read."""
+    try:
+        found = _SEED.search((folder / run_files.CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return int(found[1]) if found else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _other_project(folder: Path) -> Path | None:
+    """Find the project that a run was trained in, or whose outputs it lies in, where it is not the one we are in."""
     from lightkit.config.project import project_of, project_root
 
-    try:
-        trained_in = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["folder"]
-        places = [Path(trained_in), folder.resolve()]
-    except (OSError, ValueError, KeyError, TypeError):
-        places = [folder.resolve()]
+    noted = read_facts(folder).get("folder")
+    places = [*([Path(noted)] if isinstance(noted, str) else []), folder.resolve()]
     homes = [project_of(place) for place in places if place.is_dir()]
     home = next((found for found in homes if found is not None), None)
     return None if home == project_root() else home
 
 
-def _pointing(error: UserError, home: Path) -> UserError:
+def _pointing_to(home: Path, error: UserError) -> UserError:
+    """Replace the fix of an error about a class that is not found by the project to go to."""
     if error.key is None or not error.key.endswith("_target_"):
         return error
     return UserError(

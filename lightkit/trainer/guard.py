@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import NOT_FINITE
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.nonfinite import bad_parameter, first_bad
 
 KEPT = "trainer.nonfinite"
 """Name of the kept states among the callbacks; with its dot it can be nobody else's."""
-NON_FINITE = 3
-"""Exit status of a run whose loss is no longer finite."""
 
 
 class RollBack(Exception):
@@ -109,7 +108,7 @@ class Guard:
             key="trainer.nonfinite",
             expected="finite weights",
             fix="look for a division, root or logarithm whose argument can be 0; the checkpoints before it are whole",
-            exit_code=NON_FINITE,
+            exit_code=NOT_FINITE,
         )
 
     def error(self, learner: Learner, batch: Any, position: int | None, *, after: str = "") -> UserError:
@@ -124,7 +123,7 @@ class Guard:
             key="trainer.nonfinite",
             expected="a finite loss",
             fix=self.fix,
-            exit_code=NON_FINITE,
+            exit_code=NOT_FINITE,
         )
 
 

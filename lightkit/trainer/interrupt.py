@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from lightkit.common.exit_codes import of_signal
 from lightkit.common.signals import respected
 
 _SHOW_CURSOR = b"\x1b[?25h\n"
@@ -25,7 +26,7 @@ class Interrupted(SystemExit):
     """
 
     def __init__(self, number: int, step: int) -> None:
-        super().__init__(128 + number)
+        super().__init__(of_signal(number))
         self.number, self.step = number, step
 
     def __str__(self) -> str:
@@ -129,4 +130,4 @@ def _end_at_once(number: int) -> None:
     with suppress(OSError, ValueError, AttributeError):
         if sys.stdout.isatty():
             os.write(sys.stdout.fileno(), _SHOW_CURSOR)
-    os._exit(128 + number)
+    os._exit(of_signal(number))

@@ -111,7 +111,7 @@ def test_resume_refuses_it_too(
         content = torch.load(folder / entry.file, weights_only=True)
         content["model"] = {name: value.flatten()[:1].expand(HUGE) for name, value in content["model"].items()}
         torch.save(content, folder / entry.file)
-    (folder / manifest.NAME).unlink()
+    (folder / "manifest.json").unlink()
     if listed:
         data = (folder / entry.file).read_bytes()
         as_it_is = replace(entry, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))

@@ -6,9 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from lightkit.runs.catalog import unfinished_run
 from tests.conftest import Outcome
 
 CONFIG = "seed: 1\nname: demo\n"
@@ -23,27 +20,6 @@ def a_run(root: Path, name: str, *, status: str | None, config: str = CONFIG, sa
     if status:
         (folder / "result.json").write_text(json.dumps({"status": status}))
     return folder
-
-
-@pytest.mark.parametrize("status", [None, "interrupted", "failed"])
-def test_the_newest_unfinished_run_of_the_same_configuration_is_found(tmp_path: Path, status: str | None) -> None:
-    a_run(tmp_path, "10-00-00-demo", status=None)
-    wanted = a_run(tmp_path, "11-00-00-demo", status=status)
-    a_run(tmp_path, "12-00-00-demo", status="finished")
-    a_run(tmp_path, "13-00-00-demo", status=None, config="seed: 2\nname: demo\n")
-    a_run(tmp_path, "14-00-00-demo", status=None, saved=False)
-    assert unfinished_run(tmp_path, CONFIG + "resume: {mode: auto}\n") == wanted
-
-
-def test_nothing_is_found_where_nothing_is_left_to_do(tmp_path: Path) -> None:
-    assert unfinished_run(tmp_path, CONFIG) is None
-    a_run(tmp_path, "12-00-00-demo", status="finished")
-    assert unfinished_run(tmp_path, CONFIG) is None
-
-
-def test_a_damaged_configuration_is_passed_over(tmp_path: Path) -> None:
-    a_run(tmp_path, "12-00-00-demo", status=None, config="seed: [")
-    assert unfinished_run(tmp_path, CONFIG) is None
 
 
 def test_the_same_command_goes_on_in_a_folder_of_its_choice(cli: Callable[..., object], project: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.common.run_files import MARK as FILE
 from lightkit.config import marks
-from lightkit.config.marks import FILE, is_marked, mark
+from lightkit.config.marks import is_marked, mark
 
 TEXT = "data: 1\nmodel: 2\n"
 

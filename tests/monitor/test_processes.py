@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightkit.monitor import processes
 from lightkit.monitor.processes import GpuProcess, describe
 
 HOLD = "import sys; held = open(sys.argv[1]); print('open', flush=True); input()"
@@ -61,10 +60,3 @@ def test_what_belongs_to_others_is_not_told(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("cmdline", "username", "open_files"):
         monkeypatch.setattr(psutil.Process, name, denied)
     assert describe(os.getpid()) == GpuProcess(os.getpid())
-
-
-def test_names_of_files_are_those_of_a_run_folder() -> None:
-    from lightkit.runs.catalog import CONFIG_FILE
-    from lightkit.runs.folder import LOCK
-
-    assert (processes.LOCK, processes.CONFIG) == (LOCK, CONFIG_FILE)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from lightkit.common.exit_codes import AUDIT_FAILED
 from lightkit.common.shards import part
-from lightkit.finetune.audit.audit import AUDIT_FAILED
 from lightkit.runner import Runner
 from lightkit.trainer import Callback
 from tests.runner.processes import BASE, configured, far, go_on, together, train

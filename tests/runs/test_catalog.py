@@ -8,98 +8,36 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.runs import catalog as folders
 from lightkit.runs.catalog import (
     all_runs,
-    chosen_run_folder,
-    discard_if_empty,
+    dated,
     find_run,
-    new_run_folder,
+    find_unfinished,
     run_name,
-    slug,
+    runs_below,
     started,
+    status,
+    summarize,
 )
 
+CONFIG = "seed: 1\nname: demo\n"
 
-@pytest.fixture
-def noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands still."""
 
-    class Noon(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> Noon:
-            return cls(2026, 1, 31, 12, 0, 0)
-
-    monkeypatch.setattr(folders, "datetime", Noon)
+def a_demo(root: Path, name: str, *, status: str | None, config: str = CONFIG, saved: bool = True) -> Path:
+    folder = root / "outputs" / "runs" / "2026-01-31" / name
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text(config)
+    if saved:
+        (folder / "checkpoints" / "step-00000001.pt").write_bytes(b"")
+    if status:
+        (folder / "result.json").write_text(json.dumps({"status": status}))
+    return folder
 
 
 def a_run(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("name: run\n")
     return folder
-
-
-@pytest.mark.usefixtures("noon")
-def test_runs_of_one_second_get_their_own_folders(tmp_path: Path) -> None:
-    made = [new_run_folder(tmp_path, "my run") for _ in range(3)]
-    day = tmp_path / "outputs" / "runs" / "2026-01-31"
-    assert made == [day / "12-00-00-my-run", day / "12-00-00-my-run-2", day / "12-00-00-my-run-3"]
-
-
-def test_unwritable_outputs(tmp_path: Path) -> None:
-    (tmp_path / "outputs").write_text("a file where the folder should be")
-    with pytest.raises(UserError, match=r"cannot create the run folder|not a folder"):
-        new_run_folder(tmp_path, "run")
-
-
-def test_read_only_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_args: object, **_options: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match="cannot create the run folder: Permission denied"):
-        new_run_folder(tmp_path, "run")
-
-
-def test_a_chosen_folder_must_not_hold_a_run(tmp_path: Path) -> None:
-    assert chosen_run_folder(tmp_path / "a" / "b").is_dir()
-    assert chosen_run_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b"
-    with pytest.raises(UserError, match="already holds a run"):
-        chosen_run_folder(a_run(tmp_path / "old"))
-
-
-def test_of_a_run_that_saved_nothing_resume_is_not_what_helps(tmp_path: Path) -> None:
-    folder = a_run(tmp_path / "old")
-    with pytest.raises(UserError, match="resume=auto, as it has saved nothing yet, or another folder"):
-        chosen_run_folder(folder)
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "step-00000001.pt").touch()
-    with pytest.raises(UserError, match="fix: +lightkit resume"):
-        chosen_run_folder(folder)
-
-
-def test_only_empty_folders_are_discarded(tmp_path: Path) -> None:
-    folder = new_run_folder(tmp_path, "run")
-    neighbour = a_run(folder.parent / "neighbour")
-    discard_if_empty(folder, tmp_path)
-    assert not folder.exists()
-    discard_if_empty(neighbour, tmp_path)
-    assert neighbour.is_dir()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a b/c", "a-b-c"),
-        ("../..", "run"),
-        ("", "run"),
-        ("optim.lr=0.1,seed=2", "optim.lr=0.1,seed=2"),
-        ("Größe", "Größe"),
-        ("x" * 500, "x" * 120),
-    ],
-)
-def test_slug(text: str, expected: str) -> None:
-    assert slug(text) == expected
 
 
 def test_runs_are_found_by_path_name_and_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,3 +118,62 @@ def test_few_names_are_listed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run here") as found:
         find_run("other", tmp_path)
     assert found.value.choices == ("name29", "name28", "name27", "name26", "name25", "name24")
+
+
+@pytest.mark.parametrize("status", [None, "interrupted", "failed"])
+def test_the_newest_find_unfinished_of_the_same_configuration_is_found(tmp_path: Path, status: str | None) -> None:
+    a_demo(tmp_path, "10-00-00-demo", status=None)
+    wanted = a_demo(tmp_path, "11-00-00-demo", status=status)
+    a_demo(tmp_path, "12-00-00-demo", status="finished")
+    a_demo(tmp_path, "13-00-00-demo", status=None, config="seed: 2\nname: demo\n")
+    a_demo(tmp_path, "14-00-00-demo", status=None, saved=False)
+    assert find_unfinished(tmp_path, CONFIG + "resume: {mode: auto}\n") == wanted
+
+
+def test_nothing_is_found_where_nothing_is_left_to_do(tmp_path: Path) -> None:
+    assert find_unfinished(tmp_path, CONFIG) is None
+    a_demo(tmp_path, "12-00-00-demo", status="finished")
+    assert find_unfinished(tmp_path, CONFIG) is None
+
+
+def test_a_damaged_configuration_is_passed_over(tmp_path: Path) -> None:
+    a_demo(tmp_path, "12-00-00-demo", status=None, config="seed: [")
+    assert find_unfinished(tmp_path, CONFIG) is None
+
+
+def test_the_jobs_of_a_sweep_are_the_runs_below_it(tmp_path: Path) -> None:
+    sweep = tmp_path / "outputs" / "sweeps" / "2026-01-02" / "12-00-00-s"
+    jobs = [a_run(sweep / f"seed={seed}") for seed in range(2)]
+    a_run(tmp_path / "outputs" / "runs" / "2026-01-02" / "12-00-00-a")
+    assert sorted(runs_below(sweep)) == jobs
+    assert runs_below(tmp_path / "nowhere") == []
+
+
+def test_a_path_tells_when_and_which(tmp_path: Path) -> None:
+    found = dated(tmp_path / "2026-01-02" / "12-00-00-s" / "seed=1")
+    assert found is not None
+    assert (found.date, found.time, found.name, found.job) == ("2026-01-02", "12-00-00", "s", "/seed=1")
+    assert dated(tmp_path / "mine") is None
+
+
+def test_a_summary_of_a_run(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "2026-01-02" / "12-00-00-a")
+    (folder / "config.yaml").write_text("name: a\nseed: 7\n")
+    (folder / "overrides.yaml").write_text('- "seed=7"\n')
+    objective = {"name": "val/accuracy", "value": 0.5}
+    result = {"status": "finished", "objective": objective, "epochs": 3, "metrics": {"test/accuracy": 0.4}}
+    (folder / "result.json").write_text(json.dumps(result))
+    run = summarize(folder)
+    assert (run.folder, run.started, run.name, run.seed) == (folder, datetime(2026, 1, 2, 12), "a", 7)
+    assert (run.status, run.metric, run.best, run.epochs) == ("finished", "val/accuracy", 0.5, 3)
+    assert (run.metrics, run.overrides) == ({"test/accuracy": 0.4}, ("seed=7",))
+
+
+@pytest.mark.parametrize("result", [None, "", "[1]", '{"status": 3, "objective": 7, "epochs": "3", "metrics": []}'])
+def test_a_summary_leaves_out_what_is_missing_or_damaged(tmp_path: Path, result: str | None) -> None:
+    if result is not None:
+        (a_run(tmp_path / "run") / "result.json").write_text(result)
+    run = summarize(tmp_path / "run")
+    assert (run.status, run.seed, run.metric, run.best, run.epochs) == ("unfinished", None, "", None, None)
+    assert (run.metrics, run.overrides) == ({}, ())
+    assert status(tmp_path / "run") is None

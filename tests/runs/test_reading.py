@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserErrors
-from lightkit.runs.reading import read_run
+from lightkit.runs.reading import read_facts, read_metrics, read_overrides, read_result, read_run, read_seed
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -57,3 +57,39 @@ def test_other_mistakes_and_other_projects_are_left_alone(
     with pytest.raises(UserErrors, match=r"model\._target_") as at_home:
         read_run(elsewhere)
     assert "another project" not in str(at_home.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[1]"])
+def test_facts_that_cannot_be_read_are_none(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "environment.json").write_text(text)
+    assert read_facts(tmp_path) == {}
+
+
+def test_metrics_without_the_torn_line(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "a": 2.0}) + '\n{"step": 2, "a')
+    assert read_metrics(tmp_path) == [{"step": 1, "a": 2.0}]
+
+
+@pytest.mark.parametrize(("text", "expected"), [(None, {}), ("{", {}), ("[1]", {}), ('{"epochs": 3}', {"epochs": 3})])
+def test_a_result_that_cannot_be_read_is_empty(tmp_path: Path, text: str | None, expected: object) -> None:
+    if text is not None:
+        (tmp_path / "result.json").write_text(text)
+    assert read_result(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(None, []), ("[]\n", []), ('- "data=wine"\n- "a=\'b\'"\n', ["data=wine", "a='b'"]), ("- {", [])],
+)
+def test_overrides(tmp_path: Path, text: str | None, expected: list[str]) -> None:
+    if text is not None:
+        (tmp_path / "overrides.yaml").write_text(text)
+    assert read_overrides(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [(None, None), ("name: a\n", None), ("data:\n  seed: 3\nseed: 7\n", 7)])
+def test_the_seed(tmp_path: Path, text: str | None, expected: int | None) -> None:
+    if text is not None:
+        (tmp_path / "config.yaml").write_text(text)
+    assert read_seed(tmp_path) == expected

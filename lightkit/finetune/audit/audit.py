@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import AUDIT_FAILED
 from lightkit.finetune.audit.checks import (
     gradient_faults,
     group_options,
@@ -24,9 +25,6 @@ from lightkit.finetune.audit.plan import Plan, live_table
 from lightkit.finetune.audit.record import EARLY_STEPS, ENOUGH_STEPS, UNUSED, PeerGroup, PhaseRecord, SingleProcess
 from lightkit.finetune.audit.tables import PhaseTable
 from lightkit.finetune.phases import Phase
-
-AUDIT_FAILED = 6
-"""Exit status of a run that did not train what it was to train."""
 
 
 class AuditError(UserError):

@@ -14,13 +14,13 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.strategies import STRATEGIES
 from lightkit.config import to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
 from lightkit.diagnostics.memory import in_gib
 from lightkit.runner.memory.measuring import KEY, Child
-from lightkit.runner.memory.oom import OUT_OF_MEMORY
 
 _SCALING_ROWS = 256
 """Training rows that the scaling is fitted on to measure with: what it is exactly does not matter there."""
@@ -153,10 +153,10 @@ def _nothing(search: Search, reason: str) -> UserError:
 
 def _failed(found: dict[str, Any]) -> UserError:
     """Say that a step fails whatever its size."""
-    if found.get("exit_code", 1) != 1:
+    if found.get("exit_code", FAILED) != FAILED:
         return UserError(found["error"], exit_code=found["exit_code"])
     fix = f"{KEY}=null shows where"
-    return UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=1)
+    return UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=FAILED)
 
 
 class Asked:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import build
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
@@ -208,6 +209,6 @@ def serve(cfg: DictConfig, asked: IO[str], answers: IO[str], **options: Any) -> 
 def _failure(error: Exception, scene: MemoryReport) -> dict[str, Any]:
     """Say what went wrong; `peak` is there, and null, where it was the memory."""
     if is_out_of_memory(error):
-        return {"peak": None, "error": str(scene.report(error)), "exit_code": 4}
+        return {"peak": None, "error": str(scene.report(error)), "exit_code": OUT_OF_MEMORY}
     text = str(error) if isinstance(error, UserError) else in_short(error)
-    return {"error": text, "exit_code": getattr(error, "exit_code", 1)}
+    return {"error": text, "exit_code": getattr(error, "exit_code", FAILED)}

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import lightkit
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command
 
 KEY = "device.batch_size"
@@ -100,4 +101,4 @@ class Child:
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
         said = self._said.read().decode(errors="replace").strip()
         what = f"the process that measures ended with status {code}" + (f":\n{said}" if said else "")
-        return UserError(what, key=KEY, fix=f"{KEY}=null", exit_code=1)
+        return UserError(what, key=KEY, fix=f"{KEY}=null", exit_code=FAILED)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.strategies import STRATEGIES
 from lightkit.data.probe import small_batch
@@ -20,8 +21,6 @@ from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory
 from lightkit.finetune.audit.state_sizes import state_sizes
 from lightkit.trainer import State
 
-OUT_OF_MEMORY = 4
-"""Exit status where memory ran out."""
 _SHOWN = 4
 """Modules that are named, the largest first."""
 _SHARE = 0.02

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, build_engine, build_splits, build_timetable
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.data import Data
@@ -82,7 +83,7 @@ def traced_runner(
         end_at: Moment at which the process is killed.
         end: What is called there instead.
     """
-    written = Trace(trace, Path(folder) / "checkpoints", end_at=end_at, end=end)
+    written = Trace(trace, Path(folder) / run_files.CHECKPOINTS, end_at=end_at, end=end)
     return Runner(cfg, folder, observer=TraceObserver(written, rows=rows, blocks=blocks))
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common import run_files
 from lightkit.common.ledger import MACHINE
 from lightkit.loggers.events import read_scalars, repeated
 from lightkit.loggers.files import read_jsonl
@@ -40,9 +41,9 @@ def compare(one: Path, other: Path) -> list[Compared]:
     first, second = _content(one), _content(other)
     return [
         *(_compared(part, dict(flat(first.get(part), part)), dict(flat(second.get(part), part))) for part in PARTS),
-        _compared("metrics.jsonl", _rows(one), _rows(other)),
+        _compared(run_files.METRICS, _rows(one), _rows(other)),
         _compared("TensorBoard", _points(one), _points(other)),
-        _compared("result.json", _result(one), _result(other)),
+        _compared(run_files.RESULT, _result(one), _result(other)),
     ]
 
 
@@ -90,12 +91,12 @@ def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _content(folder: Path) -> dict[str, Any]:
-    found = CheckpointStore(folder / "checkpoints").load_newest()
+    found = CheckpointStore(folder / run_files.CHECKPOINTS).load_newest()
     return found[1] if found else {}
 
 
 def _rows(folder: Path) -> dict[str, Any]:
-    rows = read_jsonl(folder / "metrics.jsonl")
+    rows = read_jsonl(folder / run_files.METRICS)
     return {
         key: value
         for number, row in enumerate(rows)
@@ -116,7 +117,7 @@ def _points(folder: Path) -> dict[str, Any]:
 
 def _result(folder: Path) -> dict[str, Any]:
     try:
-        return dict(flat(json.loads((folder / "result.json").read_text(encoding="utf-8")), "result"))
+        return dict(flat(json.loads((folder / run_files.RESULT).read_text(encoding="utf-8")), "result"))
     except (OSError, ValueError):
         return {}
 

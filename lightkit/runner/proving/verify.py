@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import lightkit
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command
 from lightkit.common.randomness import mix
 from lightkit.runner.proving.trace import PHASES, Moment
@@ -193,10 +194,12 @@ def _finished(job: TracedJob, file: Path, *, want: int = 0) -> None:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
     if want:
         what = "the moment to be killed at never came: the run does something else when it is repeated"
-        raise UserError(what, key="verify-resume", received="\n".join(lines) or None, exit_code=1)
+        raise UserError(what, key="verify-resume", received="\n".join(lines) or None, exit_code=FAILED)
     kind = "the resumed run" if job.resume else "the run"
     said = "\n".join(lines).removeprefix("error: ")
-    raise UserError(f"{kind} ended with status {code}:\n{said}", key="verify-resume", exit_code=code if code > 0 else 1)
+    raise UserError(
+        f"{kind} ended with status {code}:\n{said}", key="verify-resume", exit_code=code if code > 0 else FAILED
+    )
 
 
 def _wait(command: Sequence[str], output: Any) -> int:

@@ -1,0 +1,240 @@
+"""`lightkit ckpt convert`, `merge` and `average`: the weights of runs in other forms, and of several as one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, run_of, source_parser
+from lightkit.cli.terminal import number, say, table
+from lightkit.common.errors import UserError
+
+if TYPE_CHECKING:
+    from lightkit.checkpoint.soup import Member
+    from lightkit.checkpoint.weights import Weights
+
+# Everything of `lightkit.checkpoint` is imported inside the functions: it brings torch.
+
+_KINDS = ("weights", "safetensors", "model")
+"""What a model can be written as."""
+_WEIGHT_FILES = (".pt", ".pth", ".bin", ".ckpt")
+"""Endings of files that hold tensors as PyTorch writes them."""
+_LORA_NAMES = (".lora_A", ".lora_B", ".base_layer.")
+"""What the names of LoRA's tensors have in them, ours and peft's."""
+
+
+def convert(args: list[str]) -> int:
+    """Write the weights, or the whole state, in another form."""
+    parser = source_parser("convert", "file", "out")
+    parser.add_argument("--to", choices=[*_KINDS, "state"])
+    parser.add_argument("--overwrite", action="store_true")
+    options = parser.read(args)
+    path, (out, kind) = find_source(options.file), _output(options)
+    from lightkit.checkpoint import export
+    from lightkit.checkpoint.formats import open_file
+    from lightkit.checkpoint.weights import read_weights
+
+    weights = read_weights(path, trust=options.trust, key=options.key)
+    if kind == "state":
+        export.write_checkpoint(open_file(weights.path, trust=options.trust), out)
+    elif kind == "model":
+        from lightkit.runner.models import tuned_model
+
+        export.write_model(tuned_model(_cfg_of_run(weights, trust=options.trust), weights), out)
+    else:
+        _write(kind, weights.state, out)
+    what = "whole checkpoint" if kind == "state" else f"{len(weights.state)} tensors"
+    say(f"{what} of {weights.source} written to {out}")
+    if kind != "state" and _has_lora(weights):
+        say("note: its LoRA matrices are written as they are; `lightkit ckpt merge` writes the plain model")
+    return 0
+
+
+def merge(args: list[str]) -> int:
+    """Write the full model of a run or an adapter file in its plain architecture."""
+    parser = source_parser("merge", "file", "out")
+    parser.add_argument("--to", choices=_KINDS)
+    parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--base")
+    options = parser.read(args)
+    path, (out, kind) = find_source(options.file), _output(options)
+    from lightkit.checkpoint.delta import read_delta
+    from lightkit.checkpoint.weights import AdapterFileError, read_weights
+    from lightkit.runner.models import plain_model
+
+    try:
+        weights = read_weights(path, trust=options.trust, key=options.key)
+    except AdapterFileError:
+        found = read_delta(path)
+        model = plain_model(read_adapter_cfg(path, found, options.base, trust=options.trust))
+        source = f"{path} on top of {options.base or found.source or 'its base'}"
+    else:
+        if options.base:
+            raise UserError("only an adapter file needs its base", key="--base", received=options.base)
+        model, source = plain_model(_cfg_of_run(weights, trust=options.trust), weights), weights.source
+    state = model.state_dict()
+    _write(kind, state, out, model)
+    say(f"{len(state)} tensors of {source}, merged, written to {out}")
+    return 0
+
+
+def average(args: list[str]) -> int:
+    """Write the mean of the weights of several models, which were fine-tuned from the same weights.
+
+    See https://arxiv.org/abs/2203.05482.
+    """
+    options = _average_options(args)
+    out, kind = _output(options)
+    from lightkit.checkpoint.soup import average as mean
+
+    sources = [_member(text, options) for text in options.files]
+    members, runs = [member for member, _ in sources], [run for _, run in sources]
+    if options.greedy:
+        members = _choose(members, runs, trust=options.trust)
+    soup = mean(members, options.shares)
+    _write(kind, soup.state, out, _model_with(runs[0], soup.state, trust=options.trust) if kind == "model" else None)
+    say(table(["model", "share"], [[label, number(share)] for label, share in soup.shares], right=[1]))
+    say(f"\naverage of {len(soup.shares)} models written to {out}")
+    if soup.statistics:
+        say(
+            f"note: {len(soup.statistics)} running means and variances of norm layers were averaged too, and may not "
+            "suit the averaged weights; a few training batches in training mode would measure them anew"
+        )
+    run = next((run for run in runs if run), None)
+    if run and kind != "model":
+        say(f"measure it with: lightkit eval {run} --checkpoint {out}")
+    return 0
+
+
+def _average_options(args: list[str]) -> Any:
+    """Parse the arguments of `average`; `shares` is how much each model counts, None for all the same."""
+    parser = source_parser("average")
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("out")
+    parser.add_argument("--to", choices=_KINDS)
+    parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--weights")
+    parser.add_argument("--greedy", action="store_true")
+    options = parser.read(args)
+    if len(options.files) < 2:
+        expected = "two models or more, and the file to write"
+        raise UserError("there is nothing to average", key="lightkit ckpt average", expected=expected)
+    if options.greedy and options.weights:
+        raise UserError("the models of a greedy average count the same", key="--weights", fix="leave out one of both")
+    try:
+        options.shares = None if options.weights is None else [float(part) for part in options.weights.split(",")]
+    except ValueError as error:
+        expected = "one a model, as 0.5,0.5"
+        raise UserError("not numbers", key="--weights", received=options.weights, expected=expected) from error
+    return options
+
+
+def _member(text: str, options: Any) -> tuple[Member, Path | None]:
+    """Read one of the models to average, and its run where it is one.
+
+    LoRA is merged before: the mean of its matrices is not the mean of what they do.
+    """
+    from lightkit.checkpoint.delta import read_delta
+    from lightkit.checkpoint.soup import Member
+    from lightkit.checkpoint.weights import AdapterFileError, read_weights
+    from lightkit.runner.models import plain_model
+
+    path = find_source(text)
+    try:
+        weights = read_weights(path, trust=options.trust, key=options.key)
+    except AdapterFileError:
+        model = plain_model(read_adapter_cfg(path, read_delta(path), trust=options.trust))
+        return Member(text, model.state_dict()), None
+    run = run_of(weights)
+    if not _has_lora(weights):
+        return Member(text, weights.state), run
+    if run is None:
+        what = "it holds the matrices of LoRA, and the mean of matrices is not the mean of what they do"
+        raise UserError(what, key=text, fix="`lightkit ckpt merge` its run, and average the merged weights")
+    return Member(text, plain_model(read_cfg(run, trust=options.trust), weights).state_dict()), run
+
+
+def _choose(members: Sequence[Member], runs: Sequence[Path | None], *, trust: bool) -> list[Member]:
+    """Choose greedily among the members by the validation split of the first run, and say what came of each."""
+    for member, run in zip(members, runs):
+        if run is None:
+            raise UserError("only runs can be chosen among", key="--greedy", received=member.label)
+    from lightkit.checkpoint.soup import greedy
+    from lightkit.runner.models import measuring
+
+    first: Any = runs[0]
+    cfg = read_cfg(first, "auto", trust=trust)
+    with measuring(cfg, first) as measure:
+        chosen, tried = greedy(members, measure, mode=cfg.metrics.mode)
+    heads = ["model", cfg.metrics.monitor, "average with it", ""]
+    rows = [[one.label, number(one.alone), number(one.together), "" if one.taken else "left out"] for one in tried]
+    say(table(heads, rows, right=[1, 2]) + "\n")
+    for member, run in zip(members, runs):
+        other = read_cfg(run, trust=trust)  # type: ignore[arg-type]
+        if any(cfg.data[name] != other.data[name] for name in ("dataset", "split")):
+            say(f"note: {member.label} had other data or another split: it may have learnt from rows of this one\n")
+    return chosen
+
+
+def _model_with(run: Path | None, state: Any, *, trust: bool) -> Any:
+    """Build the plain model of a run with another state."""
+    from lightkit.checkpoint.fitting import fit
+    from lightkit.checkpoint.weights import read_weights
+    from lightkit.runner.models import plain_model
+
+    if run is None:
+        raise UserError("a whole model needs a run as the first of the models", key="--to", received="model")
+    model = plain_model(read_cfg(run, trust=trust), read_weights(run))
+    fit(model, state, source="the average")
+    return model
+
+
+def _output(options: Any) -> tuple[Path, str]:
+    """Return the file to write, and what to write: as asked for, or as the name of the file says.
+
+    Raises:
+        UserError: There is such a file, which is not to be replaced, or its name says nothing and nothing was asked.
+    """
+    out = Path(options.out)
+    if out.exists() and not options.overwrite:
+        raise UserError("there is such a file already", key=str(out), fix="another name, or --overwrite")
+    if options.to:
+        return out, str(options.to)
+    if out.suffix == ".safetensors":
+        return out, "safetensors"
+    if out.suffix in _WEIGHT_FILES:
+        return out, "weights"
+    raise UserError(
+        "the name does not say what to write",
+        key=str(out),
+        received=out.suffix or "no ending",
+        choices=[".safetensors", *_WEIGHT_FILES],
+        fix=f"an ending of these, or --to {'|'.join(_KINDS)}",
+    )
+
+
+def _write(kind: str, state: Any, out: Path, model: Any = None) -> None:
+    """Write tensors by name, or with the kind `model` the model that holds them."""
+    from lightkit.checkpoint import export
+
+    if kind == "model":
+        export.write_model(model, out)
+    elif kind == "safetensors":
+        export.write_safetensors(state, out)
+    else:
+        export.write_state_dict(state, out)
+
+
+def _has_lora(weights: Weights) -> bool:
+    """Tell whether there are matrices of LoRA among them, beside the weights they change."""
+    return any(part in name for name in weights.state for part in _LORA_NAMES)
+
+
+def _cfg_of_run(weights: Weights, *, trust: bool) -> Any:
+    """Return the configuration of the run a checkpoint belongs to, whose model is to be built."""
+    run = run_of(weights)
+    if run is None:
+        what = "the model can be built for a checkpoint in the folder of its run only"
+        raise UserError(what, key=str(weights.path), fix="`lightkit ckpt convert` with --to weights or safetensors")
+    return read_cfg(run, trust=trust)

@@ -1,0 +1,145 @@
+"""Where a new run goes: its folder, by name and time or as the user asks, made so that no other run is in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.runs.catalog import has_checkpoints
+
+if TYPE_CHECKING:
+    from lightkit.config import Composed
+
+
+def new_run_folder(root: Path, name: str, *, kind: str = run_files.RUNS) -> Path:
+    """Create `<root>/outputs/<kind>/<date>/<time>-<name>`, with a number appended where it is taken.
+
+    Args:
+        root: The project.
+        name: Name of the run or of the sweep.
+        kind: `runs` or `sweeps`.
+
+    Raises:
+        UserError: The folder cannot be created.
+    """
+    now = datetime.now()
+    base = root / run_files.OUTPUTS / kind / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}-{slug(name)}"
+    for suffix in ("", *(f"-{count}" for count in range(2, 1000))):
+        folder = base.with_name(base.name + suffix)
+        if _create(folder):
+            return folder
+    raise UserError("too many runs with this name in one second", key=str(base))
+
+
+def chosen_run_folder(folder: Path) -> Path:
+    """Create a folder the user named; an existing one must not hold a run.
+
+    Raises:
+        UserError: The folder holds a run or cannot be created.
+    """
+    if (folder / run_files.CONFIG).exists():
+        fix = f"lightkit resume {folder}" if has_checkpoints(folder) else "resume=auto, as it has saved nothing yet"
+        raise UserError("the folder already holds a run", key=str(folder), fix=f"{fix}, or another folder")
+    _create(folder)
+    return folder
+
+
+def _create(folder: Path) -> bool:
+    """Make a folder and its parents; return False when it is there already."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    except FileExistsError:
+        if folder.is_dir():
+            return False
+        raise UserError("not a folder", key=str(folder)) from None
+    except OSError as error:
+        what, fix = f"cannot create the run folder: {error.strerror}", "hydra.run.dir=FOLDER writes elsewhere"
+        raise UserError(what, key=str(folder), fix=fix) from error
+    return True
+
+
+def discard_if_empty(folder: Path, root: Path) -> None:
+    """Remove a folder, and empty folders above it up to `root`, when a run ended before it wrote anything."""
+    while folder != root and root in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def slug(text: str) -> str:
+    """Make `text` part of a file name: letters, digits, `.`, `=`, `,`, `+`, `-`, `_`; at most 120 characters."""
+    return re.sub(r"[^\w.=,+-]+", "-", text).strip("-.")[:120] or "run"
+
+
+def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Path | None:
+    """Return the absolute `hydra.run.dir` or `hydra.sweep.dir` that the user has set somewhere; None where nobody has.
+
+    Args:
+        composed: A composed configuration.
+        kind: `run` or `sweep`.
+        typed: The overrides; the configuration of an earlier run has no Hydra node, so that of a new one counts.
+
+    Raises:
+        UserError: It is empty, or refers to what only Hydra knows, and only while it runs something.
+    """
+    found = _set_by_user(composed, kind, typed)
+    if found is None:
+        return None
+    from lightkit.config.project import project_root
+
+    key, text, root = f"hydra.{kind}.dir", _resolved(found[0], kind, found[1]), project_root()
+    if not text.strip():  # which would be the working directory: a shell variable that is not set
+        raise UserError("a folder is missing", key=key, received=text, fix=f"{key}=FOLDER, or leave it out")
+    folder = Path(text).absolute()
+    if root is not None and root.is_relative_to(folder.resolve()):
+        what = "the folder of a run cannot be that of the project, nor be around it"
+        raise UserError(what, key=key, received=text, fix=f"{key}=FOLDER inside the project, or elsewhere")
+    return folder
+
+
+def has_dated_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> bool:
+    """Tell whether the folder that the user has set is another one at another time; see `hydra_folder`."""
+    found = _set_by_user(composed, kind, typed)
+    return found is not None and "${now:" in found[1]
+
+
+def _set_by_user(composed: Composed, kind: str, typed: Sequence[str]) -> tuple[Any, str] | None:
+    """Return the whole configuration and the folder in it as it is written; None where nobody has set it."""
+    from omegaconf import OmegaConf
+
+    from lightkit.config.compose import compose_hydra
+
+    whole: Any
+    if composed.hydra_cfg is None:
+        whole, sources = compose_hydra([text for text in typed if text.startswith("hydra.")])
+    else:
+        whole, sources = composed.hydra_cfg, composed.sources
+    # Its text does not tell: what somebody sets may be what Hydra has by default.
+    if sources.exact(("hydra", kind, "dir")) is None:
+        return None
+    whole = OmegaConf.create(OmegaConf.to_container(whole))
+    whole.name = composed.cfg.name  # which is made up where the user gave none
+    return whole, str(whole.hydra[kind]._get_node("dir")._value())
+
+
+def _resolved(whole: Any, kind: str, text: str) -> str:
+    """Work out the interpolations of `text` in the whole configuration."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not OmegaConf.has_resolver("now"):
+        # As Hydra does when it starts an application: one time for everything that is composed.
+        OmegaConf.register_new_resolver("now", lambda form: f"{datetime.now():{form}}", use_cache=True)
+    try:
+        return str(whole.hydra[kind].dir)
+    except OmegaConfBaseException as error:
+        what = f"cannot be worked out: {str(error).splitlines()[0]}"
+        raise UserError(what, key=f"hydra.{kind}.dir", received=text, fix=f"hydra.{kind}.dir=FOLDER") from error

@@ -1,0 +1,48 @@
+"""What the parser says where argparse would print its usage and leave."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from lightkit.cli.arguments import Parser
+from lightkit.common.errors import UserError
+
+
+@pytest.fixture
+def parser() -> Parser:
+    parser = Parser("resume")
+    parser.add_argument("run")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("-cd", "--config_dir")
+    parser.add_argument("--hidden", help=argparse.SUPPRESS)
+    return parser
+
+
+def test_options_and_positional_arguments_may_be_mixed(parser: Parser) -> None:
+    found = parser.read(["last", "--limit", "3", "seed=1", "seed=2"])
+    assert (found.run, found.limit, found.overrides) == ("last", 3, ["seed=1", "seed=2"])
+
+
+def test_a_missing_argument_is_named_with_the_usage(parser: Parser) -> None:
+    with pytest.raises(UserError, match=r"RUN is missing\n.*expected: +lightkit resume RUN \[OVERRIDES\]"):
+        parser.read([])
+
+
+def test_an_unknown_option_names_those_that_are_advertised(parser: Parser) -> None:
+    with pytest.raises(UserError, match="no such option") as caught:
+        parser.read(["last", "--limt", "3"])
+    assert caught.value.choices == ("--limit",)
+    assert caught.value.fix is None
+
+
+def test_an_override_with_dashes_is_recognised(parser: Parser) -> None:
+    with pytest.raises(UserError, match="fix: +seed=1, without dashes"):
+        parser.read(["last", "--seed=1"])
+
+
+def test_a_value_of_another_type(parser: Parser) -> None:
+    with pytest.raises(UserError, match=r"argument --limit: invalid int value: 'x'[\s\S]*lightkit resume --help"):
+        parser.read(["last", "--limit", "x"])

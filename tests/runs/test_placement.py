@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.runs import placement
+from lightkit.runs.placement import chosen_run_folder, discard_if_empty, new_run_folder, slug
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still."""
+
+    class Noon(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> Noon:
+            return cls(2026, 1, 31, 12, 0, 0)
+
+    monkeypatch.setattr(placement, "datetime", Noon)
+
+
+def a_run(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("name: run\n")
+    return folder
+
+
+@pytest.mark.usefixtures("noon")
+def test_runs_of_one_second_get_their_own_folders(tmp_path: Path) -> None:
+    made = [new_run_folder(tmp_path, "my run") for _ in range(3)]
+    day = tmp_path / "outputs" / "runs" / "2026-01-31"
+    assert made == [day / "12-00-00-my-run", day / "12-00-00-my-run-2", day / "12-00-00-my-run-3"]
+
+
+def test_unwritable_outputs(tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("a file where the folder should be")
+    with pytest.raises(UserError, match=r"cannot create the run folder|not a folder"):
+        new_run_folder(tmp_path, "run")
+
+
+def test_read_only_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object, **_options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError, match="cannot create the run folder: Permission denied"):
+        new_run_folder(tmp_path, "run")
+
+
+def test_a_chosen_folder_must_not_hold_a_run(tmp_path: Path) -> None:
+    assert chosen_run_folder(tmp_path / "a" / "b").is_dir()
+    assert chosen_run_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    with pytest.raises(UserError, match="already holds a run"):
+        chosen_run_folder(a_run(tmp_path / "old"))
+
+
+def test_of_a_run_that_saved_nothing_resume_is_not_what_helps(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "old")
+    with pytest.raises(UserError, match="resume=auto, as it has saved nothing yet, or another folder"):
+        chosen_run_folder(folder)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "step-00000001.pt").touch()
+    with pytest.raises(UserError, match="fix: +lightkit resume"):
+        chosen_run_folder(folder)
+
+
+def test_only_empty_folders_are_discarded(tmp_path: Path) -> None:
+    folder = new_run_folder(tmp_path, "run")
+    neighbour = a_run(folder.parent / "neighbour")
+    discard_if_empty(folder, tmp_path)
+    assert not folder.exists()
+    discard_if_empty(neighbour, tmp_path)
+    assert neighbour.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b/c", "a-b-c"),
+        ("../..", "run"),
+        ("", "run"),
+        ("optim.lr=0.1,seed=2", "optim.lr=0.1,seed=2"),
+        ("Größe", "Größe"),
+        ("x" * 500, "x" * 120),
+    ],
+)
+def test_slug(text: str, expected: str) -> None:
+    assert slug(text) == expected
