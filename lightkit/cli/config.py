@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,7 @@ def _wrapped(text: str) -> str:
 
 def _option_text(choice: str, arguments: list[Argument]) -> list[str]:
     """What an option sets, a line each, and the names of what else its target takes."""
-    rows = [(f"    {item.key}={item.value}", _first_sentence(item.comment)) for item in arguments if item.written]
+    rows = [(f"    {item.key}={item.value}", _short(item.meaning)) for item in arguments if item.written]
     more = [
         item.key.rpartition(".")[2] + (f"={item.value}" if item.value else "") for item in arguments if not item.written
     ]
@@ -144,8 +145,12 @@ def _option_text(choice: str, arguments: list[Argument]) -> list[str]:
     return [f"  {choice}", *([table([], rows)] if rows else []), *([also] if more else [])]
 
 
-def _first_sentence(text: str) -> str:
-    return textwrap.shorten(text.partition(". ")[0].removesuffix("."), 90, placeholder=" …")
+def _short(text: str) -> str:
+    """Return the first sentence of a text without links, cut to the width of a table."""
+    from lightkit.config.fields import first_sentence
+
+    plain = re.sub(r" \(https?://[^)]*\)", "", first_sentence(text))
+    return textwrap.shorten(plain, 90, placeholder=" …")
 
 
 def _one_key(key: str, config_dir: str | None) -> str:
@@ -169,18 +174,13 @@ def _one_key(key: str, config_dir: str | None) -> str:
 def _argument_text(group: str, key: str, takers: list[tuple[str, Argument]]) -> str:
     kinds = {item.type for _, item in takers if item.type}
     meanings = {item.meaning for _, item in takers}
-    meanings = meanings if len(meanings) == 1 else {_first_sentence(meaning) for meaning in meanings}
+    meanings = meanings if len(meanings) == 1 else {_short(meaning) for meaning in meanings}
     head = f"  {key}" + (f" ({kinds.pop()})" if len(kinds) == 1 else "")
     # Where options mean different things by one name, each says its own.
     shared = meanings.pop() if len(meanings) == 1 else ""
-    lines = [(f"  {group}={name}", item.value or "must be given", _beside(item, shared)) for name, item in takers]
+    lines = []
+    for name, item in takers:
+        notes = ("" if shared else _short(item.meaning), "" if item.written else "the default of what is built")
+        lines.append((f"  {group}={name}", item.value or "must be given", "; ".join(filter(None, notes))))
     about = [_wrapped(shared)] if shared else []
     return "\n".join([head, *about, "", f"value of {key}, by choice:", table([], lines)])
-
-
-def _beside(item: Argument, shared: str) -> str:
-    """What there is to say about an argument of one option, beyond what all say."""
-    comment = _first_sentence(item.comment)
-    comment = "" if shared and comment == _first_sentence(shared) else comment
-    default = "" if item.written else "the default of what is built"
-    return "; ".join(part for part in (comment, default) if part)

@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightkit.config.modules as modules
 from lightkit.common.errors import UserError
@@ -15,11 +15,8 @@ from lightkit.config.lookup import Found, TargetError, UnreadableError, find, la
 from lightkit.config.modules import Module
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import beside, project_root
+from lightkit.config.report import Report
 from lightkit.config.trust import FUNCTIONS, PACKAGES, SLOTS, Trust, is_listed
-
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
-
 
 _CALLERS = ("hydra", "omegaconf")  # trusting all of them would allow everything, as they call what they are told
 
@@ -40,7 +37,7 @@ class Refusal:
 
 
 def judge(target: str, trust: Trust) -> Refusal | None:
-    """Why a target may not be built, as far as its source tells; None also for what does not exist.
+    """Tell why a target may not be built, as far as its source tells; None also for what does not exist.
 
     Nothing is imported: every step of the path is followed in the source.
     """
@@ -85,7 +82,7 @@ def _top(name: str) -> str:
 
 
 def _at_the_end(target: str, trail: list[Found], trust: Trust) -> Refusal | None:
-    """The last step: what is defined there must be something to call, in a place that is allowed."""
+    """Judge the last step of a path: something to call must be defined there, in a place that is allowed."""
     owner, found = trail[-2].node, trail[-1]
     if found.node is None:
         return Refusal(f"{target} is a module", fix="name a class or function in it")
@@ -104,7 +101,7 @@ def _is_bound(node: ast.AST) -> bool:
 
 
 def _unread(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | None:
-    """The source of `place` does not tell what a name is. Where the place is allowed, the object will."""
+    """Judge a name whose meaning the source of `place` does not tell; where the place is allowed, the object will."""
     if trust.covers(place) or target in FUNCTIONS:
         return None
     module = modules.load(place)
@@ -116,7 +113,7 @@ def _unread(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | N
 
 
 def _refused(target: str, place: str) -> Refusal:
-    """The refusal of what is defined in a place that is not allowed."""
+    """Make the refusal of what is defined in a place that is not allowed."""
     top, named = _top(place), _top(target)
     is_broad = top in sys.stdlib_module_names or is_listed(top) or top in _CALLERS
     way = "" if top == named else f" leads to {place}, which"
@@ -124,7 +121,7 @@ def _refused(target: str, place: str) -> Refusal:
 
 
 def verify(built: Any, target: str, trust: Trust) -> Refusal | None:
-    """Why the object behind a target may not be called, though its source looked well.
+    """Tell why the object behind a target may not be called, though its source looked well.
 
     Args:
         built: What the path led to when it was imported.
@@ -144,13 +141,13 @@ def verify(built: Any, target: str, trust: Trust) -> Refusal | None:
 
 
 def _is_compiled(built: Any, module: Module | None, target: str, trust: Trust) -> bool:
-    """Compiled code seldom tells where it is from, so what is trusted, or part of `torch.nn`, is taken at its name."""
+    """Tell whether compiled code is taken at its name, as that of `torch.nn` and what is trusted; it says no more."""
     named = trust.covers(target) or target.startswith("torch.nn.functional.")
     return named and (module is None or module.opaque or isinstance(built, types.BuiltinFunctionType))
 
 
 def _facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, Any]:
-    """What the message about a refused target says beside the reason."""
+    """Return what the message about a refused target says beside the reason."""
     places = SLOTS.get(str(key[0]), PACKAGES) if key else PACKAGES
     expected = f"a class or function of {', '.join(places)}, or of your own project"
     return {"expected": expected, "received": target, "fix": _fix(refusal, target, places, trust)}
@@ -177,7 +174,7 @@ def _exists(target: str) -> bool:
 
 
 def entries_in(value: Any, report: Report) -> tuple[str, ...]:
-    """The entries of `trust` in a configuration; what can't be one is reported and left out."""
+    """Return the entries of `trust` in a configuration; what can't be one is reported and left out."""
     entries = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     for index, entry in enumerate(value if isinstance(value, list) else ()):
         if isinstance(entry, str) and not all(part.isidentifier() for part in entry.split(".")):
@@ -196,7 +193,7 @@ def check_targets(tree: Any, report: Report) -> None:
 
 
 def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Every node with a `_target_` at any depth, with its key."""
+    """Yield every node with a `_target_` at any depth, with its key."""
     if isinstance(node, dict) and isinstance(node.get("_target_"), str):
         yield key, node
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
@@ -205,5 +202,5 @@ def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]
 
 
 def refused(refusal: Refusal, target: str, key: Key, trust: Trust) -> UserError:
-    """The error for a target that is about to be built."""
+    """Make the error for a target that is about to be built."""
     return UserError(refusal.what, key=dotted((*key, "_target_")), **_facts(refusal, target, key, trust))

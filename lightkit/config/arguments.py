@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
 from lightkit.config.annotations import becomes_tensor, choices_of, fits, in_words, shown_value, type_hint
+from lightkit.config.fields import argument_range
 from lightkit.config.kinds import mismatch
-from lightkit.config.limits import out_of_range
 from lightkit.config.lookup import BrokenError
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import beside
+from lightkit.config.report import Report
 from lightkit.config.schema import SIZES
 from lightkit.config.signatures import Signature, TargetError, read
 from lightkit.config.tree import UNKNOWN
-
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
 
 EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
 """Packages that lightkit can do without, with the extra that brings each."""
@@ -45,7 +43,7 @@ _FILLED = {"params", "optimizer"}
 
 
 def provided(key: Key) -> tuple[str, ...]:
-    """Arguments that need not be given at a place in the configuration."""
+    """Return the arguments that need not be given at a place in the configuration."""
     return next((names for place, names in PROVIDED.items() if key[: len(place)] == place), ())
 
 
@@ -79,7 +77,7 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
 
 
 def _usable(node: dict[str, Any], key: Key, report: Report) -> dict[str, Any]:
-    """The node without what Hydra's own keys can't be, which is reported."""
+    """Return a node without what Hydra's own keys can't be, which is reported."""
     wrong = [name for name, kind in _HYDRA_TYPES.items() if name in node and not fits(node[name], kind)]
     for name in [name for name in wrong if node[name] is not UNKNOWN]:
         kind = _HYDRA_TYPES[name]
@@ -107,7 +105,7 @@ def _nested(value: Any, key: Key, report: Report) -> None:
 
 
 def _target(node: dict[str, Any], key: Key, report: Report) -> str | None:
-    """The path of what a node builds; None where there is none to look into, which is reported."""
+    """Return the path of what a node builds; None where there is none to look into, which is reported."""
     place, target = (*key, "_target_"), node.get("_target_")
     if "_target_" not in node:
         report.add(
@@ -178,7 +176,7 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
 
 
 def _is_left_over(place: Key, key: Key, report: Report) -> bool:
-    """Whether an argument was written for another `_target_`, which something stronger has changed since."""
+    """Tell whether an argument was written for another `_target_`, which something stronger has changed since."""
     own, target = report.sources.exact(place), report.sources.exact((*key, "_target_"))
     if own is None or target is None or own.startswith("command line"):
         return False
@@ -194,7 +192,9 @@ def _check_type(value: Any, name: str, signature: Signature, key: Key, report: R
     if key[:1] != ("optim",) and becomes_tensor(value, kind):
         return
     if fits(value, kind):
-        out_of_range(value, place, report)
+        report.check_range(value, place, argument_range(place))
+        for index, item in enumerate(value if isinstance(value, list) else ()):
+            report.check_range(item, (*place, index), argument_range((*place, index)))
         return
     choices = choices_of(kind)
     what = "not one of the choices" if choices else "wrong type"

@@ -72,7 +72,7 @@ def compose(
 def make_loader(
     overrides: Sequence[str] = (), *, config_dir: str | None = None, project: Path | None = None
 ) -> ConfigLoader:
-    """The loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
+    """Make the loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
 
     Args:
         overrides: What was typed, in which `trust` may name plugins of the project for Hydra.
@@ -97,7 +97,7 @@ def _existing(folders: Sequence[Path | None]) -> list[Path]:
 
 
 def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name: str = "config") -> Composed:
-    """The same as `compose` with a loader at hand, for composing many times.
+    """Compose as `compose` does, with a loader at hand, for composing many times.
 
     Raises:
         UserErrors: Everything that is wrong, in one report.
@@ -126,7 +126,7 @@ def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name:
 
 
 def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
-    """What a new run in this project would have, with Hydra's node and unchecked, and where its values come from.
+    """Compose what a new run in this project would have, with Hydra's node, unchecked, and with its sources.
 
     Args:
         overrides: Overrides of Hydra's own settings, such as `hydra.run.dir=FOLDER`.
@@ -168,7 +168,7 @@ def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConf
 
 
 def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
-    """A run without a name is called after its experiment, or after what it trains on what."""
+    """Call a run without a name after its experiment, or after what it trains on what."""
     if cfg.get("name") is None and ({"data", "model"} <= choices.keys() or GROUP in choices):
         parts = [choices[GROUP]] if GROUP in choices else [choices["data"], choices["model"]]
         with open_dict(cfg), read_write(cfg):
@@ -177,13 +177,13 @@ def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
 
 
 def without_hydra(cfg: DictConfig) -> DictConfig:
-    """The part of a composition that belongs to lightkit."""
+    """Return the part of a composition that belongs to lightkit."""
     # As they are: a key such as `1` or `on` in a file is no text, and would be left out by its text.
     return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])  # type: ignore[misc]
 
 
 def _hooks(cfg: DictConfig) -> object:
-    """Callbacks for Hydra itself, as they are written: the one place where Hydra calls any `_target_`."""
+    """Return the callbacks for Hydra itself as they are written: the one place where Hydra calls any `_target_`."""
     hooks = cfg.hydra.get("callbacks")
     return OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
 

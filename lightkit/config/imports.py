@@ -49,7 +49,7 @@ class _OpenError(Exception):
 
 
 def failing_import(target: str, trust: Trust) -> Failure | None:
-    """The first import that fails when the module of a target is imported; None where none does for sure.
+    """Find the first import that fails when the module of a target is imported; None where none does for sure.
 
     Args:
         target: Dotted path of what is to be built; None is said of one that does not exist, or can't be read itself.
@@ -75,13 +75,13 @@ class _Walk:
         self.trust, self.seen = trust, set[str]()
 
     def through(self, name: str) -> Failure | None:
-        """The first failure in a module and those around it; None also for what is not the user's."""
+        """Find the first failure in a module and those around it; None also for what is not the user's."""
         if name.partition(".")[0] == "lightkit":
             return None  # its own modules are many, and can be imported
         return next((found for found in map(self.inside, _prefixes(name)) if found is not None), None)
 
     def inside(self, name: str) -> Failure | None:
-        """The first failure in a module itself, or in those that it imports."""
+        """Find the first failure in a module itself, or in those that it imports."""
         module = modules.load(name)
         if module is None or name in self.seen or name in sys.modules or not self.trust.in_project(module):
             return None
@@ -100,7 +100,7 @@ class _Walk:
         return None
 
     def of(self, statement: ast.stmt, module: Module) -> Iterator[Failure | None]:
-        """What comes of each name that a statement imports."""
+        """Tell what comes of each name that a statement imports."""
         place = f"{relative(str(module.file))}:{statement.lineno}"
         if isinstance(statement, ast.Import):
             for alias in statement.names:
@@ -115,7 +115,7 @@ class _Walk:
                 yield self.through(f"{source}.{alias.name}") or self.name(source, alias.name, place)
 
     def module(self, name: str, place: str) -> Failure | None:
-        """The failure of a module that is not there."""
+        """Make the failure of a module that is not there."""
         parent = None
         for prefix in _prefixes(name):
             module = modules.load(prefix)
@@ -135,7 +135,7 @@ class _Walk:
         return Failure(place, f"there is no module {prefix}", prefix, close, _meant(close, place))
 
     def name(self, source: str, name: str, place: str) -> Failure | None:
-        """The failure of a name that a module does not have."""
+        """Make the failure of a name that a module does not have."""
         module = modules.load(source)
         imported = vars(sys.modules[source]) if source in sys.modules else {}
         if name == "*" or module is None or name in imported:
@@ -156,13 +156,13 @@ def _meant(close: tuple[str, ...], place: str) -> str:
 
 
 def _prefixes(name: str) -> Iterator[str]:
-    """`a`, `a.b` and `a.b.c` for `a.b.c`."""
+    """List `a`, `a.b` and `a.b.c` for `a.b.c`."""
     parts = name.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _is_harmless(statement: ast.stmt) -> bool:
-    """Whether nothing changes what can be imported after a statement: a docstring, a definition, a guarded import."""
+    """Tell whether a statement changes nothing of what can be imported after it: a docstring, a guarded import."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     return isinstance(statement, (*_HARMLESS, ast.If, ast.Try))

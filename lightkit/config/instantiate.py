@@ -18,7 +18,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.config.allow import judge, refused, targets_in, verify
 from lightkit.config.annotations import becomes_tensor, fits, item_type
-from lightkit.config.check import schema_fields
+from lightkit.config.fields import field_types
 from lightkit.config.hydra_compat import build, built_from, locate
 from lightkit.config.origins import dotted, parts_of
 from lightkit.config.project import project_folders
@@ -76,7 +76,7 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
 
 
 def _trust(node: Any) -> Trust:
-    """What the configuration that a node is part of may build."""
+    """Return what the configuration that a node is part of may build."""
     entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
     return Trust(tuple(entries or ()), project_folders())
 
@@ -125,7 +125,7 @@ def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
 
 
 def _public_name(kind: Any) -> str:
-    """The shortest path of a class: `torch.nn.Module`, though it is defined further down."""
+    """Find the shortest path of a class: `torch.nn.Module`, though it is defined further down."""
     parts = kind.__module__.split(".")
     names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     home = next((name for name in names if getattr(sys.modules.get(name), kind.__name__, None) is kind), None)
@@ -133,17 +133,17 @@ def _public_name(kind: Any) -> str:
 
 
 def _own_keys(key: str) -> set[str]:
-    """Keys of the node at `key` that belong to the schema and are no arguments of its target."""
+    """Return the keys of the node at `key` that belong to the schema and are no arguments of its target."""
     kind: Any = Config
     for part in parts_of(key):
-        fields = schema_fields(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
+        fields = field_types(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
         kind = fields.get(str(part))
-    fields = schema_fields(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
+    fields = field_types(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
     return set(fields) - {"_target_"}
 
 
 def _missing_ones(config: dict[str, Any], provided: dict[str, Any]) -> dict[str, Any]:
-    """Those of `provided` that the target of a node takes and the node does not set."""
+    """Return those of `provided` that the target of a node takes and the node does not set."""
     if not provided:
         return {}
     accepted = _accepted(config["_target_"])
@@ -180,7 +180,7 @@ def _signature(target: str) -> Signature | None:
 
 
 def _accepted(target: str) -> dict[str, Any]:
-    """The arguments that a target takes, with their types."""
+    """Return the arguments that a target takes, with their types."""
     signature = _signature(target)
     if signature is None:
         return dict.fromkeys(_inspected(locate(target)), Any)
@@ -188,7 +188,7 @@ def _accepted(target: str) -> dict[str, Any]:
 
 
 def _may_be(value: Any, kind: Any) -> bool:
-    """Whether a value is among those that an argument can have; only where all of them are listed is that asked."""
+    """Tell whether a value is among those that an argument can have; asked only where all of them are listed."""
     return typing.get_origin(kind) is not typing.Literal or fits(value, kind)
 
 
@@ -201,7 +201,7 @@ def _inspected(built: Any) -> list[str]:
 
 
 def _as_annotated(value: Any) -> Any:
-    """The same node with lists as their arguments want them: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
+    """Return a node with lists as their arguments want them: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
     if isinstance(value, list):
         return [_as_annotated(item) for item in value]
     if not isinstance(value, dict):
@@ -218,7 +218,7 @@ def _as_annotated(value: Any) -> Any:
 
 
 def _floats(items: Any) -> Any:
-    """The same lists with whole numbers as floats."""
+    """Return lists with whole numbers as floats."""
     if isinstance(items, list):
         return [_floats(item) for item in items]
     return float(items) if type(items) is int else items
@@ -234,7 +234,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _with_provided(value: Any, provided: dict[str, Any]) -> Any:
-    """The same value, with the missing arguments of all nested targets filled in."""
+    """Return a value with the missing arguments of all nested targets filled in."""
     if isinstance(value, list):
         return [_with_provided(item, provided) for item in value]
     if not isinstance(value, dict):
@@ -246,7 +246,7 @@ def _with_provided(value: Any, provided: dict[str, Any]) -> Any:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What the target itself raised, below what Hydra wraps around it."""
+    """Find what the target itself raised, below what Hydra wraps around it."""
     while built_from(error) and error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -77,7 +77,7 @@ def mismatch(target: str, key: Key) -> dict[str, str] | None:
 
 
 def _class_at(target: str) -> tuple[Found, set[tuple[str, str]]] | None:
-    """A class and those above it; None for what is no class, or whose source does not tell."""
+    """Find a class and those above it; None for what is no class, or whose source does not tell."""
     try:
         found = find(target)[0]
         return (found, _lineage(found)) if isinstance(found.node, ast.ClassDef) else None
@@ -86,7 +86,7 @@ def _class_at(target: str) -> tuple[Found, set[tuple[str, str]]] | None:
 
 
 def _better_place(target: str, key: Key, home: str) -> str:
-    """What to do with a class whose kind belongs to `home`."""
+    """Say what to do with a class whose kind belongs to `home`."""
     if home and home.partition(".")[0] != key[0]:
         return f"{home}._target_={target}"
     return f"`lightkit config {key[0]}` shows what goes there"
@@ -97,7 +97,7 @@ def _is_at(key: Key, place: Key) -> bool:
 
 
 def _lineage(found: Found) -> set[tuple[str, str]]:
-    """Module and name of a class and of all classes above it.
+    """Return module and name of a class and of all classes above it.
 
     Raises:
         UnreadableError: The source of one does not tell.
@@ -114,13 +114,13 @@ def _is_any(lineage: set[tuple[str, str]], kinds: tuple[str, ...]) -> bool:
 
 @cache
 def _home(kind: str) -> tuple[str, str]:
-    """Module and name of the definition behind a public path."""
+    """Return module and name of the definition behind a public path."""
     found = find(kind)[0]
     return found.module.name, found.node.name  # type: ignore[union-attr]
 
 
 def _compares(found: Found) -> bool:
-    """Whether objects of a class can be called with an output and a target; True where the source does not tell."""
+    """Tell whether objects of a class take an output and a target; True where the source does not tell."""
     try:
         called = member(found, "forward", 0) or member(found, "__call__", 0)
     except (TargetError, UnreadableError):
@@ -132,7 +132,7 @@ def _compares(found: Found) -> bool:
 
 
 def _wants_closure(found: Found) -> bool:
-    """Whether the step of an optimizer cannot do without a function that computes the loss anew."""
+    """Tell whether the step of an optimizer cannot do without a function that computes the loss anew."""
     try:
         step = member(found, "step", 0)
     except (TargetError, UnreadableError):

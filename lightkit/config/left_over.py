@@ -33,7 +33,7 @@ def drop_left_over(cfg: DictConfig, sources: Sources) -> None:
 
 
 def _targets(node: Any, key: Key) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Every node that names a `_target_`, with its key."""
+    """Yield every node that names a `_target_`, with its key."""
     if isinstance(node, dict):
         if isinstance(node.get("_target_"), str):
             yield key, node
@@ -42,7 +42,7 @@ def _targets(node: Any, key: Key) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def _names(target: str) -> list[str] | None:
-    """The arguments of a target; None where it takes any, or its source does not tell."""
+    """Return the arguments of a target; None where it takes any, or its source does not tell."""
     try:
         signature = read(target)
     except TargetError:

@@ -50,7 +50,7 @@ def mark(run: Path, text: str) -> None:
 
 
 def is_marked(run: Path, text: str) -> bool:
-    """Whether this project wrote a configuration into the folder of a run, as far as that can be proved.
+    """Tell whether this project wrote a configuration into the folder of a run, as far as that can be proved.
 
     It holds for the project we are in, and for the one in which the run lies: also where their folders were renamed.
 
@@ -79,7 +79,7 @@ class Mark(NamedTuple):
 
 
 def _marks(run: Path) -> list[Mark]:
-    """The marks in a folder, whoever wrote them."""
+    """Read the marks in a folder, whoever wrote them."""
     path, found = run / FILE, []
     with suppress(OSError, UnicodeDecodeError):
         if not path.is_file():
@@ -110,7 +110,7 @@ def _inode(folder: Path | None) -> int:
 
 
 def _key_of_user(*, make: bool = False) -> bytes | None:
-    """The key in the user's state folder; None where there is none, or none can be made."""
+    """Return the key in the user's state folder; None where there is none, or none can be made."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         state = named if named.is_absolute() else Path.home() / ".local" / "state"
@@ -121,7 +121,7 @@ def _key_of_user(*, make: bool = False) -> bytes | None:
 
 
 def _key_of_project(root: Path | None, *, make: bool = False) -> bytes | None:
-    """The key of a project, bound to the file that holds it."""
+    """Return the key of a project, bound to the file that holds it."""
     found = _read_key(root / "outputs" / ".key", make=make) if root is not None else None
     if found is None:
         return None

@@ -62,7 +62,7 @@ def _jobs(loader: ConfigLoader, overrides: Sequence[str], config_name: str) -> t
 def _job_overrides(
     loader: ConfigLoader, texts: list[str], config_name: str, errors: list[UserError]
 ) -> list[list[str]]:
-    """The overrides of every job, without the `++` that was put in front for Hydra."""
+    """Return the overrides of every job, without the `++` that was put in front for Hydra."""
     fixed = [text for text in texts if not loader.parse(text).is_sweep_override()]
     try:
         sweeper = loader.compose(config_name, fixed).hydra.sweeper
@@ -131,7 +131,7 @@ def _need_named(job: Composed) -> None:
 
 
 def _settings(sweep_dir: Path | None) -> list[str]:
-    """Hydra's own settings: all goes below `outputs/`, the working directory stays, nothing is logged twice."""
+    """Make Hydra's own settings: all goes below `outputs/`, the working directory stays, nothing is logged twice."""
     root = (project_root() or Path.cwd()) / "outputs" / "sweeps"
     folder = str(sweep_dir) if sweep_dir is not None else f"{root}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-${{name}}"
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
@@ -143,7 +143,7 @@ def _keys(overrides: Sequence[str]) -> set[str]:
 
 
 def hydra_command(args: Sequence[str]) -> None:
-    """Shell completion, `--hydra-help`, `--info` and `--cfg hydra|all`, printed by Hydra.
+    """Run shell completion, `--hydra-help`, `--info` and `--cfg hydra|all`, printed by Hydra.
 
     Args:
         args: Everything after `lightkit train`.
@@ -179,7 +179,7 @@ def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:
 
 @contextmanager
 def _logging_restored() -> Iterator[None]:
-    """Hydra prints through the root logger, whose handler would go on printing everything that is logged later."""
+    """Take back the root logger that Hydra prints through, and that would go on printing everything logged later."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:
@@ -190,7 +190,7 @@ def _logging_restored() -> Iterator[None]:
 
 
 def _complete_shell(loader: ConfigLoader, config_name: str, overrides: list[str]) -> None:
-    """Hydra completes what follows the program's name, so our own command and switches are taken out of the line."""
+    """Let Hydra complete what follows the program's name; our command and switches are taken out of the line."""
     line = os.environ.get("COMP_LINE")
     if line is not None:
         os.environ["COMP_LINE"] = re.sub(r"\s(train|-m|--multirun)(?=\s)", "", line)
@@ -205,7 +205,7 @@ def _checked(loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
 
 
 def config_text(composed: Composed, kind: str = "job") -> str:
-    """A configuration as YAML: of the run (`job`), of Hydra (`hydra`) or both (`all`)."""
+    """Write a configuration as YAML: of the run (`job`), of Hydra (`hydra`) or both (`all`)."""
     if kind == "job" or composed.hydra_cfg is None:
         return OmegaConf.to_yaml(composed.cfg)
     hydra_part = hydra_compat.hydra_node(composed.hydra_cfg)

@@ -14,7 +14,7 @@ _FORMAT = re.compile(r"^# Format \d+ of lightkit's configurations", re.MULTILINE
 
 
 def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
-    """The content of a kept configuration with the meaning it had when it was written.
+    """Return the content of a kept configuration with the meaning it had when it was written.
 
     Args:
         text: The file.
@@ -35,7 +35,7 @@ def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _at(tree: dict[str, Any], key: Key) -> Any:
-    """The node at a key; None where there is none."""
+    """Return the node at a key; None where there is none."""
     node: Any = tree
     for part in key:
         if isinstance(node, list) and isinstance(part, int):

@@ -9,18 +9,16 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkit.config.allow import judge, targets_in
 from lightkit.config.lookup import TargetError, UnreadableError, find
 from lightkit.config.origins import Key
 from lightkit.config.project import project_root
+from lightkit.config.report import Report
 from lightkit.config.signatures import read
 from lightkit.config.tree import UNKNOWN
 from lightkit.config.trust import Trust
-
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
 
 FOLDER = "LIGHTKIT_DATASETS"
 """Environment variable that names a folder for data sets outside of the project."""
@@ -48,7 +46,7 @@ def check_reach(tree: Any, report: Report) -> None:
 
 
 def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
-    """The arguments with which an allowed target would fetch from, or write to, a place that nobody has agreed to.
+    """Yield the arguments with which an allowed target would fetch from, or write to, a place nobody has agreed to.
 
     Args:
         node: A node with a `_target_`.
@@ -66,7 +64,7 @@ def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
 
 
 def _home(target: str) -> str:
-    """The path of a target where it is defined."""
+    """Return the path of a target where it is defined."""
     try:
         found = find(target)[0]
     except (TargetError, UnreadableError, RecursionError):
@@ -80,7 +78,7 @@ def _within(name: str, package: str) -> bool:
 
 
 def _given(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a node by name, those given by position too."""
+    """Return the arguments of a node by name, those given by position too."""
     positional = node.get("_args_") or ()
     signature = read(node["_target_"]) if positional else None
     names = signature.names() if signature is not None else []
@@ -116,7 +114,7 @@ def _trusting(target: str, trust: Trust) -> str:
 
 
 def _is_ours(root: Any) -> bool:
-    """Whether a folder is in the project, where the command runs, or in the stated folder; as written or as it is."""
+    """Tell whether a folder, as written or as it is, is in the project, where the command runs, or the stated one."""
     if not isinstance(root, str):
         return False
     path, stated = Path(root).expanduser(), os.environ.get(FOLDER)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from lightkit.config.schema.base import RuleConfig, Target
+from lightkit.config.schema.base import (
+    ABOVE_0,
+    AT_LEAST_0,
+    AT_LEAST_1,
+    FACTOR,
+    LEARNING_RATE,
+    SHARE,
+    SHARE_BELOW_1,
+    Range,
+    RuleConfig,
+    Target,
+    number,
+)
 
 
 @dataclass
@@ -13,21 +25,21 @@ class SplitConfig:
     """How the rows of a data set become train, val and test."""
 
     by: Literal["stratified", "random", "ordered", "file", "fold"] = "random"
-    """Way of drawing: `stratified` keeps class shares, `ordered` cuts without shuffling, `file` keeps the splits the
+    """Way of drawing. `stratified` keeps class shares, `ordered` cuts without shuffling, `file` keeps the splits the
     data set brings with it, `fold` takes fold number `fold` of `folds` as test."""
-    val: float = 0.1
-    """Share of all rows for validation, 0 to 1; 0 leaves the split out."""
-    test: float = 0.2
-    """Share of all rows for test, 0 to 1; ignored for `fold` and where the data set brings a test split."""
-    seed: int = 0
-    """Seed of the draw, apart from the run's seed, so that runs with other seeds see the same split."""
-    folds: int = 5
+    val: float = number(0.1, SHARE_BELOW_1)
+    """Share of all rows for validation; 0 leaves the split out."""
+    test: float = number(0.2, SHARE_BELOW_1)
+    """Share of all rows for test; ignored for `fold` and where the data set brings a test split."""
+    seed: int = number(0, AT_LEAST_0)
+    """Seed of the draw, apart from the run's, so that runs with other seeds see the same split."""
+    folds: int = number(5, Range(low=2))
     """Number of folds for `by: fold`."""
-    fold: int = 0
+    fold: int = number(0, AT_LEAST_0)
     """Which fold is the test split, 0 to folds - 1, for `by: fold`."""
-    per_class: Optional[int] = None
+    per_class: Optional[int] = number(None, AT_LEAST_1)
     """At most this many training rows of each class, the first of the drawn order; null takes all."""
-    limit: Optional[int] = None
+    limit: Optional[int] = number(None, AT_LEAST_1)
     """At most this many training rows, the first of the drawn order; null takes all."""
 
 
@@ -35,9 +47,9 @@ class SplitConfig:
 class MixupConfig:
     """Mixing pairs of training samples and their targets (Zhang et al. 2018, https://arxiv.org/abs/1710.09412)."""
 
-    alpha: Optional[float] = None
-    """Parameter of Beta(alpha, alpha), above 0; null switches mixup off."""
-    probability: float = 1.0
+    alpha: Optional[float] = number(None, ABOVE_0)
+    """Parameter of Beta(alpha, alpha), such as 0.2; null switches mixup off."""
+    probability: float = number(1.0, SHARE)
     """Share of batches that are mixed, 0 to 1."""
 
 
@@ -47,17 +59,17 @@ class DataConfig:
 
     dataset: Target
     """The data set: a class or function under `lightkit.data`, of your own, or a `torch.utils.data.Dataset`."""
-    split: SplitConfig
+    split: SplitConfig = field(default_factory=SplitConfig)
     """How the rows become train, val and test."""
-    batch_size: int = 64
-    """Samples per training batch, over all processes of `device.nproc`, each of which computes its part."""
-    eval_batch_size: Optional[int] = None
+    batch_size: int = number(64, AT_LEAST_1)
+    """Samples per training batch, over all processes of `device.nproc`. Each of them computes its part."""
+    eval_batch_size: Optional[int] = number(None, AT_LEAST_1)
     """Samples per batch in validation and test; null takes `batch_size`. No result depends on it."""
     normalize: Literal["none", "standard", "minmax", "image", "base"] = "none"
-    """Scaling fitted on the training rows only: per feature (`standard`, `minmax`) or per channel (`image`). `base`
-    takes over that of the run that `finetune.weights.path` is of. A run keeps what it found, for `resume`, `eval` and
-    `predict`."""
-    normalize_rows: Optional[int] = None
+    """Scaling, fitted on training rows only. `standard` and `minmax` scale each feature, `image` each channel; `base`
+    takes over the scaling of the run that `finetune.weights.path` is of. A run keeps what it found, for `resume`,
+    `eval` and `predict`."""
+    normalize_rows: Optional[int] = number(None, AT_LEAST_1)
     """Fit the scaling on at most this many training rows, evenly spaced; null takes all. Data that is not in memory is
     read once for it before a run begins, by the loader processes."""
     augment: list[Target] = field(default_factory=list)
@@ -67,17 +79,17 @@ class DataConfig:
     """Mixup of training batches."""
     drop_last: bool = False
     """Leave out a last smaller training batch."""
-    num_workers: int = 0
-    """Loader processes for data that is read sample by sample; in-memory data needs none. No result depends on it."""
+    num_workers: int = number(0, AT_LEAST_0)
+    """Loader processes for data that is read sample by sample. In-memory data needs none; no result depends on it."""
     pin_memory: Optional[bool] = None
     """Page-locked host memory for faster copies to a GPU; null switches it on when a GPU is used."""
     persistent_workers: bool = True
     """Keep loader processes alive between epochs."""
-    prefetch_factor: int = 2
+    prefetch_factor: int = number(2, AT_LEAST_1)
     """Batches each loader process prepares ahead."""
-    timeout_seconds: Optional[float] = None
-    """Longest wait for a batch of the loader processes, after which the run ends with status 1 (`timeout` of PyTorch's
-    `DataLoader`); null or 0 waits for as long as it takes. Either way a line after a minute tells what they are at."""
+    timeout_seconds: Optional[float] = number(None, AT_LEAST_0)
+    """Longest wait for a batch of the loader processes; null or 0 waits for as long as it takes. After it the run ends
+    with status 1 (`timeout` of PyTorch's `DataLoader`). Either way a line after a minute tells what they are at."""
 
 
 @dataclass
@@ -95,11 +107,12 @@ class OptimConfig(Target):
     """The optimizer and the rules that give parameters their own settings."""
 
     rules: list[RuleConfig] = field(default_factory=list)
-    """Settings by pattern. Of several rules for one parameter, the later wins, attribute by attribute."""
+    """Settings by pattern of parameters or modules: `[{match: head, lr_scale: 10}]`. Of several rules for one
+    parameter, the later wins, attribute by attribute."""
     no_decay: bool = False
     """No weight decay on biases, norm layers and other one-dimensional parameters."""
-    layer_decay: Optional[float] = None
-    """Factor on the learning rate per layer counted from the output, 0 to 1; null gives all layers the same rate."""
+    layer_decay: Optional[float] = number(None, FACTOR)
+    """Factor on the learning rate per layer from the output, such as 0.75; null: the same rate."""
 
 
 @dataclass
@@ -130,3 +143,38 @@ class MetricsConfig:
     """Metrics of the final test, by name; null leaves one out that another file set."""
     figures: list[Literal["confusion_matrix", "per_class", "roc", "pr"]] = field(default_factory=list)
     """Figures drawn after the final evaluation, to TensorBoard and as PNG files."""
+
+
+ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
+    "model": {"dropout": SHARE},
+    "loss": {"label_smoothing": SHARE},
+    "optim": {
+        "lr": LEARNING_RATE,
+        "weight_decay": AT_LEAST_0,
+        "momentum": AT_LEAST_0,
+        "eps": AT_LEAST_0,
+        "betas[]": SHARE_BELOW_1,
+        "alpha": SHARE,
+        "lr_decay": AT_LEAST_0,
+        "momentum_decay": AT_LEAST_0,
+        "initial_accumulator_value": AT_LEAST_0,
+    },
+    "scheduler": {
+        "floor": SHARE,
+        "threshold": AT_LEAST_0,
+        "every_epochs": ABOVE_0,
+        "scheduler.gamma": ABOVE_0,
+        "warmup_steps": AT_LEAST_0,
+        "warmup_epochs": AT_LEAST_0,
+    },
+    "metrics": {
+        "num_classes": AT_LEAST_1,
+        "num_labels": AT_LEAST_1,
+        "top_k": AT_LEAST_1,
+        "k": AT_LEAST_1,
+        "thresholds": Range(low=2),
+        "thresholds[]": SHARE,
+    },
+}
+"""The numbers that arguments of targets may be, by group and name: those of PyTorch check few of theirs, or check them
+after the data is loaded. `[]` stands for the items of a list."""
