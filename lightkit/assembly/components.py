@@ -26,6 +26,7 @@ from lightkit.assembly.parts import (
     check_metrics,
 )
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import keys_under
 from lightkit.data import Data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
@@ -106,7 +107,8 @@ def build(
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained, run=run, data=data)
     model, task = engine.place_model(made.model), build_task(cfg, data.info, engine, trains=trains)
     criterion = build_loss(cfg, data.info, engine)
-    network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
+    with keys_under("device"):
+        network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step
     optimizer = build_optimizer(cfg, made, timetable, engine)
     scheduler = build_scheduler(cfg, optimizer, timetable)
     rehearse(data, model, task, criterion, engine)  # a model of which this process holds a part only is let pass

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.blame import in_short, user_frame
 from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short, user_frame
 from lightkit.data import Data
 from lightkit.data.probe import small_batch, whole_batch
 from lightkit.device import Engine

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from torch.optim import Optimizer
 
 from lightkit.assembly.network import Network, finetune_options, trained_network
+from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
 from lightkit.data import DataInfo
@@ -34,7 +35,8 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
     }
     groups = parameter_groups(made.model, **settings | _of_finetuning(cfg, made, timetable))
     own = any(cfg.optim.get(flag) is not None for flag in FLAGS)
-    steps = {} if own else engine.implementation(made.model, cfg.optim["_target_"].rpartition(".")[2])
+    with keys_under("device"):
+        steps = {} if own else engine.implementation(made.model, cfg.optim["_target_"].rpartition(".")[2])
     return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups, **steps)
 
 
@@ -80,4 +82,4 @@ def build_task(cfg: DictConfig, info: DataInfo, engine: Engine, *, trains: bool 
     where = {"trust": to_plain(cfg.trust), "key": "finetune.distill.teacher"}
     teacher = trained_network(located(distill["teacher"]), info, engine, **where)
     chosen = {"temperature": distill["temperature"], "weight": distill["weight"], "kind": info.task}
-    return Distillation(task, engine.place(teacher), **chosen)
+    return Distillation(task, engine.precision.place(teacher), **chosen)

@@ -15,11 +15,12 @@ from lightkit.assembly.metrics_trial import Tried
 from lightkit.assembly.origin import fitted_before, scaling_of_base
 from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
+from lightkit.common.strategies import STRATEGIES
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
 from lightkit.data import Data, DataInfo, build_data
-from lightkit.device import Engine
+from lightkit.device import Engine, configure_process
 from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
 from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, TensorBoardLogger
@@ -32,21 +33,19 @@ from lightkit.trainer.timetable import Timetable
 
 def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     """Choose the device and make everything random a function of the seed from here on."""
-    options = to_plain(cfg.device)
-    switches = {field.name: options.pop(field.name) for field in fields(Switches)}
-    settings = {name: options.pop(name) for name in ("ddp", "fsdp")}
-    parallel = {key: value for key, value in settings.get(options["parallel"], {}).items() if key != "timeout_seconds"}
-    for name in ("nproc", "batch_size"):
-        options.pop(name, None)
-    return Engine(
-        **options,
-        switches=Switches(**switches),
-        parallel_options=parallel,
-        ranks=ranks,
-        seed=cfg.seed,
-        clip_norm=cfg.trainer.clip_norm,
-        clip_value=cfg.trainer.clip_value,
-    )
+    device = to_plain(cfg.device)
+    shared = {"precision": device["precision"], "deterministic": device["deterministic"], "ranks": ranks}
+    with keys_under("device"):
+        shared["switches"] = Switches(**{field.name: device[field.name] for field in fields(Switches)})
+        return Engine(
+            configure_process(device["name"], gpus=device["gpus"], threads=device["threads"], seed=cfg.seed, **shared),
+            parallel=device["parallel"],
+            parallel_options=STRATEGIES[device["parallel"]].arguments(device),
+            seed=cfg.seed,
+            clip_norm=cfg.trainer.clip_norm,
+            clip_value=cfg.trainer.clip_value,
+            **shared,
+        )
 
 
 def build_splits(
@@ -75,7 +74,9 @@ def build_splits(
         options["normalize"] = scaling_of_base(cfg, folder)
     elif folder is not None:
         options |= fitted_before(cfg, folder)
-    return build_data(dataset=dataset, seed=cfg.seed, pin_default=engine.pins_memory, report=report, **options)
+    return build_data(
+        dataset=dataset, seed=cfg.seed, pin_default=engine.placement.pins_memory, report=report, **options
+    )
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
@@ -97,7 +98,7 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
 
 def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
     """The loss; one with tensors of its own (class weights) goes to the device."""
-    loss: Criterion = engine.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
+    loss: Criterion = engine.precision.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
     return loss
 
 

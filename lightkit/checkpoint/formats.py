@@ -15,7 +15,7 @@ import torch
 from lightkit.checkpoint.bounds import ExcessError, check_content, check_pickle_size
 from lightkit.checkpoint.reading import UNREADABLE, DamagedError, check_bytes, entry_of, reason
 from lightkit.common.errors import UserError
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import is_out_of_memory
 
 SAFETENSORS, ARCHIVE, PICKLE = "safetensors", "archive", "pickle"
 _PLAIN_CLASSES: list[Any] = [argparse.Namespace]

@@ -10,7 +10,7 @@ from types import ModuleType
 from lightkit import __version__
 from lightkit.cli.terminal import complain, say
 from lightkit.common.errors import UserError
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import is_out_of_memory
 from lightkit.common.signals import exiting
 
 COMMANDS = {

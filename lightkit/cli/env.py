@@ -14,7 +14,7 @@ from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import say
-from lightkit.common.processors import usable_cpus
+from lightkit.common.processes import usable_cpus
 from lightkit.runs.catalog import project
 
 HELP = {
@@ -54,11 +54,11 @@ def env(args: list[str]) -> int:
 
 
 def facts() -> dict[str, Any]:
-    """The report as plain values."""
+    """Collect the report as plain values."""
     from lightkit.cli.gpus import rows
     from lightkit.device.about import torch_facts
     from lightkit.loggers.environment import environment
-    from lightkit.monitor.sources import open_source
+    from lightkit.monitor.nvml import open_source
 
     source, torch = open_source(), torch_facts()
     try:
@@ -93,7 +93,7 @@ _OF_GPUS = ("index", "torch", "name", "mig", "uuid", "bus", "driver", "memory_to
 
 
 def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
-    """What the processor calls itself.
+    """Return what the processor calls itself.
 
     Args:
         path: Where Linux says it.
@@ -107,7 +107,7 @@ def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def memory_gib() -> dict[str, float | None]:
-    """Memory of the machine, what of it is free, and the limit of the container, in GiB; None where there is none."""
+    """Return memory of the machine, what is free, and the limit of the container, in GiB; None where there is none."""
     import lightkit.monitor.host as host
 
     total, free = host.machine_memory()
@@ -117,7 +117,7 @@ def memory_gib() -> dict[str, float | None]:
 
 
 def topology(program: str = "nvidia-smi") -> str | None:
-    """How the GPUs are connected (NVLink, PCIe), in `nvidia-smi`'s own table; None where it does not tell.
+    """Tell how the GPUs are connected (NVLink, PCIe), in `nvidia-smi`'s own table; None where it does not say.
 
     Args:
         program: The program, or where it is.
@@ -135,7 +135,7 @@ def topology(program: str = "nvidia-smi") -> str | None:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The report as lines, a name and what there is to say in each."""
+    """Write the report as lines, a name and what there is to say in each."""
     lines = [f"{name:<12}{value}".rstrip() for name, value in _lines(found)]
     if found["topology"]:
         lines += ["", "topology (nvidia-smi topo -m)", *(f"  {line}" for line in found["topology"].splitlines())]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import fitting, say, table, width
-from lightkit.cli.watching import watch
 from lightkit.common.errors import UserError
+from lightkit.common.text import visible
 from lightkit.runs.catalog import project
 
 HELP = {
@@ -23,7 +27,7 @@ usage: lightkit gpus [--watch [SECONDS]] [--json] [--query FIELDS]
 
 The NVIDIA GPUs of this machine with what people look at: temperature, power, memory, use, and the processes on them
 with their users and, for runs of lightkit, their folders. `torch` is the name a process started from here would use,
-which depends on CUDA_VISIBLE_DEVICES. Asks the driver, or else nvidia-smi; without a GPU it says so.
+which depends on CUDA_VISIBLE_DEVICES. Asks the driver; without a GPU it says so.
 
 options:
   --watch [SECONDS]  draw it again and again, every 2 seconds if not told otherwise; Ctrl-C ends it
@@ -73,7 +77,7 @@ def gpus(args: list[str]) -> int:
     options = parser.read(args)
     seconds = None if options.watch is None else _seconds(options.watch)
     fields = None if options.query is None else _fields(options.query)
-    from lightkit.monitor.sources import open_source
+    from lightkit.monitor.nvml import open_source
 
     source = open_source()
     try:
@@ -107,15 +111,15 @@ def _fields(text: str) -> list[str]:
 
 
 def rows(source: Any) -> list[Row]:
-    """Everything that is known of every GPU and MIG instance, as plain values.
+    """Return everything that is known of every GPU and MIG instance, as plain values.
 
     Args:
         source: Where it comes from (`lightkit.monitor.gpus.Source`).
     """
-    from lightkit.monitor.gpus import visible
+    from lightkit.monitor.gpus import visible_gpus
     from lightkit.monitor.processes import describe
 
-    names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible(source.gpus))}
+    names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible_gpus(source.gpus))}
     running = source.processes()
     found = []
     for sample in source.samples(source.gpus):
@@ -139,13 +143,15 @@ def _texts(source: Any, fields: Sequence[str] | None) -> Callable[[], str]:
         if not source.gpus:
             return without(source.reason)
         found = rows(source)
-        return _chosen(found, fields) if fields else page(found, source, width=width())
+        if fields:
+            return table(fields, [[_plain(row[name]) for name in fields] for row in found])
+        return page(found, source, width=width())
 
     return show
 
 
 def without(reason: str) -> str:
-    """What to say on a machine without a GPU.
+    """Say what there is to say on a machine without a GPU.
 
     Args:
         reason: Why there is none.
@@ -156,10 +162,6 @@ def without(reason: str) -> str:
     return f"{told}{own}\ndevice=auto, the default, takes what is there"
 
 
-def _chosen(found: Sequence[Row], fields: Sequence[str]) -> str:
-    return table(fields, [[_plain(row[name]) for name in fields] for row in found])
-
-
 def _plain(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(str(item["pid"]) if isinstance(item, dict) else str(item) for item in value) or "-"
@@ -167,7 +169,7 @@ def _plain(value: object) -> str:
 
 
 def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
-    """The whole picture: a line about the driver, the GPUs, and the processes on them.
+    """Draw the whole picture: a line about the driver, the GPUs, and the processes on them.
 
     Args:
         found: From `rows`.
@@ -210,7 +212,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _instances(found: Sequence[Row]) -> str:
-    """How to choose each MIG instance; empty where there are none."""
+    """Tell how to choose each MIG instance; empty where there are none."""
     lines = [
         [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
     ]
@@ -236,7 +238,7 @@ def _place(row: Row) -> str:
 
 
 def _work(process: Row, root: Path) -> str:
-    """The folder of a run of lightkit, else the command."""
+    """Name the folder of a run of lightkit, else the command."""
     folder = process["run"]
     if folder is None:
         return process["command"] or "?"
@@ -258,3 +260,42 @@ def _unit(value: float | None, unit: str) -> str:
 def _of(value: float | None, limit: float | None, unit: str, *, digits: int) -> str:
     shown = ["?" if number is None else f"{number:.{digits}f}" for number in (value, limit)]
     return "" if value is limit is None else f"{shown[0]} / {shown[1]} {unit}" if limit else f"{shown[0]} {unit}"
+
+
+def watch(show: Callable[[], str], seconds: float, *, live: bool) -> None:
+    """Show it until it is interrupted: on a terminal in place, elsewhere one after the other."""
+    with _whole_screen() if live else _plainly() as put:
+        try:
+            while True:
+                put(show())
+                time.sleep(seconds)
+        except KeyboardInterrupt:
+            return
+
+
+@contextmanager
+def _plainly() -> Iterator[Callable[[str], None]]:
+    def put(text: str) -> None:
+        say(text if text.startswith("{") else f"{datetime.now():%H:%M:%S}  {text}\n")
+        sys.stdout.flush()
+
+    yield put
+
+
+@contextmanager
+def _whole_screen() -> Iterator[Callable[[str], None]]:
+    """Open a screen of its own, without a cursor; what was on the terminal before is there again afterwards."""
+
+    def put(text: str) -> None:
+        head = f"{datetime.now():%H:%M:%S}, Ctrl-C ends it"
+        lines = [head, "", *visible(text).splitlines()][: max(1, shutil.get_terminal_size().lines - 1)]
+        # Home, each line and the rest of the screen cleared as they are written: nothing flickers.
+        sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        sys.stdout.flush()
+
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield put
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lightkit.common.processes import lightkit_command
 from lightkit.common.signals import held
-from lightkit.common.starting import lightkit_command
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.runs import describe
 from lightkit.cli.terminal import complain, fitting, number, say, table, width
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.processes import lightkit_command
 from lightkit.common.signals import numbers
-from lightkit.common.starting import lightkit_command
 from lightkit.runs.catalog import chosen_run_folder, find_run, hydra_folder, new_run_folder, project, slug
 from lightkit.runs.reading import read_run
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from lightkit.common.visible import in_one_line, visible
+from lightkit.common.text import in_one_line, visible
 
 SHORTEST = 12
 

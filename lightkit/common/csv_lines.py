@@ -59,17 +59,17 @@ class CsvFile:
             raise error
 
     def unknown(self, names: Sequence[str], *, key: str) -> Iterator[UserError]:
-        """The errors of all names that are no columns."""
+        """Yield an error for every name that is no column."""
         for name in names:
             if name not in self.names:
                 yield UserError(f"{self.path} has no such column", key=key, received=name, choices=self.names)
 
     def stream(self) -> BinaryIO:
-        """Its bytes from the beginning."""
+        """Open its bytes from the beginning."""
         return self.path.open("rb") if self.content is None else io.BytesIO(self.content)
 
     def lines(self) -> Iterator[tuple[int, list[str]]]:
-        """Line number, from 1, and cells of every line that is not empty; that of the names comes first.
+        """Yield line number, from 1, and cells of every line that is not empty; that of the names comes first.
 
         Raises:
             UserError: It cannot be read.
@@ -90,7 +90,7 @@ class CsvFile:
             raise UserError(f"the file cannot be read: {error}", key=self.key, received=str(self.path)) from error
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Line number and stripped cells of every row.
+        """Yield line number and stripped cells of every row.
 
         Raises:
             UserError: It cannot be read, or a line has too few or too many cells.
@@ -108,7 +108,7 @@ class CsvFile:
             yield line, [cell.strip() for cell in row]
 
     def row(self, number: int) -> tuple[int, dict[str, str]]:
-        """Line number of a row, which are counted from 0, and its cells by the name of their column.
+        """Return the line number of a row, counted from 0, and its cells by the name of their column.
 
         Raises:
             UserError: There is no such row any more.
@@ -148,7 +148,7 @@ def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", key: 
 
 
 def _content(path: Path, key: str) -> bytes | None:
-    """What is in a file that cannot be read twice."""
+    """Read what is in a file that cannot be read twice."""
     if path.is_file() or not path.exists():
         return None
     try:

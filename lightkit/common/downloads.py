@@ -29,7 +29,7 @@ _MARK = "checks_downloads"
 
 @contextmanager
 def checked_downloads() -> Iterator[None]:
-    """While inside, what libraries fetch or find in torch's cache must be what its name says and opens as tensors.
+    """Check that what libraries fetch or find in torch's cache is what its name says and opens as tensors.
 
     Calls of other code, such as the user's own, pass as they are.
 
@@ -113,7 +113,7 @@ def _checksum_in(file: str) -> str | None:
 
 
 def _for_library(frame: FrameType | None) -> bool:
-    """Whether a call comes from one of the libraries, by way of torch or not."""
+    """Tell whether a call comes from one of the libraries, by way of torch or not."""
     while frame is not None:
         top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if top not in _BETWEEN:

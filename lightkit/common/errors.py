@@ -49,7 +49,7 @@ class UserError(ValueError):
         super().__init__(self.render())
 
     def render(self) -> str:
-        """The message as shown to the user: one headline and one indented line per known fact."""
+        """Return the message as shown to the user: one headline and one indented line per known fact."""
         place = self.key or self.argument
         head = f"{place}: {self.what}" if place else self.what
         rows = [("at", self.origin), ("expected", self.expected)]
@@ -93,7 +93,7 @@ class UserErrors(UserError):
         self.args = (self.render(),)
 
     def render(self) -> str:
-        """Every problem in turn, a blank line between two, and their number at the end."""
+        """Return every problem in turn, a blank line between two, and their number at the end."""
         return "\n\n".join([*(error.render() for error in self.errors), self.what])
 
 

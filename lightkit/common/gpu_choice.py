@@ -11,7 +11,7 @@ _AUTO = re.compile(r"auto(?::([1-9]\d*))?")
 
 
 def read_gpus(value: Any) -> tuple[int | str, ...] | int:
-    """The numbers or UUIDs of the GPUs that are meant, or how many are.
+    """Read the numbers or UUIDs of the GPUs that are meant, or how many are.
 
     Raises:
         ValueError: It is neither; the text says what is wrong with it.
@@ -34,5 +34,5 @@ def read_gpus(value: Any) -> tuple[int | str, ...] | int:
 
 
 def _is_name(item: Any) -> bool:
-    """Whether it is a number, or the UUID of a GPU or of a MIG instance, or the beginning of one."""
+    """Tell whether it is a number, or the UUID of a GPU or of a MIG instance, or the beginning of one."""
     return (type(item) is int and item >= 0) or (isinstance(item, str) and _UUID.fullmatch(item) is not None)

@@ -39,7 +39,7 @@ class Ledger:
         return len(self._marks) // _MARK.size
 
     def hex(self) -> str:
-        """All of it as text, for a checkpoint: of empty bytes `torch.load` makes an error."""
+        """Return the ledger as text, for a checkpoint: of empty bytes `torch.load` makes an error."""
         return self._marks.hex()
 
     def __iter__(self) -> Iterator[Mark]:
@@ -57,7 +57,7 @@ class Ledger:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> Ledger:
-        """That of rows of `metrics.jsonl`."""
+        """Make the ledger of rows of `metrics.jsonl`."""
         made = cls()
         for row in rows:
             made._marks += _MARK.pack(*_mark(row, row["step"], row.get("epoch")))
@@ -65,7 +65,7 @@ class Ledger:
 
 
 @dataclass
-class Audit:
+class RowsAudit:
     """What became of the rows in a file.
 
     Args:
@@ -94,7 +94,7 @@ class Audit:
         return found
 
 
-def audit(rows: Sequence[Mapping[str, Any]], ledger: Ledger, *, step: int) -> Audit:
+def audit(rows: Sequence[Mapping[str, Any]], ledger: Ledger, *, step: int) -> RowsAudit:
     """Compare the rows of a file with those that a checkpoint counts as logged.
 
     Rows after the checkpoint, also those of its very step, come from the part of the run that is repeated: they are
@@ -105,7 +105,7 @@ def audit(rows: Sequence[Mapping[str, Any]], ledger: Ledger, *, step: int) -> Au
         ledger: What was logged up to the checkpoint.
         step: Optimizer steps of the checkpoint.
     """
-    found, expected = Audit(), Counter(ledger)
+    found, expected = RowsAudit(), Counter(ledger)
     marks = [_mark(row, row["step"], row.get("epoch")) for row in rows]
     here = expected & Counter(marks)
     lost = Counter(mark[:2] for mark in (expected - here).elements())
@@ -137,7 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 def _steps(steps: Sequence[int]) -> str:
-    """`steps 4, 8`; of many the first and the last."""
+    """Put steps in words, `steps 4, 8`; of many the first and the last."""
     distinct = sorted(set(steps))
     if len(distinct) > _SHOWN:
         return f"steps {distinct[0]} to {distinct[-1]}"

@@ -39,28 +39,28 @@ class TransposedLinear(nn.Module, metaclass=_OfTransposedWeight):
 
 
 def is_bias(name: str) -> bool:
-    """Whether a parameter is a bias: its own name begins or ends so, as `bias`, `in_proj_bias` and `bias_ih_l0` do."""
+    """Tell whether a parameter is a bias: its own name begins or ends so (`bias`, `in_proj_bias`, `bias_ih_l0`)."""
     made = _MADE.search(name)
     return _BIAS.search(made.group(1) if made else name.rpartition(".")[2]) is not None
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether it is a norm layer: PyTorch's, or any class whose name ends in Norm, Norm2d, NormAct and the like."""
+    """Tell whether it is a norm layer: of PyTorch, or a class whose name ends in Norm, Norm2d, NormAct and the like."""
     return isinstance(module, _NORMS) or _NORM_NAME.search(type(module).__name__) is not None
 
 
 def has_statistics(module: nn.Module) -> bool:
-    """Whether it is a norm layer that keeps running statistics in training."""
+    """Tell whether it is a norm layer that keeps running statistics in training."""
     return is_norm(module) and getattr(module, "running_mean", None) is not None
 
 
 def parent_of(path: str) -> str:
-    """The dotted path one level up; empty for the network itself."""
+    """Return the dotted path one level up; empty for the network itself."""
     return path.rpartition(".")[0]
 
 
 def inside(name: str, path: str) -> bool:
-    """Whether a dotted name is the path itself or lies below it; everything lies in the empty path."""
+    """Tell whether a dotted name is the path itself or lies below it; everything lies in the empty path."""
     return not path or name == path or name.startswith(f"{path}.")
 
 
@@ -70,7 +70,7 @@ def replace_submodule(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def parameter_aliases(model: nn.Module) -> dict[str, list[str]]:
-    """First name of every parameter → all its names, where modules share it."""
+    """Map the first name of every parameter to all its names, where modules share it."""
     first: dict[int, str] = {}
     found: dict[str, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -79,5 +79,5 @@ def parameter_aliases(model: nn.Module) -> dict[str, list[str]]:
 
 
 def path_of(model: nn.Module, wanted: nn.Module) -> str | None:
-    """Where in a network a module is; None where it is not."""
+    """Find where in a network a module is; None where it is not."""
     return next((path for path, module in model.named_modules() if module is wanted), None)

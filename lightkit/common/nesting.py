@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors of nested mappings, lists and tuples, in their order."""
+    """Return the tensors of nested mappings, lists and tuples, in their order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -24,7 +24,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The tensors of nested tuples, lists, mappings and dataclasses changed; everything else as it is.
+    """Change the tensors of nested tuples, lists, mappings and dataclasses; everything else stays as it is.
 
     What holds them keeps its type and is copied, not changed.
     """
@@ -32,7 +32,7 @@ def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool = False) -> Any:
-    """A copy of a tuple, list, mapping or dataclass with its items changed; anything else as it is.
+    """Copy a tuple, list, mapping or dataclass with its items changed; anything else is returned as it is.
 
     Args:
         change: Gives what takes the place of an item.
@@ -50,7 +50,7 @@ def rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool = False) ->
 
 
 def _rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool) -> Any:
-    """The same for what may be more than its items: a mapping or dataclass of somebody's own."""
+    """Copy what may be more than its items: a mapping or dataclass of somebody's own."""
     is_mapping = isinstance(value, MutableMapping)
     if not is_mapping and not hasattr(type(value), "__dataclass_fields__"):
         return value

@@ -38,11 +38,11 @@ class Pattern:
             raise UserError(f"not a regular expression: {error}", key=key, received=text) from error
 
     def fits(self, name: str) -> bool:
-        """Whether it fits this very name."""
+        """Tell whether it fits this very name."""
         return self._found(name) is not None
 
     def covers(self, name: str) -> bool:
-        """Whether it fits the name or that of something above it, in which the name lies."""
+        """Tell whether it fits the name or that of something above it, in which the name lies."""
         return any(map(self.fits, _with_those_above(name)))
 
 
@@ -60,7 +60,7 @@ class Matched(NamedTuple):
 
 
 def named(key: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the patterns covers a dotted key."""
+    """Tell whether one of the patterns covers a dotted key."""
     return any(Pattern(pattern).covers(key) for pattern in patterns)
 
 
@@ -72,6 +72,6 @@ def _compiled(text: str) -> Callable[[str], object]:
 
 
 def _with_those_above(name: str) -> Iterator[str]:
-    """`a.b.c` → `a`, `a.b`, `a.b.c`."""
+    """Return a dotted name with all above it: `a.b.c` → `a`, `a.b`, `a.b.c`."""
     parts = name.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))

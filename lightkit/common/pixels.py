@@ -6,7 +6,7 @@ from typing import Any
 
 
 def pixels(figure: Any) -> Any:
-    """The figure as an array of bytes `(height, width, 4)`, red, green, blue and opacity.
+    """Draw a figure as an array of bytes `(height, width, 4)`, red, green, blue and opacity.
 
     Nothing of pyplot is imported, which would look for a window system.
 

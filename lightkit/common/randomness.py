@@ -17,7 +17,7 @@ _MASK = (1 << 63) - 1
 
 
 def mix(*parts: int | str) -> int:
-    """63 random-looking bits that depend on nothing but `parts`.
+    """Return 63 random-looking bits that depend on nothing but `parts`.
 
     Example:
         `mix(seed, "order", epoch)` seeds the generator that shuffles an epoch.
@@ -44,7 +44,7 @@ class SampleRandom:
         return len(self.positions)
 
     def bits(self, count: int = 1) -> torch.Tensor:
-        """`(B, count)` int64 with 64 random bits each."""
+        """Draw `(B, count)` int64 with 64 random bits each."""
         import torch
 
         positions: Any = self.positions
@@ -56,21 +56,21 @@ class SampleRandom:
         return torch.as_tensor(_splitmix(stream[:, None] + lanes[None, :] * _GOLDEN))
 
     def uniform(self, count: int = 1, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
-        """`(B, count)` float32, uniform in `[low, high)`."""
+        """Draw `(B, count)` float32, uniform in `[low, high)`."""
         import torch
 
         unit = ((self.bits(count) >> 40) & 0xFFFFFF).to(torch.float32) * (1.0 / (1 << 24))
         return low + (high - low) * unit
 
     def normal(self, count: int = 1) -> torch.Tensor:
-        """`(B, count)` float32, standard normal (Box-Muller)."""
+        """Draw `(B, count)` float32, standard normal (Box-Muller)."""
         import torch
 
         radius = torch.sqrt(-2.0 * torch.log1p(-self.uniform(count)))
         return radius * torch.cos(2.0 * torch.pi * self.uniform(count))
 
     def integers(self, low: int, high: int, count: int = 1) -> torch.Tensor:
-        """`(B, count)` int64, uniform in `[low, high)`; exact while the range is far below 2**24."""
+        """Draw `(B, count)` int64, uniform in `[low, high)`; exact while the range is far below 2**24."""
         import torch
 
         return (low + torch.floor(self.uniform(count) * (high - low))).to(torch.int64)
@@ -84,7 +84,7 @@ _MANY = 1 << 14
 
 
 def _splitmix(value: Any) -> Any:
-    """SplitMix64's finaliser on int64 (wrapping arithmetic); `>>` keeps the sign, so it is masked to be logical.
+    """Apply SplitMix64's finaliser on int64 (wrapping); `>>` keeps the sign, so it is masked to be logical.
 
     Args:
         value: A tensor or an array.

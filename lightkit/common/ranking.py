@@ -6,7 +6,7 @@ import math
 
 
 def improves(value: float, best: float | None, *, mode: str, min_delta: float = 0.0) -> bool:
-    """Whether `value` is better than `best` by more than `min_delta`.
+    """Tell whether `value` is better than `best` by more than `min_delta`.
 
     Anything finite improves on nothing (`best=None`); NaN never improves, so that it can never become the best.
 

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 
 def is_shard(value: Any) -> bool:
-    """Whether other processes hold the rest of a tensor."""
+    """Tell whether other processes hold the rest of a tensor."""
     return hasattr(value, "full_tensor")
 
 
 def whole(value: Any) -> Any:
-    """Nested values with whole tensors in place of shards, in host memory; every process calls it with the same.
+    """Put whole tensors, in host memory, in place of shards; every process calls it with the same nested values.
 
     Tensors that are one and the same stay so; what is whole already is not copied.
     """
@@ -34,7 +34,7 @@ def _whole(value: Any, known: dict[int, Any]) -> Any:
 
 
 def like(value: Any, live: Any) -> Any:
-    """A whole tensor as the shard that this process holds of a live one; where that is whole, it stays as it is."""
+    """Cut the shard that this process holds of a live tensor out of a whole one; a live one that is whole takes all."""
     if not isinstance(value, Tensor) or not is_shard(live) or is_shard(value) or value.shape != live.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -44,7 +44,7 @@ def like(value: Any, live: Any) -> Any:
 
 
 def all_like(values: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for tensors by name."""
+    """Cut whole tensors by name into the shards that this process holds of live ones; see `like`."""
     return {name: like(value, live.get(name)) for name, value in values.items()}
 
 
@@ -56,5 +56,5 @@ def reshard(model: nn.Module) -> None:
 
 
 def part(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor."""
+    """Return what this process holds of a tensor."""
     return tensor.to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]

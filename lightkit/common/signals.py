@@ -15,18 +15,18 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 
 
 def numbers(*left_out: str) -> list[signal.Signals]:
-    """Those of this system, but for the ones left out by name."""
+    """Return the numbers of the signals of this system, but for those left out by name."""
     return [getattr(signal, name) for name in NAMES if hasattr(signal, name) and name not in left_out]
 
 
 def respected(*left_out: str) -> list[signal.Signals]:
-    """Those of them that are not ignored: what `nohup` or a shell script switched off stays off."""
+    """Return the signals that are not ignored: what `nohup` or a shell script switched off stays off."""
     return [number for number in numbers(*left_out) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextmanager
 def exiting() -> Iterator[None]:
-    """Inside, these signals raise `SystemExit(128 + number)`, so that the program tidies up; Ctrl-C does so anyway.
+    """Raise `SystemExit(128 + number)` for these signals, so that the program tidies up; Ctrl-C does so anyway.
 
     Outside the main thread nothing can be caught and nothing is.
     """
@@ -48,7 +48,7 @@ def exiting() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Inside, the first of these signals waits for the end, and a second one ends the process at once.
+    """Hold the first of these signals back to the end; a second one ends the process at once.
 
     For an import of compiled code, which aborts the whole process when an exception comes in its midst.
     """

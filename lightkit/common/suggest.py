@@ -34,7 +34,7 @@ SYNONYMS = {
 
 
 def nearest(name: str, valid: Iterable[str], *, count: int = 3) -> list[str]:
-    """The valid names most like `name`, or that mean the same, best first; empty when none is close.
+    """Return the valid names most like `name`, or that mean the same, best first; empty when none is close.
 
     A dotted name also matches on its last part, so `optim.learning_rate` still finds `optim.lr`.
     """

@@ -8,7 +8,7 @@ import types
 import typing
 from typing import Annotated, Any, Literal, Optional, Union
 
-from lightkit.common.letters import look_alike, plain_letters
+from lightkit.common.text import look_alike, plain_letters
 
 
 class Built:

@@ -11,8 +11,8 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.letters import look_alike, plain_letters
 from lightkit.common.suggest import nearest
+from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
 from lightkit.config.arguments import check_arguments

@@ -12,10 +12,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lightkit.common.blame import DEBUG, user_frame
 from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
-from lightkit.common.lost import is_dead_worker
+from lightkit.common.failures import DEBUG, is_dead_worker, user_frame
 from lightkit.config.allow import judge, refused, targets_in, verify
 from lightkit.config.annotations import becomes_tensor, fits, item_type
 from lightkit.config.fields import field_types

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import lightkit.config.hydra_compat as hydra_compat
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.visible import visible
+from lightkit.common.text import visible
 from lightkit.config.check import complete
 from lightkit.config.compose import Composed, compose_with, make_loader
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader

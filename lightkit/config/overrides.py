@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lightkit.common.errors import UserError
-from lightkit.common.letters import look_alike, plain_letters
 from lightkit.common.suggest import nearest
+from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.defaults import unknown_option
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import ConfigLoader, Override

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.common.processors import usable_cpus
+from lightkit.common.processes import usable_cpus
 from lightkit.common.randomness import mix
 from lightkit.data.fitting import Report, fill_in, fit_scaling
 from lightkit.data.impute import Filling

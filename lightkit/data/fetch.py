@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
-from lightkit.common.blame import DEBUG, in_short, user_frame
 from lightkit.common.errors import UserError
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import DEBUG, in_short, is_out_of_memory, user_frame
 from lightkit.common.randomness import mix
 from lightkit.data.sample import read_sample, seed_generators
 from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.processes import own_part
 from lightkit.common.randomness import mix
-from lightkit.common.sharing import own_part
 from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.tensors import Taker
 from lightkit.data.workers import SampleReader

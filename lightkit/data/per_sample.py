@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.blame import DEBUG, in_short, user_frame
 from lightkit.common.errors import UserError
-from lightkit.common.lost import is_dead_worker
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.randomness import SampleRandom, mix
 from lightkit.data.prepare import SampleWise, Transform
 from lightkit.data.sample import kept_generators, seed_generators

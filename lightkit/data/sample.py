@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightkit.common.blame import in_short, user_frame
 from lightkit.common.errors import UserError
-from lightkit.common.lost import is_dead_worker
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
 
 
 def read_sample(base: Any, row: int) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from lightkit.common.errors import UserError
-from lightkit.common.lost import is_dead_worker
+from lightkit.common.failures import is_dead_worker
 from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
 from lightkit.data.fetch import Failure, Fetch

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightkit.device.parallel import DataParallel, Parallel, make_parallel
     from lightkit.device.placement import Placement, choose
     from lightkit.device.precision import Bf16, Precision, make_precision
+    from lightkit.device.process import configure_process
     from lightkit.device.seed import MicroSeed, seed_everything, set_threads, use_deterministic
     from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
 
@@ -32,6 +33,7 @@ __all__ = [
     "Precision",
     "Watch",
     "choose",
+    "configure_process",
     "make_clip",
     "make_parallel",
     "make_precision",
@@ -41,13 +43,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "clip": ("Clip", "ClipNorm", "ClipValue", "make_clip"),
-    "engine": ("Engine",),
-    "watching.monitor": ("Monitor", "NoMonitor", "Watch"),
-    "parallel": ("DataParallel", "Parallel", "make_parallel"),
-    "placement": ("Placement", "choose"),
-    "precision": ("Bf16", "Precision", "make_precision"),
-    "seed": ("MicroSeed", "seed_everything", "set_threads", "use_deterministic"),
+    "device.clip": ("Clip", "ClipNorm", "ClipValue", "make_clip"),
+    "device.engine": ("Engine",),
+    "device.parallel": ("DataParallel", "Parallel", "make_parallel"),
+    "device.placement": ("Placement", "choose"),
+    "device.precision": ("Bf16", "Precision", "make_precision"),
+    "device.process": ("configure_process",),
+    "monitor.monitor": ("Monitor", "NoMonitor", "Watch"),
+    "device.seed": ("MicroSeed", "seed_everything", "set_threads", "use_deterministic"),
 }
 
 
@@ -56,6 +59,6 @@ def __getattr__(name: str) -> Any:
     home = next((module for module, names in _HOME.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'lightkit.device' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"lightkit.device.{home}"), name)
+    value = getattr(importlib.import_module(f"lightkit.{home}"), name)
     globals()[name] = value
     return value

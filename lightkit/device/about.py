@@ -8,7 +8,7 @@ from typing import Any
 
 
 def torch_facts() -> dict[str, Any]:
-    """Versions and devices, for a report; `error` alone where PyTorch cannot be imported.
+    """Collect versions and devices, for a report; `error` alone where PyTorch cannot be imported.
 
     Returns:
         Plain values: `version`, `cuda`, `hip`, `cudnn` and `nccl` (versions, None without), `built_for` (GPU
@@ -54,7 +54,7 @@ def why_no_cuda() -> str:
 
 
 def _cudnn(cudnn: Any) -> str | None:
-    """`9.26.0` from 92600."""
+    """Turn the number of a version into text: 92600 into `9.26.0`."""
     number = cudnn.version() if cudnn.is_available() else None
     if number is None:
         return None
@@ -63,7 +63,7 @@ def _cudnn(cudnn: Any) -> str | None:
 
 
 def _nccl(nccl: Any) -> str | None:
-    """Its version; None in a build without it, as those for Windows are."""
+    """Return the version of NCCL; None in a build without it, as those for Windows are."""
     try:
         return ".".join(map(str, nccl.version()))
     except (AttributeError, RuntimeError):
@@ -83,7 +83,7 @@ def _device(torch: Any, index: int) -> dict[str, Any]:
 
 
 def cuda_uuids(devices: Iterable[Any]) -> dict[int, str]:
-    """What CUDA says its devices are, by number; without those that are no GPU of NVIDIA.
+    """Return what CUDA says its devices are, by number; without those that are no GPU of NVIDIA.
 
     Args:
         devices: `torch.device`s with their numbers.

@@ -14,17 +14,17 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def full(value: Any) -> Any:
-    """Half-precision tensors in nested values as fp32; everything else as it is."""
+    """Turn half-precision tensors in nested values into fp32; everything else stays as it is."""
     return mapped(lambda tensor: tensor.float() if tensor.dtype in HALVES else tensor, value)
 
 
 def floats_as(dtype: torch.dtype, value: Any) -> Any:
-    """Floating-point tensors in nested values in another format; whole numbers stay what they are."""
+    """Turn floating-point tensors in nested values into another format; whole numbers stay what they are."""
     return mapped(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value)
 
 
 def weights_as(dtype: torch.dtype, module: nn.Module) -> nn.Module:
-    """Floating-point parameters and buffers in another format, in place; complex and whole numbers stay."""
+    """Turn floating-point parameters and buffers into another format, in place; complex and whole numbers stay."""
     return module._apply(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
@@ -38,7 +38,7 @@ class FullOutputs(Hook):
     """Outputs in fp32 at least, so that losses and metrics are computed in it."""
 
     def __call__(self, _module: nn.Module, _inputs: Any, outputs: Any) -> Any:
-        """The outputs to go on with."""
+        """Return the outputs to go on with."""
         return full(outputs)
 
 
@@ -53,7 +53,7 @@ class InputsAs(Hook):
         self.dtype = dtype
 
     def __call__(self, _module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The inputs to go on with."""
+        """Return the inputs to go on with."""
         return floats_as(self.dtype, args), floats_as(self.dtype, kwargs)
 
 
@@ -61,12 +61,12 @@ class ChannelsLast(Hook):
     """Images in the memory format of the weights, so that no layer has to turn them around."""
 
     def __call__(self, _module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The inputs to go on with."""
+        """Return the inputs to go on with."""
         return mapped(channels_last, args), mapped(channels_last, kwargs)
 
 
 def channels_last(tensor: Tensor) -> Tensor:
-    """A batch of images `(B, C, H, W)`, or of volumes, with its channels next to each other in memory."""
+    """Put the channels of a batch of images `(B, C, H, W)`, or of volumes, next to each other in memory."""
     if tensor.ndim == 4 and tensor.is_floating_point():
         return tensor.contiguous(memory_format=torch.channels_last)
     if tensor.ndim == 5 and tensor.is_floating_point():
@@ -75,7 +75,7 @@ def channels_last(tensor: Tensor) -> Tensor:
 
 
 def weights_channels_last(module: nn.Module) -> nn.Module:
-    """Weights of convolutions with their channels next to each other in memory, in place."""
+    """Put the channels of the weights of convolutions next to each other in memory, in place."""
     return module._apply(lambda tensor: tensor if nn.parameter.is_lazy(tensor) else channels_last(tensor))
 
 
@@ -92,7 +92,7 @@ class FullLoss(nn.Module):
         self.inner, self._device = inner, device.type
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The loss of these arguments."""
+        """Compute the loss of these arguments."""
         with torch.autocast(self._device, enabled=False):
             return self.inner(*full(args), **full(kwargs))
 

@@ -62,7 +62,7 @@ class ClipValue(Clip):
 
 
 def make_clip(*, norm: float | None = None, value: float | None = None) -> Clip:
-    """The limit that is set; at most one may be.
+    """Make the limit that is set; at most one may be.
 
     Raises:
         UserError: Both are set, or one is not above 0.
@@ -78,12 +78,12 @@ def make_clip(*, norm: float | None = None, value: float | None = None) -> Clip:
 
 
 def total_norm(optimizer: Optimizer) -> Tensor:
-    """Euclidean norm of all gradients of an optimizer together, a 0-d tensor on the device."""
+    """Compute the Euclidean norm of all gradients of an optimizer together, a 0-d tensor on the device."""
     return _whole(nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None]))
 
 
 def _whole(norm: Tensor) -> Tensor:
-    """The norm over all processes, where each has a part of the gradients."""
+    """Return the norm over all processes, where each has a part of the gradients."""
     found: Tensor = norm.full_tensor() if is_shard(norm) else norm  # type: ignore[attr-defined]
     return found
 

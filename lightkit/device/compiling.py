@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import is_out_of_memory
 from lightkit.common.nesting import mapped
 from lightkit.device.switches import Switches
 
@@ -25,11 +25,11 @@ class NoCompiler:
     """The plain case: models run as they are."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model as it is called."""
+        """Return the model as it is called."""
         return model
 
     def next_step(self) -> None:
-        """Between two optimizer steps."""
+        """Tell the compiler that an optimizer step is over."""
 
 
 class Compiler(NoCompiler):
@@ -50,7 +50,7 @@ class Compiler(NoCompiler):
         self._options: dict[str, Any] = {"dynamic": False if fixed_shapes else None, **_backend(mode, graphs)}
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model, to be compiled when it is first called."""
+        """Wrap the model, to be compiled when it is first called."""
         _prepare()
         wrapped = Compiled(model, torch.compile(model, **self._options), copies=self.graphs, tell=self._tell)
         # Where nothing ever said that a step begins, PyTorch takes each call for one, and overwrites the gradients of
@@ -86,7 +86,7 @@ class Compiled(nn.Module):
         self._proven: set[bool] = set()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives for these arguments."""
+        """Return what the model gives for these arguments."""
         if not self._code:
             return self._orig_mod(*args, **kwargs)
         if self._copies and not torch.is_grad_enabled():
@@ -115,7 +115,7 @@ class Compiled(nn.Module):
 def make_compiler(
     switches: Switches, device: torch.device, *, deterministic: bool, tell: Callable[[str], None]
 ) -> NoCompiler:
-    """What compiles models on a device as the switches ask for it."""
+    """Make what compiles models on a device as the switches ask for it."""
     graphs = switches.graphs(device)
     if switches.compile == "none" and not graphs:
         return NoCompiler()
@@ -131,7 +131,7 @@ def _backend(mode: str, graphs: bool) -> dict[str, Any]:
 
 
 def _prepare() -> None:
-    """Settings of the compiler, which belong to the process."""
+    """Set what the compiler is to do in this process."""
     os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
     import torch._dynamo.config as dynamo
     import torch._functorch.config as functorch
@@ -163,14 +163,14 @@ def _unchanged_by_failure(model: nn.Module) -> Iterator[None]:
 
 
 def _is_compilers(error: Exception) -> bool:
-    """Whether an error is one of the compiler, not of the model or of the machine."""
+    """Tell whether an error is one of the compiler, not of the model or of the machine."""
     from torch._dynamo.exc import TorchDynamoException
 
     return isinstance(error, TorchDynamoException)
 
 
 def compiler_reason(error: BaseException) -> str:
-    """The first lines that say something of an error of the compiler, which wraps the true one."""
+    """Return the first lines that say something of an error of the compiler, which wraps the true one."""
     inner = getattr(error, "inner_exception", None) or error.__cause__ or error
     lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
     return f"{type(inner).__name__}: {lines[0] if lines else 'no reason given'}"

@@ -1,8 +1,8 @@
-"""Everything the loop asks of the device room, in one object."""
+"""Everything the loop asks of the device, in one object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,46 +13,55 @@ from torch.optim import Optimizer
 from lightkit.common.randomness import mix
 from lightkit.device.casting import ChannelsLast, weights_channels_last
 from lightkit.device.clip import make_clip
-from lightkit.device.compiling import NoCompiler, make_compiler
+from lightkit.device.compiling import make_compiler
 from lightkit.device.implementation import arguments, implementation_of
-from lightkit.device.notes import Notes
 from lightkit.device.parallel import make_parallel
-from lightkit.device.placement import Placement, located
+from lightkit.device.placement import Placement, choose
 from lightkit.device.precision import make_precision
 from lightkit.device.prefetch import Batches, PrefetchToDevice
 from lightkit.device.ranks import Ranks
 from lightkit.device.recompute import recompute
-from lightkit.device.seed import (
-    TOO_LATE,
-    MicroSeed,
-    seed_everything,
-    set_threads,
-    use_benchmark,
-    use_deterministic,
-)
-from lightkit.device.stepping import leave_compiler_out
+from lightkit.device.seed import MicroSeed, seed_everything
 from lightkit.device.support import check_support
 from lightkit.device.switches import Switches
+
+
+class Notes:
+    """Keeps lines for people until there is a logger; from then on hands each over at once. No line is told twice."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._tell: Callable[[str], None] | None = None
+
+    def add(self, line: str) -> None:
+        """Tell a line, or keep it."""
+        if line in self.lines:
+            return
+        self.lines.append(line)
+        if self._tell is not None:
+            self._tell(line)
+
+    def hand_to(self, tell: Callable[[str], None]) -> None:
+        """Tell all lines so far, and those to come."""
+        self._tell = tell
+        for line in self.lines:
+            tell(line)
 
 
 class Engine:
     """Placement, parallelism, precision, speed, clipping and seeding of one run.
 
-    Building it sets what is global in a process: visible GPUs, threads, deterministic algorithms, exactness of matrix
-    products, and every random generator.
+    Building it sets nothing in the process: `lightkit.device.process.configure_process` does so before, once for all
+    engines, with the same precision, switches and seed.
 
     Args:
-        name: Device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
-        gpus: GPUs to see, by their physical numbers or UUIDs, or `auto:N`; None sees all. The CPU and Apple's GPU
-            ignore it.
+        placement: The device as `configure_process` gives it; by its name alone it is only looked up.
         precision: `fp32`, `tf32`, `bf16`, `fp16`, `bf16-true` or `fp64`.
         parallel: `none`, `dp`, `ddp` or `fsdp`.
-        parallel_options: Settings of `ddp` or `fsdp`.
+        parallel_options: Settings of `parallel`, such as `dim` of `dp`; see `lightkit.device.parallel`.
         ranks: The processes that train together; None where this one is alone.
-        dp_dim: Dimension of inputs and outputs that `dp` splits and joins.
         switches: What makes the run faster or smaller.
-        deterministic: Only algorithms that give the same bits every time.
-        threads: CPU threads of one operation; None leaves PyTorch's choice.
+        deterministic: Whether compiled code must not depend on the batches before.
         seed: Seed of the run.
         clip_norm: Largest total norm of the gradients.
         clip_value: Largest absolute value of a gradient element.
@@ -63,47 +72,29 @@ class Engine:
 
     def __init__(
         self,
-        name: str = "cpu",
+        placement: Placement | str = "cpu",
         *,
-        gpus: Sequence[int | str] | str | None = None,
         precision: str = "fp32",
         parallel: str = "none",
         parallel_options: Mapping[str, Any] | None = None,
         ranks: Ranks | None = None,
-        dp_dim: int = 0,
         switches: Switches | None = None,
         deterministic: bool = False,
-        threads: int | None = None,
         seed: int = 0,
         clip_norm: float | None = None,
         clip_value: float | None = None,
     ) -> None:
-        self.notes, self.switches, self._seed = Notes(), switches or Switches(), seed
-        if self.switches.compile == "none" and not self.switches.cuda_graphs:
-            leave_compiler_out()
-        set_threads(threads)
-        if not use_deterministic(deterministic):  # here, before anything asks for GPUs
-            self.notes.add(TOO_LATE)
-        self.ranks = ranks or Ranks()
-        device, self.mapping = located(self.ranks.device_name(name), gpus)
-        if device.type == "cuda":  # whoever asks for no device, such as page-locking, would wake up the first one
-            torch.cuda.set_device(device)
-        use_benchmark(self.switches.cudnn_benchmark and not deterministic)
-        self.placement = Placement(device)
-        options = {"dim": dp_dim} if parallel == "dp" else parallel_options
-        self.parallel = make_parallel(parallel, device, self.ranks, options)
+        self.placement = placement if isinstance(placement, Placement) else Placement(choose(placement))
+        self.switches, self.ranks, self._seed = switches or Switches(), ranks or Ranks(), seed
+        device, self.notes = self.device, Notes()
+        self.parallel = make_parallel(parallel, device, self.ranks, parallel_options)
         self.precision = make_precision(precision, device)
-        self.precision.set_matmul(self.switches.matmul_level)
         self.compiler = make_compiler(self.switches, device, deterministic=deterministic, tell=self.notes.add)
         self._prefetch = PrefetchToDevice(self.move, device) if device.type == "cuda" else None
-        unused = (
-            [f"device.gpus={gpus}: not used, as the run is on {device.type}"] if gpus and device.type != "cuda" else []
-        )
         idle = (*self.parallel.idle(), *self.switches.idle(device))
-        for line in (*self.mapping, *unused, *check_support(precision, device), *idle):
+        for line in (*self.placement.notes, *check_support(precision, device), *idle):
             self.notes.add(line)
         self.clip = make_clip(norm=clip_norm, value=clip_value)
-        seed_everything(seed)
         self._micro = MicroSeed(seed, self.parallel.devices)
 
     @property
@@ -111,52 +102,34 @@ class Engine:
         """The main device."""
         return self.placement.device
 
-    @property
-    def compiles(self) -> bool:
-        """Whether models are compiled, or their kernels recorded."""
-        return type(self.compiler) is not NoCompiler
-
-    @property
-    def pins_memory(self) -> bool:
-        """Whether page-locked host memory makes copies to the device faster."""
-        return self.placement.pins_memory
-
     def describe(self, optimizer: Optimizer | None = None) -> str:
-        """One line for logs and files: device, precision, what is switched on, parallelism, kind of optimizer steps."""
+        """Tell device, precision, switches, parallelism and kind of optimizer steps in one line, for logs and files."""
         line = f"{self.placement.describe()}, {self.precision.name}{self.switches.describe(self.device)}"
         steps = implementation_of(optimizer) if optimizer is not None else ""
         return f"{line}{self.parallel.describe()}" + (f", {steps} optimizer" if steps else "")
-
-    def place(self, module: nn.Module) -> nn.Module:
-        """Move what computes beside the model, such as a teacher, to the main device."""
-        return self.precision.place(module)
 
     def place_model(self, model: nn.Module) -> nn.Module:
         """Move the model to the main device, in the format it is trained in; before its optimizer is built."""
         model = self.precision.place_model(model)
         return weights_channels_last(model) if self.switches.channels_last else model
 
-    def place_loss(self, loss: Any) -> Any:
-        """Move a loss to the main device; it is computed in fp32 at least."""
-        return self.precision.place_loss(loss)
-
     def implementation(self, model: nn.Module, kind: str = "AdamW") -> dict[str, bool]:
-        """Arguments for the optimizer of a placed model, as far as a class of that name takes them."""
+        """Return arguments for the optimizer of a placed model, as far as a class of that name takes them."""
         return arguments(self.switches.optimizer, model, self.device, kind=kind)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The placed model as the loop calls it."""
+        """Wrap the placed model as the loop calls it."""
         recompute(model, self.switches.activation_checkpointing)
         if self.switches.channels_last:
             model.register_forward_pre_hook(ChannelsLast(), with_kwargs=True)
         return self.parallel.wrap(self.compiler.wrap(self.precision.prepare(model)))
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The bare model, with the names that are saved."""
+        """Return the bare model, with the names that are saved."""
         return self.parallel.unwrap(model)
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
-        """Context of forward and backward of one batch; `more` of them come before the optimizer step."""
+        """Return a context for forward and backward of one batch; `more` of them come before the optimizer step."""
         return self.parallel.accumulating(model, more)
 
     def seed_init(self) -> None:
@@ -172,15 +145,15 @@ class Engine:
         seed_everything(mix(self._seed, "validation", step))
 
     def move(self, batch: Any) -> Any:
-        """The batch on the device, in the format it is computed in."""
+        """Move a batch to the device, in the format it is computed in."""
         return self.precision.batch(self.placement.move(batch))
 
     def prefetch(self, batches: Batches) -> Batches:
-        """The same batches, copied to a GPU while the ones before are computed."""
+        """Copy batches to a GPU while the ones before are computed; elsewhere they come as they are."""
         return batches if self._prefetch is None else self._prefetch(batches)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context of the forward pass."""
+        """Return a context for the forward pass."""
         return self.precision.autocast()
 
     def backward(self, loss: Tensor) -> None:
@@ -188,7 +161,7 @@ class Engine:
         self.precision.backward(loss)
 
     def waste(self, loss: Tensor) -> None:
-        """Instead of `backward`, where the step will not be taken: `discard` then finds all gradients of the window."""
+        """Call this instead of `backward` where the step will not be taken: `discard` then finds all gradients."""
         self.parallel.waste(loss)
 
     def step(self, optimizer: Optimizer, *, want_norm: bool = False) -> Tensor | None:
@@ -198,11 +171,11 @@ class Engine:
         return norm
 
     def skipped(self) -> int:
-        """Steps left out so far because gradients overflowed; waits for the device where there may be some."""
+        """Count the steps left out because gradients overflowed; waits for the device where there may be some."""
         return self.precision.skipped()
 
     def vitals(self) -> dict[str, float]:
-        """What to log beside a loss; waits for the device."""
+        """Return what to log beside a loss; waits for the device."""
         return self.precision.vitals()
 
     def discard(self, optimizer: Optimizer) -> None:

@@ -19,7 +19,7 @@ SHARED_OUT = ("Adam", "AdamW")
 
 
 def arguments(name: str, model: nn.Module, device: torch.device, *, kind: str = "AdamW") -> dict[str, bool]:
-    """Arguments for an optimizer, as far as it takes them.
+    """Return arguments for an optimizer, as far as it takes them.
 
     `auto` asks for one kernel for all parameters on NVIDIA's GPUs and on the CPU. Elsewhere, and for gradients that it
     does not take, PyTorch chooses. Of parameters that are shared out not every optimizer has such a kernel.
@@ -36,7 +36,7 @@ def arguments(name: str, model: nn.Module, device: torch.device, *, kind: str = 
     if kind not in SHARED_OUT and any(map(is_shard, model.parameters())):
         if name == "fused":
             what = f"PyTorch has no kernel of {kind} for parameters of which each process holds a part"
-            raise UserError(what, key="device.optimizer", received=name, choices=("auto", "foreach", "loop"))
+            raise UserError(what, argument="optimizer", received=name, choices=("auto", "foreach", "loop"))
         return dict(NAMES["foreach" if name == "auto" else name])
     if name != "auto":
         return dict(NAMES[name])
@@ -52,7 +52,7 @@ def _takes_kernel(model: nn.Module) -> bool:
 
 
 def _fills_its_memory(tensor: Tensor) -> bool:
-    """Whether its elements lie side by side, in whatever order; gradients then lie in the same order."""
+    """Tell whether its elements lie side by side, in whatever order; gradients then lie in the same order."""
     expected = 1
     for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if size > 1):
         if stride != expected:
@@ -62,7 +62,7 @@ def _fills_its_memory(tensor: Tensor) -> bool:
 
 
 def implementation_of(optimizer: Optimizer) -> str:
-    """`fused`, `foreach` or `loop` where one was asked for; empty where PyTorch chooses, or there is no choice."""
+    """Return `fused`, `foreach` or `loop` where one was asked for; empty where PyTorch chooses or has no choice."""
     if optimizer.defaults.get("fused"):
         return "fused"
     chosen = optimizer.defaults.get("foreach")

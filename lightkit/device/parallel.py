@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import PLAIN, STRATEGIES, Strategy
 from lightkit.device.ranks import Ranks
-from lightkit.device.replica import Replica, synchronized
 from lightkit.device.sharding import shard
 
 
@@ -21,8 +22,11 @@ class Parallel:
     Args:
         device: The main device; the model is already there.
         ranks: The processes that train together.
-        options: Settings of a way: `dim` of `dp`; for `ddp` see `lightkit.device.replica.Replica`.
+        options: Settings of the strategy: `dim` of `dp`; for `ddp` see `Replica`.
     """
+
+    strategy: ClassVar[Strategy] = PLAIN
+    """What may be asked of it before there is a model or a device."""
 
     def __init__(
         self, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
@@ -36,14 +40,19 @@ class Parallel:
         """Every device that computes; the main one first."""
         return (self.device,)
 
+    @property
+    def forward_is_local(self) -> bool:
+        """Whether a forward pass in this process needs no other process."""
+        return True
+
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model as the loop calls it."""
+        """Wrap the model as the loop calls it."""
         return model
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        """The bare model, whatever it was wrapped in."""
+        """Return the bare model, whatever it was wrapped in."""
         while True:
-            if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel, Replica)):
+            if isinstance(model, (nn.DataParallel, DistributedDataParallel, Replica)):
                 inner = model.module
             else:
                 inner = getattr(model, "_orig_mod", None)  # torch.compile
@@ -52,15 +61,15 @@ class Parallel:
             model = inner
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
-        """Context of forward and backward of one batch; `more` of them come before the optimizer step."""
+        """Return a context for forward and backward of one batch; `more` of them come before the optimizer step."""
         del model, more
         return self._idle
 
     def waste(self, loss: Tensor) -> None:
-        """A loss whose gradients nobody wants, nor those of the batches of its window before it: nothing to do."""
+        """Drop a loss whose gradients nobody wants, nor those of the batches of its window before it."""
 
     def describe(self) -> str:
-        """What to add to the description of the device; empty in the plain case."""
+        """Return what to add to the description of the device; empty in the plain case."""
         return ""
 
     def idle(self) -> list[str]:
@@ -73,6 +82,8 @@ class DataParallel(Parallel):
 
     On a CPU the model is wrapped too but runs as it is.
     """
+
+    strategy = STRATEGIES["dp"]
 
     def idle(self) -> list[str]:
         """Say that a batch is not split where there is one device."""
@@ -90,12 +101,12 @@ class DataParallel(Parallel):
         return (self.device, *(device for device in others if device != self.device))
 
     def describe(self) -> str:
-        """The number of devices that share a batch, the main one, and a dimension other than the first."""
+        """Return the number of devices that share a batch, the main one, and a dimension other than the first."""
         several = f", main {self.device}" if len(self.devices) > 1 else ""
         return f", DataParallel over {len(self.devices)}{several}" + (f" in dimension {self.dim}" if self.dim else "")
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model in `torch.nn.DataParallel`."""
+        """Wrap the model in `torch.nn.DataParallel`."""
         if self.device.type != "cuda":
             return _Single(model)
         return _MultiGpu(model, device_ids=list(self.devices), output_device=self.device, dim=self.dim)
@@ -127,18 +138,89 @@ class _MultiGpu(nn.DataParallel):
         return super().parallel_apply([within(replica) for replica in replicas], inputs, kwargs)
 
 
+class Replica(nn.Module):
+    """A model in `torch.nn.parallel.DistributedDataParallel` (Li et al. 2020, https://arxiv.org/abs/2006.15704).
+
+    PyTorch's wrapper decides when it is made which parameters have gradients. Fine-tuning freezes and unfreezes in the
+    middle of a run, so here a new one is made when that has changed. All processes do it at the same step.
+
+    Args:
+        module: The model on its device; its weights and buffers become those of rank 0.
+        device: Its device.
+        bucket_mib: Gradients are exchanged in pieces of this many MiB, while the others are computed.
+        find_unused: Look in every forward pass for parameters that take no part in it.
+        static_graph: The same parameters take part in every step, in the same way.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        *,
+        bucket_mib: float = 25.0,
+        find_unused: bool = False,
+        static_graph: bool = False,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self._options: dict[str, Any] = {
+            "device_ids": [device.index] if device.type == "cuda" else None,
+            "bucket_cap_mb": bucket_mib,
+            "find_unused_parameters": find_unused,
+            "static_graph": static_graph,
+        }
+        self._parameters_of = list(module.parameters())
+        self._made: tuple[tuple[bool, ...], DistributedDataParallel] | None = None
+        self._current()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """See the model."""
+        return self._current()(*args, **kwargs)
+
+    def quiet(self) -> AbstractContextManager[Any]:
+        """Add gradients up in this process only, while inside."""
+        return self._current().no_sync()
+
+    def _current(self) -> DistributedDataParallel:
+        trained = tuple(parameter.requires_grad for parameter in self._parameters_of)
+        if self._made is None or self._made[0] != trained:
+            # Dropped first: two of them would both listen to the gradients.
+            self._made = None
+            self._made = trained, DistributedDataParallel(self.module, **self._options)
+        return self._made[1]
+
+
+def synchronized(model: nn.Module, device: torch.device) -> nn.Module:
+    """Let batch norms of a model take mean and variance over all processes, under the same names.
+
+    Raises:
+        UserError: The device is no GPU.
+    """
+    if device.type != "cuda":
+        what = "PyTorch computes batch norm over several processes on GPUs only"
+        raise UserError(what, argument="ddp.sync_batchnorm", received=True, fix="device.ddp.sync_batchnorm=false")
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+
 class Distributed(Parallel):
     """A copy of the model in each of several processes, which share every batch and average their gradients.
 
     With one process it is the plain case.
     """
 
+    strategy = STRATEGIES["ddp"]
+
+    @property
+    def forward_is_local(self) -> bool:
+        """Whether a forward pass in this process needs no other process."""
+        return self.ranks.size == 1 or not self.options.get("sync_batchnorm")
+
     def describe(self) -> str:
-        """The number of processes that share a batch."""
+        """Return the number of processes that share a batch."""
         return f", DistributedDataParallel over {self.ranks.size}"
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model as a replica; weights and buffers become those of rank 0."""
+        """Make the model a replica; weights and buffers become those of rank 0."""
         if self.ranks.size == 1:
             return model
         options = dict(self.options)
@@ -147,7 +229,7 @@ class Distributed(Parallel):
         return Replica(model, self.device, **options)
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
-        """Gradients are only averaged with the last batch before the optimizer step."""
+        """Let gradients be averaged with the last batch before the optimizer step only."""
         return model.quiet() if more and isinstance(model, Replica) else self._idle
 
 
@@ -157,16 +239,23 @@ class Sharded(Distributed):
     With one process it is the plain case.
     """
 
+    strategy = STRATEGIES["fsdp"]
+
+    @property
+    def forward_is_local(self) -> bool:
+        """Whether a forward pass in this process needs no other process."""
+        return self.ranks.size == 1
+
     def describe(self) -> str:
-        """The number of processes that share a model."""
+        """Return the number of processes that share a model."""
         return f", FSDP2 over {self.ranks.size}"
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model itself, with its parameters replaced: before an optimizer is built."""
+        """Replace the parameters of the model by shards, in place: before an optimizer is built."""
         return model if self.ranks.size == 1 else shard(model, self.device, **self.options)
 
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
-        """Gradients are only averaged with the last batch before the optimizer step."""
+        """Let gradients be averaged with the last batch before the optimizer step only."""
         if self.ranks.size > 1:
             model.set_requires_gradient_sync(not more)  # type: ignore[operator]
         return self._idle
@@ -177,23 +266,25 @@ class Sharded(Distributed):
             loss.backward()
 
 
-_KINDS: dict[str, type[Parallel]] = {"none": Parallel, "dp": DataParallel, "ddp": Distributed, "fsdp": Sharded}
+_CLASSES: dict[str, type[Parallel]] = {
+    kind.strategy.name: kind for kind in (Parallel, DataParallel, Distributed, Sharded)
+}
 
 
 def make_parallel(
     name: str, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
 ) -> Parallel:
-    """The way of that name, `none`, `dp`, `ddp` or `fsdp`.
+    """Make the strategy of that name, `none`, `dp`, `ddp` or `fsdp`.
 
     Args:
         name: The name.
         device: The main device.
         ranks: The processes that train together.
-        options: Settings of that way.
+        options: Settings of that strategy.
 
     Raises:
-        UserError: There is no such way.
+        UserError: There is no such strategy.
     """
-    if name not in _KINDS:
-        raise UserError("no such way to use several devices", key="device.parallel", received=name, choices=_KINDS)
-    return _KINDS[name](device, ranks, options)
+    if name not in _CLASSES:
+        raise UserError("no such way to use several devices", argument="parallel", received=name, choices=_CLASSES)
+    return _CLASSES[name](device, ranks, options)

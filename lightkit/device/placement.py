@@ -14,8 +14,8 @@ from lightkit.common.nesting import rebuilt
 from lightkit.device.about import cuda_uuids
 from lightkit.device.visible import check_shown, mapping, overlooked, show_only
 
-_KEY = "device.name"
 _NO_CUDA = "there is no CUDA GPU here"
+_TO_CPU = "device=cpu runs on the CPU; device=auto takes a GPU only where there is one"
 _WITH_CUDA = "a PyTorch whose CUDA fits the driver (`lightkit env` shows both); device=cpu runs on the CPU"
 
 
@@ -24,10 +24,12 @@ class Placement:
 
     Args:
         device: A device as `choose` returns it, with its number.
+        mapping: Lines that tell which GPU stands behind each number, where that is not plain.
+        notes: Lines for people about how it was chosen.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, *, mapping: Sequence[str] = (), notes: Sequence[str] = ()) -> None:
+        self.device, self.mapping, self.notes = device, list(mapping), list(notes)
         # From page-locked memory the copy then runs beside the computation; from other memory it makes no difference.
         self._non_blocking = device.type == "cuda"
 
@@ -37,7 +39,7 @@ class Placement:
         return self.device.type == "cuda"
 
     def move(self, batch: Any) -> Any:
-        """The batch on this device: tensors, and anything nested or with a `to` method that holds some.
+        """Move a batch to this device: tensors, and anything nested or with a `to` method that holds some.
 
         Tuples, named tuples, lists, dicts, dataclasses and their subclasses keep their type and are copied,
         not changed. What holds no tensors is passed on as it is.
@@ -52,7 +54,7 @@ class Placement:
         return self._moved(batch)
 
     def describe(self) -> str:
-        """One line for logs: the device, its model and its memory or threads."""
+        """Tell in one line for logs: the device, its model and its memory or threads."""
         if self.device.type == "cuda":
             facts = torch.cuda.get_device_properties(self.device)
             return f"{self.device}: {facts.name}, {facts.total_memory / 2**30:.0f} GiB"
@@ -65,18 +67,14 @@ class Placement:
         if isinstance(item, torch.Tensor):
             return item.to(self.device, non_blocking=self._non_blocking)
         if callable(getattr(item, "to", None)):
-            return self._moved_by_itself(item)
+            # What knows pinning, such as a PackedSequence, also knows `non_blocking`.
+            pins = self._non_blocking and hasattr(item, "is_pinned")
+            return item.to(self.device, non_blocking=True) if pins else item.to(self.device)
         return rebuilt(self._moved, item, fresh=True)
-
-    def _moved_by_itself(self, item: Any) -> Any:
-        """Objects that know how to move; those that know pinning (PackedSequence) also know `non_blocking`."""
-        if self._non_blocking and hasattr(item, "is_pinned"):
-            return item.to(self.device, non_blocking=True)
-        return item.to(self.device)
 
 
 def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.device, list[str]]:
-    """The device of a name, among chosen GPUs where some are.
+    """Choose the device of a name, among chosen GPUs where some are.
 
     Args:
         name: See `choose`.
@@ -93,7 +91,7 @@ def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.de
         return choose(name), []
     chosen = [] if gpus is None else show_only(gpus)
     if chosen and not torch.cuda.is_available():
-        raise UserError(overlooked() or _NO_CUDA, key="device.gpus", received=gpus, fix=_WITH_CUDA)
+        raise UserError(overlooked() or _NO_CUDA, argument="gpus", received=gpus, fix=_WITH_CUDA)
     device = choose("cuda" if chosen and name == "auto" else name)
     if device.type == "cpu":
         unseen = overlooked()
@@ -108,7 +106,7 @@ def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.de
 
 
 def choose(name: str) -> torch.device:
-    """The device of a name: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
+    """Choose the device of a name: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`.
 
     `auto` takes a CUDA GPU, else Apple's, else the CPU. Nothing is ever replaced silently by the CPU.
 
@@ -121,10 +119,13 @@ def choose(name: str) -> torch.device:
     if kind == "cuda" and (not number or number.isdecimal()):
         return _cuda(name, int(number or 0))
     if kind == "mps" and not number:
-        return _mps()
+        if torch.backends.mps.is_available():
+            return torch.device("mps", 0)
+        what = "there is no Apple GPU here"
+        raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU)
     if kind == "cpu" and not number:
         return torch.device("cpu")
-    raise UserError("no such device", key=_KEY, received=name, choices=["auto", *_present(), "cuda", "mps"])
+    raise UserError("no such device", argument="name", received=name, choices=["auto", *_present(), "cuda", "mps"])
 
 
 def _cuda(name: str, number: int) -> torch.device:
@@ -133,22 +134,12 @@ def _cuda(name: str, number: int) -> torch.device:
         return torch.device("cuda", number)
     if count:
         what = f"there is no GPU number {number} here"
-        raise UserError(what, key=_KEY, received=name, choices=_present(), fix=_to_cpu())
+        raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU)
     unseen, built = overlooked(), torch.backends.cuda.is_built()
     what = unseen or (_NO_CUDA if built else "this PyTorch was built without CUDA")
-    raise UserError(what, key=_KEY, received=name, choices=_present(), fix=_WITH_CUDA if unseen else _to_cpu())
-
-
-def _mps() -> torch.device:
-    if torch.backends.mps.is_available():
-        return torch.device("mps", 0)
-    raise UserError("there is no Apple GPU here", key=_KEY, received="mps", choices=_present(), fix=_to_cpu())
+    raise UserError(what, argument="name", received=name, choices=_present(), fix=_WITH_CUDA if unseen else _TO_CPU)
 
 
 def _present() -> list[str]:
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
-
-
-def _to_cpu() -> str:
-    return "device=cpu runs on the CPU; device=auto takes a GPU only where there is one"

@@ -1,7 +1,8 @@
-"""Number formats of the forward and backward pass, and the one place that steps an optimizer."""
+"""Number formats of the forward and backward pass, exactness of fp32, and the one place that steps an optimizer."""
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch.optim import Optimizer
 from lightkit.common.errors import UserError
 from lightkit.device.casting import FullLoss, FullOutputs, InputsAs, floats_as, weights_as
 from lightkit.device.clip import Clip
-from lightkit.device.matmul import set_matmul
 from lightkit.device.stepping import begin_momentum, take_step
 
+MATMUL = ("highest", "high", "medium")
+"""How exact products of fp32 matrices may be; see `set_matmul`."""
 _PLAIN_ZERO_GRAD = Optimizer.zero_grad
 
 
@@ -33,9 +35,11 @@ class Precision:
         self.device = device
         self._context = nullcontext()
 
-    def set_matmul(self, level: str | None = None) -> None:
-        """Settle for the whole process how exact products of fp32 matrices are."""
-        set_matmul(level or self.matmul, convolutions=self.name == "tf32")
+    @classmethod
+    def set_matmul(cls, device: torch.device, level: str | None = None) -> None:
+        """Set for the whole process how exact products of fp32 matrices are; None goes by the precision."""
+        del device
+        set_matmul(level or cls.matmul, convolutions=cls.name == "tf32")
 
     def place(self, module: nn.Module) -> nn.Module:
         """Move whatever computes beside the model: a loss, a teacher."""
@@ -54,11 +58,11 @@ class Precision:
         return model
 
     def batch(self, batch: Any) -> Any:
-        """A batch in the format it is computed in."""
+        """Turn a batch into the format it is computed in."""
         return batch
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context of the forward pass."""
+        """Return a context for the forward pass."""
         return self._context
 
     def backward(self, loss: Tensor) -> None:
@@ -89,15 +93,15 @@ class Precision:
         clear_gradients(optimizer)
 
     def skipped(self) -> int:
-        """Steps left out because gradients overflowed; waits for the device where there may be some."""
+        """Count the steps left out because gradients overflowed; waits for the device where there may be some."""
         return 0
 
     def vitals(self) -> dict[str, float]:
-        """What is worth logging beside a loss; waits for the device."""
+        """Return what is worth logging beside a loss; waits for the device."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: nothing without a loss scale."""
+        """Return what a checkpoint keeps: nothing without a loss scale."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -110,10 +114,11 @@ class Tf32(Precision):
     name = "tf32"
     matmul = "high"
 
-    def set_matmul(self, level: str | None = None) -> None:
+    @classmethod
+    def set_matmul(cls, device: torch.device, level: str | None = None) -> None:
         """See `Precision.set_matmul`; a CPU keeps its fp32."""
-        if self.device.type == "cuda":
-            super().set_matmul(level)
+        if device.type == "cuda":
+            super().set_matmul(device, level)
         else:
             set_matmul(level or "highest", convolutions=False)
 
@@ -125,11 +130,11 @@ class Bf16(Precision):
     dtype = torch.bfloat16
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Context of the forward pass; a new one each time, since a nested use of the same one would not end."""
+        """Return a context for the forward pass; a new one each time, as a nested use of the same one would not end."""
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def place_loss(self, loss: Any) -> Any:
-        """A loss that is not rounded."""
+        """Move a loss, which is not rounded."""
         return FullLoss(super().place_loss(loss), self.device)
 
     def prepare(self, model: nn.Module) -> nn.Module:
@@ -171,15 +176,15 @@ class Fp16(Bf16):
         self.scaler.update()
 
     def skipped(self) -> int:
-        """Steps left out because gradients overflowed; waits for the device."""
+        """Count the steps left out because gradients overflowed; waits for the device."""
         return int(self._skipped.item())
 
     def vitals(self) -> dict[str, float]:
-        """The loss scale and the steps left out so far."""
+        """Return the loss scale and the steps left out so far."""
         return {"amp/scale": self.scaler.get_scale(), "amp/skipped_steps": float(self.skipped())}
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, how long it has held, and the steps left out."""
+        """Return the scale, how long it has held, and the steps left out."""
         return {**self.scaler.state_dict(), "skipped": self.skipped()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -226,8 +231,24 @@ class Fp64(Precision):
         return model
 
     def batch(self, batch: Any) -> Any:
-        """Inputs and targets in float64; whole numbers stay."""
+        """Turn inputs and targets into float64; whole numbers stay."""
         return floats_as(self.dtype, batch)
+
+
+def set_matmul(level: str, *, convolutions: bool) -> None:
+    """Set for the whole process how fp32 matrix products and convolutions are computed.
+
+    PyTorch has newer names for this (`torch.backends.cuda.matmul.fp32_precision`), which the calls here set as well.
+    Setting only those makes it refuse to read the older ones, with an error in the middle of whatever library asks.
+
+    Args:
+        level: `highest` computes in fp32, `high` in TF32 where there is one, `medium` in bfloat16 where that pays.
+        convolutions: Let convolutions and recurrent layers of cuDNN use TF32; PyTorch does by default.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions recommend the newer names
+        torch.set_float32_matmul_precision(level)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def clear_gradients(optimizer: Optimizer) -> None:
@@ -243,12 +264,21 @@ def clear_gradients(optimizer: Optimizer) -> None:
 _KINDS: dict[str, type[Precision]] = {kind.name: kind for kind in (Precision, Tf32, Bf16, Fp16, Bf16True, Fp64)}
 
 
-def make_precision(name: str, device: torch.device) -> Precision:
-    """The precision of that name; see `check_support` for what a device makes of it.
+def precision_named(name: str) -> type[Precision]:
+    """Return the class of a precision.
 
     Raises:
         UserError: There is no such precision.
     """
     if name not in _KINDS:
-        raise UserError("no such precision", key="device.precision", received=name, choices=_KINDS)
-    return _KINDS[name](device)
+        raise UserError("no such precision", argument="precision", received=name, choices=_KINDS)
+    return _KINDS[name]
+
+
+def make_precision(name: str, device: torch.device) -> Precision:
+    """Make the precision of that name; see `check_support` for what a device makes of it.
+
+    Raises:
+        UserError: There is no such precision.
+    """
+    return precision_named(name)(device)

@@ -27,7 +27,7 @@ class PrefetchToDevice:
         self._stream = torch.cuda.Stream(device)
 
     def __call__(self, batches: Batches) -> Batches:
-        """The batches, each on the device when it comes out; `batches` is closed when this is."""
+        """Yield the batches, each on the device when it comes out; `batches` is closed when this is."""
         with closing(batches):
             ahead = self._copied(batches)
             while ahead is not _END:

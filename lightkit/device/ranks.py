@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from lightkit.common.errors import UserError
-from lightkit.common.sharing import own_part
+from lightkit.common.errors import UserError, keys_under
+from lightkit.common.processes import own_part
+from lightkit.common.strategies import WITH_PROCESSES, strategy_of
 from lightkit.device.visible import show_only
 
 T = TypeVar("T")
@@ -39,40 +40,40 @@ class Ranks:
         return self.rank == 0
 
     def own(self, size: int) -> tuple[int, int]:
-        """First sample and number of samples that this process computes of a batch."""
+        """Return the first sample and the number of samples that this process computes of a batch."""
         return 0, size
 
     def shared(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, in every process; an error of it is raised in every process."""
+        """Return in every process what rank 0 makes; an error of it is raised in every process."""
         return make()
 
     def agree(self, fine: bool) -> bool:
-        """Whether all processes find it fine; waits for them."""
+        """Tell whether all processes find it fine; waits for them."""
         return fine
 
     def vote(self, number: int) -> int:
-        """The largest number that any process gave at its vote before this one; waits for nobody."""
+        """Return the largest number that any process gave at its vote before this one; waits for nobody."""
         return number
 
     def mean(self, value: Tensor, weight: int) -> float:
-        """Mean over the processes by weight, which is a number of samples."""
+        """Return the mean over the processes by weight, which is a number of samples."""
         del weight
         return float(value)
 
     def least(self, number: int) -> int:
-        """The smallest number that any process gives; waits for them."""
+        """Return the smallest number that any process gives; waits for them."""
         return number
 
     def unite(self, texts: Iterable[str]) -> list[str]:
-        """What any process says, each text once, in the order of the ranks; waits for them."""
+        """Return what any process says, each text once, in the order of the ranks; waits for them."""
         return list(dict.fromkeys(texts))
 
     def gather(self, tensors: Sequence[Tensor], note: Any = None) -> list[tuple[Any, list[Tensor]]]:
-        """Tensors and a note of every process in the order of the ranks, on rank 0; nothing elsewhere."""
+        """Return tensors and a note of every process in the order of the ranks, on rank 0; nothing elsewhere."""
         return [(note, list(tensors))]
 
     def device_name(self, name: str) -> str:
-        """The device of this process, where a configuration names one for all."""
+        """Return the device of this process, where a configuration names one for all."""
         return name
 
 
@@ -95,11 +96,11 @@ class DistributedRanks(Ranks):
         self._pending: tuple[Any, Tensor] | None = None
 
     def own(self, size: int) -> tuple[int, int]:
-        """First sample and number of samples that this process computes of a batch."""
+        """Return the first sample and the number of samples that this process computes of a batch."""
         return own_part(size, self.rank, self.size)
 
     def shared(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, in every process; an error of it is raised in every process."""
+        """Return in every process what rank 0 makes; an error of it is raised in every process."""
         found: list[Any] = [None, None]
         if self.main:
             try:
@@ -116,23 +117,23 @@ class DistributedRanks(Ranks):
         return made
 
     def agree(self, fine: bool) -> bool:
-        """Whether all processes find it fine; waits for them."""
+        """Tell whether all processes find it fine; waits for them."""
         return bool(self.least(int(fine)))
 
     def least(self, number: int) -> int:
-        """The smallest number that any process gives; waits for them."""
+        """Return the smallest number that any process gives; waits for them."""
         found = torch.tensor([number])
         self._dist.all_reduce(found, op=self._dist.ReduceOp.MIN)
         return int(found.item())
 
     def unite(self, texts: Iterable[str]) -> list[str]:
-        """What any process says, each text once, in the order of the ranks; waits for them."""
+        """Return what any process says, each text once, in the order of the ranks; waits for them."""
         said: list[Any] = [None] * self.size
         self._dist.all_gather_object(said, list(texts))
         return list(dict.fromkeys(text for own in said for text in own))
 
     def vote(self, number: int) -> int:
-        """The largest number that any process gave at its vote before this one; waits for nobody.
+        """Return the largest number that any process gave at its vote before this one; waits for nobody.
 
         The votes are exchanged while the processes compute, which is why the outcome comes one call later, in all of
         them at the same call.
@@ -150,13 +151,13 @@ class DistributedRanks(Ranks):
         return int(ballot.item())
 
     def mean(self, value: Tensor, weight: int) -> float:
-        """Mean over the processes by weight, which is a number of samples."""
+        """Return the mean over the processes by weight, which is a number of samples."""
         sums = torch.tensor([float(value) * weight if weight else 0.0, float(weight)], dtype=torch.float64)
         self._dist.all_reduce(sums)
         return float(sums[0] / sums[1]) if sums[1] else math.nan
 
     def gather(self, tensors: Sequence[Tensor], note: Any = None) -> list[tuple[Any, list[Tensor]]]:
-        """Tensors and a note of every process in the order of the ranks, on rank 0; nothing elsewhere.
+        """Return tensors and a note of every process in the order of the ranks, on rank 0; nothing elsewhere.
 
         Numbers, shapes and types of the tensors may differ between the processes. A note is a plain value.
         """
@@ -170,7 +171,7 @@ class DistributedRanks(Ranks):
         return [(known, _unpacked(flat, head)) for flat, (known, head) in zip(found or [], told)]
 
     def device_name(self, name: str) -> str:
-        """The GPU whose number is this process's on its machine; each process has one of its own."""
+        """Return the GPU whose number is this process's on its machine; each process has one of its own."""
         return f"cuda:{self.local}" if self._device.type == "cuda" else name
 
     def close(self) -> None:
@@ -184,7 +185,7 @@ def _room(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
 
 
 def _packed(tensors: Sequence[Tensor], length: int, device: torch.device) -> Tensor:
-    """The bytes of all tensors one after the other."""
+    """Copy the bytes of all tensors one after the other."""
     flat, at = torch.zeros(length, dtype=torch.uint8, device=device), 0
     for tensor in tensors:
         data = tensor.detach().to(device).contiguous().reshape(-1).view(torch.uint8)
@@ -203,12 +204,12 @@ def _unpacked(flat: Tensor, head: Head) -> list[Tensor]:
 
 
 def world_size() -> int:
-    """How many processes a launcher started to train together, 1 where none did."""
+    """Return how many processes a launcher started to train together, 1 where none did."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def local_rank() -> int:
-    """Number of this process among those of its machine."""
+    """Return the number of this process among those of its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
@@ -216,7 +217,7 @@ def local_rank() -> int:
 def joined(
     parallel: str, name: str, *, batch_size: int, nproc: int = 1, timeout: float = 600.0, gpus: Any = None
 ) -> Iterator[Ranks]:
-    """While inside, this process is one of those that a launcher (ours or `torchrun`) started.
+    """Join the processes that a launcher (ours or `torchrun`) started, while inside.
 
     Args:
         parallel: Way to use several devices; those without ranks stay alone.
@@ -231,7 +232,17 @@ def joined(
             have nothing to share, or more than there are GPUs.
     """
     count = world_size()
-    _check_launched(parallel, count, batch_size=batch_size, nproc=nproc)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
+    if count > 1 and not strategy_of(parallel).processes:
+        what, fix = f"a launcher started {count} processes for a run that is for one", "device.parallel=ddp"
+        raise UserError(what, key="device.parallel", received=parallel, choices=WITH_PROCESSES, fix=fix)
+    if nproc > 1 and nproc != here:
+        what = "these processes are started by the command line" if count == 1 else f"torchrun started {here} here"
+        fix = "`lightkit train`, or torchrun with device.nproc=1"
+        raise UserError(what, key="device.nproc", received=nproc, fix=fix)
+    if count > batch_size:
+        what = f"{count} processes share each batch, and some would never have a sample"
+        raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
     if count == 1:
         yield Ranks()
         return
@@ -274,32 +285,15 @@ def _meeting_place(timeout: timedelta) -> tuple[Any, int, int]:
     return place
 
 
-def _check_launched(parallel: str, count: int, *, batch_size: int, nproc: int) -> None:
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
-    if count > 1 and parallel not in RANKED:
-        what = f"a launcher started {count} processes for a run that is for one"
-        raise UserError(what, key="device.parallel", received=parallel, choices=RANKED, fix="device.parallel=ddp")
-    if nproc > 1 and nproc != here:
-        what = "these processes are started by the command line" if count == 1 else f"torchrun started {here} here"
-        fix = "`lightkit train`, or torchrun with device.nproc=1"
-        raise UserError(what, key="device.nproc", received=nproc, fix=fix)
-    if count > batch_size:
-        what = f"{count} processes share each batch, and some would never have a sample"
-        raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
-
-
-RANKED = ("ddp", "fsdp")
-"""Ways of `device.parallel` with several processes."""
-
-
 def _device(name: str, gpus: Any) -> torch.device:
-    """Where this process computes; nothing is done with a GPU yet."""
+    """Return where this process computes; nothing is done with a GPU yet."""
     kind = name.partition(":")[0]
     if gpus is not None and kind != "cpu":
         if str(gpus).startswith("auto"):
             what = "each process would choose for itself"
             raise UserError(what, key="device.gpus", received=gpus, fix="name the GPUs: device.gpus=[0,1]")
-        show_only(gpus)
+        with keys_under("device"):
+            show_only(gpus)
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     found, local = torch.cuda.device_count(), local_rank()
@@ -311,7 +305,7 @@ def _device(name: str, gpus: Any) -> torch.device:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error says that another process is gone or does not answer."""
+    """Tell whether an error says that another process is gone or does not answer."""
     import torch.distributed as dist
 
     if not dist.is_available() or not isinstance(error, RuntimeError):

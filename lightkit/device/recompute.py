@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import cache
 from types import MethodType, TracebackType
 from typing import Any, cast
@@ -49,7 +48,7 @@ def recompute(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def recomputed(model: nn.Module, patterns: Sequence[str]) -> list[Matched]:
-    """The modules that each pattern fits.
+    """Find the modules that each pattern fits.
 
     Raises:
         UserError: A pattern matches no module.
@@ -65,7 +64,7 @@ def recomputed(model: nn.Module, patterns: Sequence[str]) -> list[Matched]:
 
 
 def recomputes(module: nn.Module) -> bool:
-    """Whether a module computes its activations again: of those, only its inputs are kept."""
+    """Tell whether a module computes its activations again: of those, only its inputs are kept."""
     return hasattr(type(module), _MARK)
 
 
@@ -91,17 +90,21 @@ def _change_class(module: nn.Module) -> None:
 
 @cache
 def _recomputing(kind: Any) -> Any:
-    """The same class with a forward pass that can be done again."""
+    """Make the same class with a forward pass that can be done again."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not (self.training and torch.is_grad_enabled()):
             return kind.forward(self, *args, **kwargs)
         from torch.utils.checkpoint import checkpoint
 
+        def contexts() -> tuple[_First, _Again]:
+            first = _First(self)
+            return first, _Again(first)
+
         plain = MethodType(kind.forward, self)
         if torch.compiler.is_compiling():  # the compiler sees to it itself that buffers change once only
             return checkpoint(plain, *args, use_reentrant=False, **kwargs)
-        return checkpoint(plain, *args, use_reentrant=False, context_fn=lambda: _contexts(self), **kwargs)
+        return checkpoint(plain, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
     def plain_parts(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
         make, values, *rest = tuple(kind.__reduce_ex__(self, protocol))
@@ -111,11 +114,6 @@ def _recomputing(kind: Any) -> Any:
 
     own: dict[str, Any] = {"forward": forward, "__reduce_ex__": plain_parts, _MARK: True}
     return type(kind.__name__, (kind,), {**own, "__module__": kind.__module__, "__qualname__": kind.__qualname__})
-
-
-def _contexts(module: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    first = _First(module)
-    return first, _Again(first)
 
 
 class _First:

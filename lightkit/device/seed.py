@@ -101,7 +101,7 @@ def use_benchmark(on: bool) -> None:
 
 
 def set_threads(count: int | None) -> None:
-    """CPU threads of one operation; None leaves PyTorch's choice. Sums of many floats differ between counts.
+    """Set the CPU threads of one operation; None leaves PyTorch's choice. Sums of many floats differ between counts.
 
     Raises:
         UserError: `count` is below 1.
@@ -109,5 +109,5 @@ def set_threads(count: int | None) -> None:
     if count is None:
         return
     if count < 1:
-        raise UserError("not a number of threads", key="device.threads", expected="1 or more, or null", received=count)
+        raise UserError("not a number of threads", argument="threads", expected="1 or more, or null", received=count)
     torch.set_num_threads(count)

@@ -54,11 +54,11 @@ def _check_parameters(model: nn.Module) -> None:
         (turned, "PyTorch cuts parameters in their usual order in memory only", "device.parallel=ddp"),
     ):
         if names:
-            raise UserError(what, key="device.parallel", received=", ".join(names[:5]), fix=fix)
+            raise UserError(what, argument="parallel", received=", ".join(names[:5]), fix=fix)
 
 
 def layers(model: nn.Module, least: int) -> list[nn.Module]:
-    """Layers of sequences and lists with that many parameters, the inner before the outer.
+    """Return the layers of sequences and lists with that many parameters, the inner before the outer.
 
     None where a weight is in two places: both have to be gathered together.
     """
@@ -70,7 +70,7 @@ def layers(model: nn.Module, least: int) -> list[nn.Module]:
 
 
 def _listed(model: nn.Module) -> Iterator[nn.Module]:
-    """Layers of sequences and lists. What a fine-tuning puts into a layer is used by hooks of it, not called itself."""
+    """Yield layers of sequences and lists; what a fine-tuning puts into a layer is not called itself."""
     for module in model.modules():
         if isinstance(module, (nn.Sequential, nn.ModuleList)):
             children = (child for child in module.children() if getattr(child, "stands_alone", True))
@@ -78,7 +78,7 @@ def _listed(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _share_buffers(model: nn.Module, _inputs: Any) -> None:
-    """Averages of batch norms are those of rank 0, which saves them."""
+    """Make the averages of batch norms those of rank 0, which saves them."""
     import torch.distributed as dist
 
     buffers: list[Tensor] = list(model.buffers())
@@ -87,6 +87,6 @@ def _share_buffers(model: nn.Module, _inputs: Any) -> None:
 
 
 def _give_back(model: nn.Module, _inputs: Any, _outputs: Any) -> None:
-    """No backward pass gives gathered weights back: without it the next pass would compute with what they were then."""
+    """Give gathered weights back where no backward pass does: the next pass would compute with what they were then."""
     if not torch.is_grad_enabled():
         reshard(model)

@@ -33,7 +33,7 @@ def leave_compiler_out() -> None:
 
 
 def take_step(optimizer: Optimizer) -> None:
-    """`optimizer.step()`, straight to the optimizer's own code where nothing listens to the step.
+    """Take `optimizer.step()`, straight to the optimizer's own code where nothing listens to the step.
 
     With hooks, a profiler, a step replaced by a scheduler of PyTorch's, or a step written in another way than PyTorch's
     own optimizers, it is the usual call. The numbers are the same.
@@ -65,7 +65,7 @@ def begin_momentum(optimizer: Optimizer) -> None:
 
 @functools.lru_cache(maxsize=16)
 def _own_code(step: Callable[..., Any]) -> Callable[[Optimizer], Any] | None:
-    """What PyTorch's own optimizers have inside their wrappers for hooks and for the compiler; None for others."""
+    """Return what PyTorch's optimizers have inside their wrappers for hooks and the compiler; None for others."""
     inner = getattr(step, "__wrapped__", None) if getattr(step, "hooked", False) else None
     code = getattr(inner, "__code__", None)
     return inner.__wrapped__ if code is not None and code.co_name == "_use_grad" else None  # type: ignore[union-attr]

@@ -8,22 +8,23 @@ import torch
 
 from lightkit.common.errors import UserError
 
-KEY = "device.precision"
 _AMPERE = (8, 0)
 
 
 def check_support(name: str, device: torch.device) -> list[str]:
-    """Reasons why a precision does not do on this device what it is there for; empty where it does.
+    """Return reasons why a precision does not do on this device what it is there for; empty where it does.
 
     Raises:
         UserError: The device cannot compute in it at all.
     """
     if name == "fp64" and device.type == "mps":
-        raise UserError("Apple's GPUs have no float64", key=KEY, received=name, fix="device.precision=fp32")
+        raise UserError(
+            "Apple's GPUs have no float64", argument="precision", received=name, fix="device.precision=fp32"
+        )
     if name.startswith("bf16") and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise UserError("this GPU has no bfloat16", key=KEY, received=name, fix="device.precision=fp32")
+        raise UserError("this GPU has no bfloat16", argument="precision", received=name, fix="device.precision=fp32")
     reasons = {"cuda": _on_cuda, "cpu": _on_cpu}.get(device.type, _elsewhere)
-    return [f"{KEY}={name}: {reason}" for reason in reasons(name, device)]
+    return [f"device.precision={name}: {reason}" for reason in reasons(name, device)]
 
 
 def _on_cuda(name: str, device: torch.device) -> Iterator[str]:
@@ -54,7 +55,7 @@ def _elsewhere(name: str, device: torch.device) -> Iterator[str]:
 
 
 def _cpu_has_bf16() -> bool:
-    """Whether there are fast instructions; True where this PyTorch, or another kind of processor, does not tell."""
+    """Tell whether there are fast instructions; True where this PyTorch or another kind of processor does not say."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     asked = [ask for name in names if (ask := getattr(torch.cpu, name, None)) is not None]
     is_intel = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.device.matmul import LEVELS
+from lightkit.device.precision import MATMUL
 
 COMPILE = ("none", "default", "reduce-overhead", "max-autotune")
 OPTIMIZERS = ("auto", "fused", "foreach", "loop")
@@ -39,10 +39,15 @@ class Switches:
     activation_checkpointing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, choices in (("compile", COMPILE), ("matmul", ("auto", *LEVELS)), ("optimizer", OPTIMIZERS)):
+        for name, choices in (("compile", COMPILE), ("matmul", ("auto", *MATMUL)), ("optimizer", OPTIMIZERS)):
             value = getattr(self, name)
             if value not in choices:
-                raise UserError("not one of the choices", key=f"device.{name}", received=value, choices=choices)
+                raise UserError("not one of the choices", argument=name, received=value, choices=choices)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether PyTorch's compiler is asked for anything."""
+        return self.compile != "none" or self.cuda_graphs
 
     @property
     def matmul_level(self) -> str | None:
@@ -50,11 +55,11 @@ class Switches:
         return None if self.matmul == "auto" else self.matmul
 
     def graphs(self, device: torch.device) -> bool:
-        """Whether kernels are recorded on this device."""
+        """Tell whether kernels are recorded on this device."""
         return device.type == "cuda" and (self.cuda_graphs or self.compile in ("reduce-overhead", "max-autotune"))
 
     def idle(self, device: torch.device) -> list[str]:
-        """Lines about switches that do nothing on this device."""
+        """Return lines about switches that do nothing on this device."""
         found = []
         if device.type != "cuda" and (self.cuda_graphs or self.compile == "reduce-overhead"):
             key = "device.cuda_graphs" if self.cuda_graphs else "device.compile=reduce-overhead"
@@ -64,7 +69,7 @@ class Switches:
         return found
 
     def describe(self, device: torch.device) -> str:
-        """What is switched on here, to be added to the description of the device."""
+        """Return what is switched on here, to be added to the description of the device."""
         named = {
             "channels last": self.channels_last,
             f"compiled ({self.compile})": self.compile != "none",

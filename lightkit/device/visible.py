@@ -23,9 +23,8 @@ from lightkit.monitor.gpus import (
     is_order_known,
     parts_of,
 )
-from lightkit.monitor.sources import open_source
+from lightkit.monitor.nvml import open_source
 
-KEY = "device.gpus"
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 TO_CPU = "device=cpu runs on the CPU"
 
@@ -44,18 +43,25 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     Raises:
         UserError: There are no such GPUs, or this process may not use them.
     """
-    names = _read(wanted)
+    try:
+        names = read_gpus(wanted)
+    except (ValueError, TypeError) as error:
+        raise UserError(str(error), argument="gpus", expected=EXPECTED, received=wanted) from error
     source = look()
     try:
         if not source.gpus:
-            raise UserError(f"there is no NVIDIA GPU here ({source.reason})", key=KEY, received=wanted, fix=TO_CPU)
+            raise UserError(
+                f"there is no NVIDIA GPU here ({source.reason})", argument="gpus", received=wanted, fix=TO_CPU
+            )
         among = _allowed(source.gpus)
         chosen = _freest(source, among, names) if isinstance(names, int) else _named(source, among, names)
     finally:
         source.close()
     if len(chosen) > 1 and any(gpu.mig is not None for gpu in chosen):
         what = "a process computes on one MIG instance, and on no other GPU beside it"
-        raise UserError(what, key=KEY, received=wanted, fix="one of them; several GPUs, or processes, need whole ones")
+        raise UserError(
+            what, argument="gpus", received=wanted, fix="one of them; several GPUs, or processes, need whole ones"
+        )
     os.environ[ORDER] = "PCI_BUS_ID"
     os.environ[VISIBLE] = ",".join(map(_name, chosen))
     return chosen
@@ -72,12 +78,14 @@ def check_shown(chosen: Sequence[GpuFacts], count: int, uuids: Mapping[int, str]
     Raises:
         UserError: PyTorch sees others: something asked for GPUs before they were chosen.
     """
-    others = [gpu for number, gpu in enumerate(chosen) if uuids.get(number, "") not in _known_as(gpu)]
+    # Of a MIG instance some versions of CUDA tell the UUID of the whole GPU.
+    known = ([uuid.partition("-")[2] for uuid in (gpu.uuid, gpu.whole) if uuid] for gpu in chosen)
+    others = [names for number, names in enumerate(known) if uuids.get(number, "") not in names]
     if count != len(chosen) or (others and uuids):
         names = ",".join(map(_name, chosen))
         raise UserError(
             f"PyTorch sees {count} GPUs that are not those: something asked for GPUs before they were chosen",
-            key=KEY,
+            argument="gpus",
             received=names,
             fix=f"a process of its own, or start this one with {ORDER}=PCI_BUS_ID {VISIBLE}={names}",
         )
@@ -99,7 +107,7 @@ def overlooked(*, look: Callable[[], Source] = open_source) -> str | None:
 
 
 def mapping(numbers: Iterable[int], uuids: Mapping[int, str], *, look: Callable[[], Source] = open_source) -> list[str]:
-    """Which GPU stands behind each number of PyTorch, for people; empty where no driver answers.
+    """Tell which GPU stands behind each number of PyTorch, for people; empty where no driver answers.
 
     Args:
         numbers: PyTorch's numbers: 1 for `cuda:1`.
@@ -115,33 +123,21 @@ def mapping(numbers: Iterable[int], uuids: Mapping[int, str], *, look: Callable[
 
 
 def shown(gpu: GpuFacts) -> str:
-    """A GPU in words: number, model, UUID."""
+    """Put a GPU in words: number, model, UUID."""
     part = "" if gpu.mig is None else f" MIG {gpu.mig}"
     return f"GPU {gpu.index} ({gpu.name}{part}, {gpu.uuid})"
 
 
 def _name(gpu: GpuFacts) -> str:
-    """How CUDA is told of it."""
+    """Return how CUDA is told of it."""
     return str(gpu.index) if gpu.mig is None else gpu.uuid
 
 
-def _known_as(gpu: GpuFacts) -> list[str]:
-    """UUIDs that CUDA may tell of it; of a MIG instance some versions tell that of the whole GPU."""
-    return [uuid.partition("-")[2] for uuid in (gpu.uuid, gpu.whole) if uuid]
-
-
-def _read(wanted: Any) -> tuple[int | str, ...] | int:
-    try:
-        return read_gpus(wanted)
-    except (ValueError, TypeError) as error:
-        raise UserError(str(error), key=KEY, expected=EXPECTED, received=wanted) from error
-
-
 def _allowed(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
-    """The GPUs and instances this process may use, in its own order where that is set."""
+    """Return the GPUs and instances this process may use, in its own order where that is set."""
     if VISIBLE in os.environ and not is_order_known(gpus):
         what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
-        raise UserError(what, key=KEY, received=os.environ[VISIBLE], fix=f"set {ORDER}=PCI_BUS_ID beside it")
+        raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=f"set {ORDER}=PCI_BUS_ID beside it")
     return allowed(gpus)
 
 
@@ -155,22 +151,22 @@ def _named(source: Source, among: Sequence[GpuFacts], names: Sequence[int | str]
         if len(meant) > 1:
             what = f"GPU {meant[0].index} is split into MIG instances: which one?"
             choices = [f"{part.uuid} ({part.mig})" for part in meant]
-            raise UserError(what, key=KEY, received=name, choices=choices, fix=f"{KEY}=[{meant[0].uuid}]")
+            raise UserError(what, argument="gpus", received=name, choices=choices, fix=f"device.gpus=[{meant[0].uuid}]")
         if meant[0] in found:
-            raise UserError("a GPU is named twice", key=KEY, received=list(names))
+            raise UserError("a GPU is named twice", argument="gpus", received=list(names))
         found += meant
     return found
 
 
 def _meant(gpus: Sequence[GpuFacts], name: int | str) -> GpuFacts | None:
-    """The GPU of a number, or the GPU or instance of a UUID, wherever it is."""
+    """Find the GPU of a number, or the GPU or instance of a UUID, wherever it is."""
     if isinstance(name, str):
         return by_uuid(name, gpus)
     return next((gpu for gpu in gpus if gpu.index == name and gpu.mig is None), None)
 
 
 def _freest(source: Source, among: Sequence[GpuFacts], count: int) -> list[GpuFacts]:
-    """The GPUs with the most free memory; where just as many are allowed, those in their order."""
+    """Return the GPUs with the most free memory; where just as many are allowed, those in their order."""
     among = [gpu for gpu in among if count == 1 or gpu.mig is None]
     if count > len(among):
         raise _missing(source, among, f"auto:{count}")
@@ -181,7 +177,7 @@ def _freest(source: Source, among: Sequence[GpuFacts], count: int) -> list[GpuFa
 
 
 def _free_mib(sample: GpuSample) -> float:
-    """Memory of a GPU that is free; none where it does not tell, as one that is broken."""
+    """Return the memory of a GPU that is free; 0 where it does not tell, as one that is broken."""
     total, used = sample.gpu.memory_total_mib, sample.memory_used_mib
     return 0.0 if total is None or used is None else total - used
 
@@ -199,4 +195,4 @@ def _missing(source: Source, among: Sequence[GpuFacts], wanted: int | str) -> Us
         why = f"is not among those that this process may use ({limited})"
         what = f"{name} is split by MIG, without an instance to compute on" if bare else f"{name} {why}"
     names = [f"{_name(gpu)} ({gpu.name}{'' if gpu.mig is None else f' MIG {gpu.mig}'})" for gpu in among]
-    return UserError(what, key=KEY, received=wanted, choices=names, fix=f"other numbers, or {TO_CPU}")
+    return UserError(what, argument="gpus", received=wanted, choices=names, fix=f"other numbers, or {TO_CPU}")

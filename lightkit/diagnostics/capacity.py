@@ -59,7 +59,7 @@ class Search:
         return min((p for p in self.probes if not self._fits(p)), key=lambda probe: probe.size, default=None)
 
     def next(self) -> int | None:
-        """The size to try next; None where the answer is known."""
+        """Return the size to try next; None where the answer is known."""
         larger = self._larger()
         if larger is not None:
             return larger
@@ -69,7 +69,7 @@ class Search:
         return None if chosen in {probe.size for probe in self.probes} else chosen
 
     def _larger(self) -> int | None:
-        """A size above those that fit, with which to go on; None where there is none."""
+        """Return a size above those that fit, with which to go on; None where there is none."""
         measured, above = self._measured(), self.too_large
         below = measured[-1].size if measured else 0
         left = [size for size in self._tried if below < size and (above is None or size < above.size)]
@@ -82,7 +82,7 @@ class Search:
         return fitting[-1] if fitting else left[0] if self.bold else None
 
     def predicted(self, size: int) -> float:
-        """Bytes that a size larger than those that fit will need."""
+        """Estimate the bytes that a size larger than those that fit will need."""
         *_, last = measured = self._measured()
         slope = max(0, (last.peak or 0) - last.fixed) / last.size
         if len(measured) > 1:
@@ -99,7 +99,7 @@ class Search:
 
 
 def parts(effective: int, *, least: int = 1) -> list[int]:
-    """The sizes that a batch can be split into evenly.
+    """Return the sizes that a batch can be split into evenly.
 
     Args:
         effective: Samples of an optimizer step.
@@ -109,7 +109,7 @@ def parts(effective: int, *, least: int = 1) -> list[int]:
 
 
 def steps_up_to(most: int, *, least: int = 1) -> list[int]:
-    """Sizes to choose from up to a limit: 1, 2, 4, then multiples of 8, an eighth apart at most from 64 on.
+    """Return the sizes to choose from up to a limit: 1, 2, 4, then multiples of 8, an eighth apart at most from 64 on.
 
     Args:
         most: The largest size.

@@ -36,7 +36,7 @@ class Origin:
 
 
 def bytes_of(value: Any) -> int:
-    """Bytes of the tensors of a nesting; what several share counts once."""
+    """Count the bytes of the tensors of a nesting; what several share counts once."""
     seen: dict[int, int] = {}
     for tensor in tensors(value):
         seen[id(tensor)] = tensor.numel() * tensor.element_size()
@@ -44,7 +44,7 @@ def bytes_of(value: Any) -> int:
 
 
 def enlarged(batch: Any, samples: int, size: int) -> Any:
-    """A batch of another size: tensors whose first dimension counts samples are repeated.
+    """Make a batch of another size: tensors whose first dimension counts samples are repeated.
 
     Args:
         batch: A small batch.
@@ -72,7 +72,7 @@ def activations(
     recomputed: Sequence[str] = (),
     keeps: bool = True,
 ) -> dict[str, int]:
-    """Bytes that a forward pass keeps for the backward pass, by the name of the module that has made them.
+    """Count the bytes that a forward pass keeps for the backward pass, by the name of the module that made them.
 
     Args:
         model: The network without wrappers; nothing of it changes.
@@ -113,7 +113,7 @@ def measured(
     recomputed: Sequence[str] = (),
     keeps: bool = True,
 ) -> dict[str, int]:
-    """The same from a real step with the small batch on the CPU, taken times as many samples; see `activations`.
+    """Count the same by a real step with the small batch on the CPU, taken times as many samples; see `activations`.
 
     Raises:
         Exception: Whatever the step raises.
@@ -126,7 +126,7 @@ def measured(
 
 
 def _twin(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
-    """A copy of the model with other tensors in it; its own are not copied."""
+    """Copy the model with other tensors in it; its own are not copied."""
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers()):
         other = convert(tensor)
@@ -200,7 +200,7 @@ def _leaves(value: Any) -> list[Tensor]:
 
 
 def origins(found: Mapping[str, int]) -> list[Origin]:
-    """Bytes by module, with modules alike taken together (`layers.*.attention`), the largest first."""
+    """Add bytes up by module, with modules alike taken together (`layers.*.attention`), the largest first."""
     grouped: dict[str, list[int]] = {}
     for name, count in found.items():
         grouped.setdefault(_NUMBER.sub("*", name), []).append(count)
@@ -209,7 +209,7 @@ def origins(found: Mapping[str, int]) -> list[Origin]:
 
 
 def repeated_blocks(model: nn.Module, found: Mapping[str, int]) -> str | None:
-    """Pattern of the repeated modules with modules in them that keep most (`layers.*`); None where there are none."""
+    """Return a pattern of the repeated modules that keep most (`layers.*`); None where there are none."""
     sums: dict[str, dict[str, int]] = {}
     for name, count in found.items():
         parts = name.split(".")

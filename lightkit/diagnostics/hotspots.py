@@ -48,7 +48,7 @@ class Recorded(NamedTuple):
 
 
 def device_seconds(trace: Mapping[str, Any], names: Collection[str]) -> dict[str, float]:
-    """GPU time by the stretch of the loop in which the work was started, whichever thread started it.
+    """Add up GPU time by the stretch of the loop in which the work was started, whichever thread started it.
 
     Autograd starts the kernels of a backward pass in a thread of its own, so time is what connects them, not nesting.
 
@@ -87,7 +87,7 @@ def _outermost(events: Sequence[Mapping[str, Any]], names: Collection[str]) -> l
 
 
 def operators(averages: Any) -> list[Operator]:
-    """The operators in what `torch.profiler.profile.key_averages` gives."""
+    """Return the operators in what `torch.profiler.profile.key_averages` gives."""
     return [
         Operator(row.key, row.count, row.self_cpu_time_total / 1e6, row.self_device_time_total / 1e6)
         for row in averages
@@ -98,7 +98,7 @@ def operators(averages: Any) -> list[Operator]:
 def stretches_table(
     recorded: Recorded | None, seconds: Mapping[str, float], whole: float, *, order: Sequence[str]
 ) -> Table:
-    """Where the time of the loop went, row by row: in the profiled steps, and in the whole run.
+    """Make the table of where the time of the loop went: in the profiled steps, and in the whole run.
 
     Args:
         recorded: The profiled steps, if there are any.
@@ -120,7 +120,7 @@ def stretches_table(
 
 
 def _host_cells(names: Sequence[str], seconds: Mapping[str, float], whole: float, *, each: float) -> list[list[str]]:
-    """Time and share of every name, of what is left, and of everything."""
+    """Return time and share of every name, of what is left, and of everything."""
     known = [seconds.get(name, 0.0) for name in names]
     return [_cells(value, whole, each) for value in (*known, max(0.0, whole - sum(known)), whole)]
 
@@ -136,7 +136,7 @@ def _cells(value: float, whole: float, each: float) -> list[str]:
 
 
 def operators_table(recorded: Recorded) -> Table:
-    """The operators that cost most, by the time of the GPU where there is one."""
+    """Make the table of the operators that cost most, by the time of the GPU where there is one."""
     on_device = bool(recorded.device)
     ranked = sorted(recorded.operators, key=lambda found: -_cost(found, on_device=on_device))
     whole = sum(_cost(found, on_device=on_device) for found in ranked)

@@ -32,7 +32,7 @@ class Usage:
     """What the device, the container or the machine has."""
 
     def in_words(self) -> str:
-        """`61.2 GiB in use at most, 70.1 GiB reserved, of 79.3 GiB`."""
+        """Put it in words: `61.2 GiB in use at most, 70.1 GiB reserved, of 79.3 GiB`."""
         held = "" if self.reserved is None else f", {in_gib(self.reserved)} reserved"
         whole = "" if self.total is None else f", of {in_gib(self.total)}"
         return f"{in_gib(self.peak)} in use at most{held}{whole}"
@@ -49,7 +49,7 @@ class Memory:
         self.devices = tuple(devices)
 
     def read(self) -> dict[str, float]:
-        """What to log: nothing."""
+        """Return what to log: nothing."""
         return {}
 
     def restart(self) -> None:
@@ -58,16 +58,16 @@ class Memory:
             (_PROCESS / "clear_refs").write_text(_RESET_PEAK)
 
     def usage(self) -> Usage:
-        """The peak since the last `restart`, of the fullest device."""
+        """Return the peak since the last `restart`, of the fullest device."""
         now = resident()
         return Usage(max(now, peak_resident() or now), None, total_memory())
 
     def in_use(self) -> int:
-        """Bytes in use now."""
+        """Return the bytes in use now."""
         return resident()
 
     def free(self) -> int | None:
-        """Bytes that this process could use in all, those it uses already included; None where nobody knows."""
+        """Return the bytes that this process could use in all, with those it uses already; None where nobody knows."""
         available = available_memory()
         return None if available is None else resident() + available
 
@@ -89,7 +89,7 @@ class CudaMemory(Memory):
         self._before = (0, 0)
 
     def read(self) -> dict[str, float]:
-        """Peaks in GiB since the last reading: in use by tensors, and held by PyTorch; begins new ones."""
+        """Return peaks in GiB since the last reading: in use by tensors, and held by PyTorch; begins new ones."""
         peak, reserved = self._now()
         self._before = max(self._before[0], peak), max(self._before[1], reserved)
         self._reset()
@@ -107,7 +107,7 @@ class CudaMemory(Memory):
         return Usage(max(peak, before[0]), max(reserved, before[1]), total)
 
     def in_use(self) -> int:
-        """Bytes that tensors take now."""
+        """Return the bytes that tensors take now."""
         return max(int(self._cuda.memory_allocated(device)) for device in self.devices)
 
     def free(self) -> int | None:
@@ -143,7 +143,7 @@ class MpsMemory(Memory):
         self._mps = mps or torch.mps
 
     def read(self) -> dict[str, float]:
-        """GiB in use by tensors now, and held by PyTorch."""
+        """Return GiB in use by tensors now, and held by PyTorch."""
         return {"allocated_gib": self.in_use() / _GIB, "reserved_gib": self.usage().peak / _GIB}
 
     def restart(self) -> None:
@@ -156,7 +156,7 @@ class MpsMemory(Memory):
         return Usage(held, held, int(self._mps.recommended_max_memory()))
 
     def in_use(self) -> int:
-        """Bytes that tensors take now."""
+        """Return the bytes that tensors take now."""
         return int(self._mps.current_allocated_memory())
 
     def free(self) -> int | None:
@@ -169,7 +169,7 @@ class MpsMemory(Memory):
 
 
 def memory_of(devices: Sequence[torch.device]) -> Memory:
-    """The memory of the devices of a run."""
+    """Return the memory of the devices of a run."""
     kinds: dict[str, type[Memory]] = {"cuda": CudaMemory, "mps": MpsMemory}
     return kinds.get(devices[0].type if devices else "cpu", Memory)(devices)
 
@@ -197,14 +197,14 @@ def _used() -> list[torch.device]:
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory now."""
+    """Return the bytes of this process that are in memory now."""
     import psutil
 
     return int(psutil.Process(os.getpid()).memory_info().rss)
 
 
 def peak_resident(status: Path = _PROCESS / "status") -> int | None:
-    """The most bytes of this process that were in memory at once; None where the system does not tell.
+    """Return the most bytes of this process that were in memory at once; None where the system does not tell.
 
     Not `resource.getrusage`: on Linux that of a started process begins with the peak of the one that started it.
     """
@@ -215,14 +215,14 @@ def peak_resident(status: Path = _PROCESS / "status") -> int | None:
 
 
 def total_memory() -> int | None:
-    """Bytes of memory of the container or the machine."""
+    """Return the bytes of memory of the container or the machine."""
     machine, container = machine_memory()[0], container_memory()
     known = [total for total in (machine, container[1] if container else None) if total is not None]
     return min(known, default=None)
 
 
 def available_memory() -> int | None:
-    """Bytes of memory that can still be had: on this machine, in this container, and by this process (`ulimit -v`)."""
+    """Return the bytes that can still be had: on this machine, in this container, by this process (`ulimit -v`)."""
     machine, container = machine_memory()[1], container_memory()
     known = [left for left in (machine, container[1] - container[0] if container else None) if left is not None]
     known += limited_memory()
@@ -230,7 +230,7 @@ def available_memory() -> int | None:
 
 
 def limited_memory() -> list[int]:
-    """Bytes that the limits of this process leave, one number each: of its address space, and of its data."""
+    """Return the bytes that the limits of this process leave, one number each: of address space, and of data."""
     try:
         import resource
     except ImportError:  # Windows
@@ -244,7 +244,7 @@ def limited_memory() -> list[int]:
 
 
 def in_gib(count: float) -> str:
-    """Bytes in words: `61.2 GiB`, `310 MiB`."""
+    """Put bytes in words: `61.2 GiB`, `310 MiB`."""
     if count >= _GIB:
         return f"{count / _GIB:.1f} GiB"
     if count >= _KIB:

@@ -54,7 +54,7 @@ class Window:
     steps: int = 5
 
     def fitted(self, left: int) -> Window:
-        """The same for a run with `left` steps to do: as many of the steps as it has, then of the warm-up."""
+        """Return the window for a run with `left` steps to do: as many of the steps as it has, then of the warm-up."""
         if self.steps == 0 or left >= self.skip + self.warmup + self.steps:
             return self
         steps = min(self.steps, max(1, left - 1))
@@ -123,7 +123,7 @@ class Recorder:
         return perf_counter() - self._began - self._outside
 
     def before_step(self, step: int) -> float:
-        """What is due before an optimizer step.
+        """Do what is due before an optimizer step.
 
         Args:
             step: Optimizer steps the run has taken.
@@ -148,11 +148,11 @@ class Recorder:
         return took
 
     def after_step(self) -> None:
-        """An optimizer step is done; of one that was broken off nobody says so."""
+        """Count an optimizer step; of one that was broken off nobody says so."""
         self._done += 1
 
     def close(self) -> None:
-        """After the last step: write what there is of a window that is not over."""
+        """Write, after the last step, what there is of a window that is not over."""
         self._wait()
         began = perf_counter()
         with self._told():
@@ -165,7 +165,7 @@ class Recorder:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Inside, what goes wrong is told, and ends the recording."""
+        """Tell what goes wrong inside, and end the recording."""
         try:
             yield
         except _FAILURES as error:
@@ -198,7 +198,7 @@ class Recorder:
         return ProfilerAction.WARMUP if number < self._window.warmup else ProfilerAction.RECORD
 
     def _go_on(self, step: int, at: int) -> None:
-        """The next step; from the first one that is kept on, the time counts."""
+        """Go to the next step; from the first one that is kept on, the time counts."""
         begins = at == self._window.skip + self._window.warmup
         if begins:
             self._wait(counted=False)  # what the GPU still has to do of the steps before is not part of it
@@ -255,5 +255,5 @@ class Recorder:
         if self._profile is None or self._device.type != "cuda":
             return
         # What the GPU failed at shows in the loop too.
-        with suppress(RuntimeError), self.spans("device") if counted else nullcontext():
+        with suppress(RuntimeError), self.spans.span("device") if counted else nullcontext():
             torch.cuda.synchronize(self._device)

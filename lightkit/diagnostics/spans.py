@@ -1,9 +1,17 @@
-"""Named stretches of a run's time: counted by the host's clock, and shown in traces and to other profilers."""
+"""Named stretches of a run's time: counted by the host's clock, and shown in traces and to other profilers.
+
+The loop marks what it does by an object that is handed to it, `NoSpans` unless the run is profiled:
+
+    with spans.span("forward"):
+        result = task.step(...)
+    for batch in spans.each("data", engine.prefetch(batches)):
+        ...
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import wraps
 from time import perf_counter
 from typing import Any
@@ -12,7 +20,23 @@ import torch
 from torch.profiler import record_function
 
 
-class Spans:
+class NoSpans:
+    """The plain case: marks cost next to nothing, and nothing is counted."""
+
+    _nothing = nullcontext()  # holds nothing, so that one serves all stretches, also those within others
+
+    def span(self, name: str) -> AbstractContextManager[None]:
+        """Return a context whose time is that of `name`."""
+        del name
+        return self._nothing
+
+    def each(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
+        """Return the same items; the time it takes to get them is that of `name`."""
+        del name
+        return items
+
+
+class Spans(NoSpans):
     """Counts the seconds of named stretches of time.
 
     A stretch within another one counts for the outer one only, so that the seconds add up: the batches of a validation
@@ -30,8 +54,8 @@ class Spans:
         self._nvtx, self._within = device.type == "cuda" and _has_nvtx(), False
 
     @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """While inside, the time is that of `name`."""
+    def span(self, name: str) -> Iterator[None]:
+        """Count the time inside as that of `name`."""
         mark = record_function(name) if self.traced else None
         outermost, self._within = not self._within, True
         if self._nvtx:
@@ -50,21 +74,23 @@ class Spans:
             if self._nvtx:
                 torch.cuda.nvtx.range_pop()
 
+    __call__ = span
+
     def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, whose time is that of `name`."""
+        """Return the same function, whose time is that of `name`."""
 
         @wraps(call)
         def timed(*args: Any, **options: Any) -> Any:
-            with self(name):
+            with self.span(name):
                 return call(*args, **options)
 
         return timed
 
     def each(self, name: str, items: Any) -> Iterator[Any]:
-        """The same items; the time it takes to get them is that of `name`. `items` is closed when this is."""
+        """Yield the same items; the time it takes to get them is that of `name`. `items` is closed when this is."""
         with closing(items):
             while True:
-                with self(name):
+                with self.span(name):
                     try:
                         item = next(items)
                     except StopIteration:
@@ -102,7 +128,7 @@ class Timed:
         return type(self._part)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever is not timed."""
+        """Return whatever is not timed."""
         return getattr(vars(self)["_part"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -115,7 +141,7 @@ def _each(spans: Spans, name: str, call: Callable[..., Any]) -> Callable[..., It
 
 
 def _has_nvtx() -> bool:
-    """Whether this build of PyTorch can set ranges; one for AMD's GPUs may not."""
+    """Tell whether this build of PyTorch can set ranges; one for AMD's GPUs may not."""
     try:
         torch.cuda.nvtx.mark("lightkit")
     except RuntimeError:

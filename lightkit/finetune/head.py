@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short
 from lightkit.common.modules import HEADS, TransposedLinear, inside, parameter_aliases, parent_of, path_of
 from lightkit.finetune.tracing import Forward, Trace, Weights, trace
 

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lightkit.common.visible import in_one_line
+from lightkit.common.text import in_one_line
 from lightkit.loggers.base import Progress
 from lightkit.loggers.wording import highlights, left, numeric, percent, rate
 

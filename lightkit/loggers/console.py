@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.common.errors import UserError
-from lightkit.common.visible import in_one_line, visible
+from lightkit.common.text import in_one_line, visible
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.wording import number, plain_table, progress_line, summary_line, wrapped
 

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lightkit.common.processors import usable_cpus
+from lightkit.common.processes import usable_cpus
 
 PACKAGES = ("lightkit", "torch", "torchvision", "torchmetrics", "torchensemble", "numpy", "scikit-learn", "hydra-core",
             "omegaconf", "tensorboard", "timm", "optuna")  # fmt: skip

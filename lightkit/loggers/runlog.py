@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightkit.common.visible import visible
+from lightkit.common.text import visible
 from lightkit.loggers.base import Logger
 from lightkit.loggers.wording import number, plain_table, summary_line
 

@@ -23,7 +23,6 @@ POWER_CAP = "sw_power_cap"
 """At its power limit: usual for a GPU under full load."""
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 """Too hot, or short of power: nothing a busy GPU should be."""
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 _ORDINAL = re.compile(r"[-+]?\d+")
 
 
@@ -102,25 +101,19 @@ class Source:
         self.reason, self.gpus = reason, tuple[GpuFacts, ...]()
 
     def samples(self, gpus: Iterable[GpuFacts]) -> list[GpuSample]:
-        """These GPUs as they are now; one that does not answer has a sample without values."""
+        """Return these GPUs as they are now; one that does not answer has a sample without values."""
         return [GpuSample(gpu) for gpu in gpus]
 
     def processes(self) -> dict[str, list[tuple[int, float | None]]]:
-        """Number and memory (MiB) of the processes on each GPU, by its UUID."""
+        """Return number and memory (MiB) of the processes on each GPU, by its UUID."""
         return {}
 
     def close(self) -> None:
         """Give back what asking needs."""
 
 
-def number(text: str) -> float | None:
-    """A number the driver's programs print, with or without a unit; None for `[N/A]`, `[Not Supported]`, `ERR!`, ..."""
-    found = _NUMBER.match(text.strip())
-    return float(found[0]) if found else None
-
-
 def throttle_names(mask: int | None) -> tuple[str, ...] | None:
-    """The names of the bits that are set; unknown bits keep their number."""
+    """Name the bits that are set; unknown bits keep their number."""
     if mask is None:
         return None
     known = tuple(name for bit, name in THROTTLE.items() if mask & bit)
@@ -128,8 +121,8 @@ def throttle_names(mask: int | None) -> tuple[str, ...] | None:
     return (*known, f"unknown_{rest:#x}") if rest else known
 
 
-def visible(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
-    """The GPUs a process sees, in the order in which it counts them: `visible(gpus)[1]` is its `cuda:1`.
+def visible_gpus(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
+    """Return the GPUs a process sees, in the order in which it counts them: `visible_gpus(gpus)[1]` is its `cuda:1`.
 
     `CUDA_VISIBLE_DEVICES` may hold numbers, the beginnings of UUIDs, and UUIDs of MIG instances. As CUDA does, it is
     read up to the first entry that names no GPU, and an entry that stands twice leaves none at all. A split GPU stands
@@ -149,7 +142,7 @@ def visible(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) 
 
 
 def allowed(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> list[GpuFacts]:
-    """The GPUs and MIG instances that a process may choose among; see `visible`.
+    """Return the GPUs and MIG instances that a process may choose among; see `visible_gpus`.
 
     Args:
         gpus: All GPUs and instances of the machine.
@@ -160,12 +153,12 @@ def allowed(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) 
 
 
 def parts_of(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
-    """The MIG instances of a GPU."""
+    """Return the MIG instances of a GPU."""
     return [other for other in gpus if other.mig is not None and other.index == gpu.index]
 
 
 def _entries(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None) -> list[GpuFacts]:
-    """What the environment names, GPUs that are split among them; without a word of it all GPUs that answer."""
+    """Return what the environment names, with GPUs that are split; without a word of it all GPUs that answer."""
     wanted = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
     whole = sorted((gpu for gpu in gpus if gpu.mig is None), key=lambda gpu: gpu.index)
     if wanted is None:
@@ -190,13 +183,13 @@ def _named(entry: str, gpus: Sequence[GpuFacts], whole: Sequence[GpuFacts]) -> G
 
 
 def by_uuid(start: str, gpus: Sequence[GpuFacts]) -> GpuFacts | None:
-    """The one GPU or MIG instance whose UUID begins like that; None where there is none, or several."""
+    """Return the one GPU or MIG instance whose UUID begins like that; None where there is none, or several."""
     found = [gpu for gpu in gpus if gpu.uuid.startswith(start)]
     return found[0] if len(found) == 1 else None
 
 
 def is_order_known(gpus: Sequence[GpuFacts], environ: Mapping[str, str] | None = None) -> bool:
-    """Whether `visible` can tell the numbers for sure.
+    """Tell whether `visible_gpus` can tell the numbers for sure.
 
     Unless `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`, CUDA counts the fastest GPU first; which that is shows in no fact.
     """
@@ -213,7 +206,7 @@ def computing_on(
     uuids: Mapping[int, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[GpuFacts]:
-    """The physical GPUs behind a process's own numbers.
+    """Return the physical GPUs behind a process's own numbers.
 
     Args:
         gpus: All GPUs and instances of the machine.
@@ -222,7 +215,7 @@ def computing_on(
         environ: The process's environment; None takes this one's.
     """
     known = {gpu.uuid.partition("-")[2]: gpu for gpu in gpus if gpu.uuid and not gpu.split}
-    seen = visible(gpus, environ)
+    seen = visible_gpus(gpus, environ)
     found = []
     for at in numbers:
         told = known.get((uuids or {}).get(at, "").removeprefix("GPU-").removeprefix("MIG-"))

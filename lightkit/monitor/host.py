@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightkit.common.processors import usable_cpus
+from lightkit.common.processes import usable_cpus
 
 _GIB, _MB = 2**30, 1e6
 _CGROUP = Path("/sys/fs/cgroup")
@@ -36,7 +36,7 @@ class Host:
         self._before: tuple[float, dict[str, float], dict[int, float]] | None = None
 
     def read(self) -> dict[str, float]:
-        """Values by name; rates are those since the last reading, so the first one has none.
+        """Read values by name; rates are those since the last reading, so the first one has none.
 
         Returns:
             `cpu_percent` (of all processors that may be used, by this process and its children), `cpu_machine_percent`,
@@ -55,7 +55,7 @@ class Host:
         return values
 
     def _family(self) -> tuple[dict[int, float], float]:
-        """CPU seconds by process and resident bytes in all, of the process and its descendants."""
+        """Return the CPU seconds by process and resident bytes in all, of the process and its descendants."""
         seconds, memory = dict[int, float](), 0.0
         for pid in (self._pid, *self._descendants(self._pid)):
             with suppress(self._system.Error, OSError):
@@ -86,7 +86,7 @@ class Host:
         return values
 
     def _counters(self) -> dict[str, float]:
-        """What only grows: busy and all CPU seconds, bytes read and written."""
+        """Read what only grows: busy and all CPU seconds, bytes read and written."""
         counters: dict[str, float] = {}
         with suppress(self._system.Error, OSError, RuntimeError):
             times = self._system.cpu_times()
@@ -109,7 +109,7 @@ def _rates(before: Mapping[str, float], now: Mapping[str, float], passed: float)
 
 
 def machine_memory() -> tuple[int | None, int | None]:
-    """Bytes of memory, and those of them that can be had; None where the machine does not tell."""
+    """Return the bytes of memory, and those of them that can be had; None where the machine does not tell."""
     import psutil
 
     try:
@@ -120,7 +120,7 @@ def machine_memory() -> tuple[int | None, int | None]:
 
 
 def children(pid: int, proc: Path = Path("/proc")) -> list[int] | None:
-    """The processes that a process has started and that still run, by number; None where the kernel has no such list.
+    """List the processes that a process has started and that still run, by number; None where the kernel has no list.
 
     Args:
         pid: The process.
@@ -137,7 +137,7 @@ def children(pid: int, proc: Path = Path("/proc")) -> list[int] | None:
 
 
 def container_memory(root: Path = _CGROUP) -> tuple[int, int] | None:
-    """Bytes in use and bytes allowed in this container; None where it has no limit of its own.
+    """Return the bytes in use and bytes allowed in this container; None where it has no limit of its own.
 
     Args:
         root: Folder of its control group (version 2).

@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import Protocol
 
 from lightkit.common.errors import UserError
-from lightkit.common.processors import usable_cpus
+from lightkit.common.processes import usable_cpus
 from lightkit.monitor.gpus import SLOWED, GpuFacts, GpuSample, Source, computing_on
 from lightkit.monitor.host import Host
-from lightkit.monitor.nvml import preload
-from lightkit.monitor.sources import open_source
+from lightkit.monitor.nvml import open_source, preload
 from lightkit.monitor.tally import GpuTally, HostTally, Totals
 
 PREFIX = "system/"
@@ -52,11 +51,11 @@ class NoMonitor:
         """Take a last sample and end."""
 
     def read(self) -> dict[str, float]:
-        """What was seen since the last reading, by name; nothing where nothing was."""
+        """Return what was seen since the last reading, by name; nothing where nothing was."""
         return {}
 
     def totals(self) -> Totals:
-        """What was seen in all; to be asked for after the end."""
+        """Return what was seen in all; to be asked for after the end."""
         return Totals(cpus=usable_cpus())
 
 
@@ -64,7 +63,7 @@ class Reader(Protocol):
     """What reads the state of the machine: `Host`, or what stands in for it."""
 
     def read(self) -> dict[str, float]:
-        """Values by name."""
+        """Return values by name."""
 
 
 @dataclass
@@ -130,7 +129,7 @@ class Watch:
         self._source.close()
 
     def totals(self) -> Totals:
-        """What was seen up to the last sample."""
+        """Return what was seen up to the last sample."""
         gpus = tuple(tally.usage() for tally in self._tallies.values())
         return self._machine.totals(seconds=self._last - self._began, cpus=usable_cpus(), gpus=gpus)
 
@@ -188,9 +187,8 @@ class Monitor(NoMonitor):
         return self.watch.totals()
 
     def _run(self) -> None:
-        asked = self._asked_to_end
         try:
-            self._watch_until(asked)
+            self._watch_until(self._asked_to_end)
         except Exception as error:  # whatever it is, it is not worth a run
             self.failure = f"{type(error).__name__}: {error}"
 
@@ -209,7 +207,7 @@ class Monitor(NoMonitor):
 
 
 def gpu_values(sample: GpuSample) -> dict[str, float]:
-    """What is charted of a GPU, by name, as far as it is known.
+    """Return what is charted of a GPU, by name, as far as it is known.
 
     Returns:
         `utilisation` (percent), `memory_gib`, `temperature_c`, `power_w`, `clock_mhz`, `pcie_mb_s` (both ways together)

@@ -11,6 +11,14 @@ from lightkit.monitor.gpus import GpuFacts, GpuSample, Source, Unavailable, thro
 _MIB = 2**20
 
 
+def open_source() -> Source:
+    """Open the driver's library; where that cannot be, return a source without GPUs that says why."""
+    try:
+        return Nvml()
+    except Unavailable as error:
+        return Source(str(error))
+
+
 def preload() -> None:
     """Import what `Nvml` needs, where it is installed.
 
@@ -70,7 +78,7 @@ class Nvml(Source):
         self._ask("nvmlShutdown")
 
     def _found(self, index: int, driver: str | None) -> list[GpuFacts]:
-        """A GPU and its MIG instances."""
+        """List a GPU and its MIG instances."""
         handle = self._ask("nvmlDeviceGetHandleByIndex", index)
         if handle is None:  # it hangs or has fallen off the bus
             return [GpuFacts(index, "", "does not answer", driver)]
@@ -145,7 +153,7 @@ class Nvml(Source):
         return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
     def _ask(self, name: str, *args: Any) -> Any:
-        """The answer to one question; None where this GPU, driver or package has none."""
+        """Ask one question; None where this GPU, driver or package has no answer."""
         try:
             return getattr(self._nvml, name)(*args)
         except Exception:

@@ -29,7 +29,7 @@ class GpuProcess:
 
 
 def describe(pid: int, memory_mib: float | None = None) -> GpuProcess:
-    """What can be found out about a process; one of another container is known by its number only.
+    """Find out about a process; one of another container is known by its number only.
 
     Args:
         pid: Its number.
@@ -57,7 +57,7 @@ def _text(process: psutil.Process, what: str) -> str | None:
 
 
 def _runs(process: psutil.Process) -> Iterator[Path]:
-    """Folders of runs whose lock is held open by the process or by an ancestor of it."""
+    """Yield the folders of runs whose lock is held open by the process or by an ancestor of it."""
     import psutil
 
     try:

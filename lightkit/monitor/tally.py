@@ -106,7 +106,7 @@ class GpuTally:
         self._before = sample
 
     def _mean_power(self, sample: GpuSample, seconds: float) -> float | None:
-        """Mean power since the sample before: by the GPU's own counter of energy, else between the two powers."""
+        """Return the mean power since the sample before: by the GPU's counter of energy, else of the two powers."""
         before = self._before
         if before is None or not seconds:
             return None
@@ -117,7 +117,7 @@ class GpuTally:
         return (sample.power_w + before.power_w) / 2
 
     def usage(self) -> GpuUsage:
-        """What it comes to."""
+        """Return what it comes to."""
         return GpuUsage(
             self.gpu.index,
             self.gpu.uuid,
@@ -153,7 +153,7 @@ class HostTally:
             self._peaks[name] = _larger(self._peaks.get(name), values.get(name))
 
     def totals(self, *, seconds: float, cpus: int, gpus: tuple[GpuUsage, ...]) -> Totals:
-        """What it comes to, with what is known of the GPUs."""
+        """Return what it comes to, with what is known of the GPUs."""
         means = {name: mean.value for name, mean in self._means.items()}
         return Totals(
             seconds,

@@ -43,7 +43,7 @@ class Loading:
 
 
 def summary(totals: Totals, *, trained_seconds: float, waited_seconds: float, loading: Loading) -> dict[str, Any]:
-    """The part of `result.json` about the machine.
+    """Make the part of `result.json` about the machine.
 
     Args:
         totals: What was seen.
@@ -74,7 +74,7 @@ def summary(totals: Totals, *, trained_seconds: float, waited_seconds: float, lo
 
 
 def bound(totals: Totals, wait: float) -> Bound:
-    """What held training up.
+    """Tell what held training up.
 
     A GPU may be busy with earlier steps while the loop waits for data, so the waiting alone does not decide.
 
@@ -89,7 +89,7 @@ def bound(totals: Totals, wait: float) -> Bound:
 
 
 def advice(found: Bound, totals: Totals, *, wait: float, loading: Loading) -> Iterator[str]:
-    """What to try, with the numbers that speak for it.
+    """Yield what to try, with the numbers that speak for it.
 
     Args:
         found: What held training up.
@@ -123,7 +123,7 @@ def _about_loading(totals: Totals, wait: float, loading: Loading) -> str:
 
 
 def workers_for(wait: float, workers: int, cpus: int) -> int:
-    """Loader processes that would keep up with the training, as far as there are processors.
+    """Estimate the loader processes that would keep up with the training, as far as there are processors.
 
     Without any, preparing a batch takes `wait` of the time and computing the rest. With some, they are busy all the
     time, and `1 - wait` of it would do.
@@ -162,7 +162,7 @@ def _mean_utilisation(totals: Totals) -> float | None:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The closing lines of a run; none for one too short to conclude anything.
+    """Write the closing lines of a run; none for one too short to conclude anything.
 
     Args:
         result: From `summary`.
@@ -207,5 +207,5 @@ def _cpus(count: int) -> str:
 
 
 def _short(value: Any) -> Any:
-    """A number with as many digits as it deserves."""
+    """Give a number as many digits as it deserves."""
     return float(f"{value:.5g}") if isinstance(value, float) else value

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightkit.common.errors import UserError
-from lightkit.common.lost import is_dead_worker
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import is_dead_worker, is_out_of_memory
 from lightkit.device.ranks import is_lost
 from lightkit.runner.memory.oom import OUT_OF_MEMORY, reason
 
@@ -54,7 +53,7 @@ def translate_errors(folder: Path | None = None, memory: Report | None = None) -
 
     Args:
         folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
-        memory: Knows more of memory that ran out; see `lightkit.runner.memory.oom.Scene.report`.
+        memory: Knows more of memory that ran out; see `lightkit.runner.memory.oom.MemoryReport.report`.
 
     Raises:
         UserError: Memory ran out (exit code 4), a disk is full or broken, a loader process died (exit code 1), or

@@ -236,7 +236,7 @@ class Runner:
         """Write down what is about to run; returns what of it differs from the part of the run before."""
         before = self._place.facts()
         device, data = parts.engine.describe(parts.optimizer), parts.data.info.fingerprint
-        facts = {"visible": parts.engine.mapping, "data": data, **facts_of(parts.data)}
+        facts = {"visible": parts.engine.placement.mapping, "data": data, **facts_of(parts.data)}
         self._place.record(self.cfg, self.overrides, device=device, **facts)
         if parts.store:
             parts.store.prepare()

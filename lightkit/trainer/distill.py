@@ -13,10 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
-from lightkit.common.lost import is_dead_worker
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory
 from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli import gpus, watching
+from lightkit.cli import gpus
 from tests.conftest import ROOT, Outcome
-from tests.device.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, Program, fake_nvml, install
+from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
 
 Cli = Callable[..., Outcome]
 NOTHING = dict.fromkeys(("temperature", "power", "limit", "gpu", "clocks", "throttle"), NOT_SUPPORTED)
@@ -43,7 +43,7 @@ def cards() -> list[Any]:
 def test_without_a_gpu_it_says_so_and_how_to_go_on(cli: Cli, arguments: tuple[str, ...]) -> None:
     done = cli("gpus", *arguments)
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("no NVIDIA GPU here (nvidia-ml-py is not installed; there is no nvidia-smi)\n")
+    assert done.out.startswith("no NVIDIA GPU here (nvidia-ml-py is not installed)\n")
     assert "lightkit train device=cpu" in done.out
 
 
@@ -57,7 +57,7 @@ def test_an_apple_computer_has_another_way(cli: Cli, monkeypatch: pytest.MonkeyP
 def test_without_a_gpu_in_json(cli: Cli) -> None:
     assert json.loads(cli("gpus", "--json", "--watch", "1").out) == {
         "source": None,
-        "reason": "nvidia-ml-py is not installed; there is no nvidia-smi",
+        "reason": "nvidia-ml-py is not installed",
         "gpus": [],
     }
 
@@ -137,15 +137,6 @@ def test_json_has_all_that_is_known(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(cli("gpus", "--json", "--query", "uuid").out)["gpus"][0] == {"uuid": "GPU-aaaa"}
 
 
-def test_nvidia_smi_will_do(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Program(tmp_path / "bin", monkeypatch).answers(
-        [{"index": "0", "uuid": "GPU-a", "name": "Tesla T4", "memory.total": "15360", "power.draw": "26.5"}]
-    )
-    lines = cli("gpus").out.splitlines()
-    assert lines[0] == "1 GPU, driver unknown, by nvidia-smi"
-    assert lines[3].split() == ["0", "cuda:0", "Tesla", "T4", "26", "W", "?", "/", "15.0", "GiB"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -183,7 +174,7 @@ def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPa
     module = fake_nvml([Card()])
     install(monkeypatch, module)
     clock = Interrupted()
-    monkeypatch.setattr(watching, "time", clock)
+    monkeypatch.setattr(gpus, "time", clock)
     done = cli("gpus", "--watch", "--json", "--query", "power_w")
     lines = [json.loads(line)["gpus"] for line in done.out.splitlines()]
     assert (done.code, lines, clock.slept) == (0, [[{"power_w": 312.4}]] * 2, [2.0, 2.0])
@@ -192,7 +183,7 @@ def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fake_nvml([Card()]))
-    monkeypatch.setattr(watching, "time", Interrupted())
+    monkeypatch.setattr(gpus, "time", Interrupted())
     done = cli("gpus", "--watch", "0.5")
     assert done.out.count("  1 GPU, driver 570.86.10, by NVML\n") == 2
     assert "\x1b" not in done.out
@@ -201,9 +192,9 @@ def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.Mon
 def test_watching_on_a_terminal_gives_it_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "time", Interrupted())
-    monkeypatch.setattr(watching.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
-    watching.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
+    monkeypatch.setattr(gpus, "time", Interrupted())
+    monkeypatch.setattr(gpus.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
+    gpus.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
     out = capsys.readouterr().out
     assert out.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
     assert out.endswith("\x1b[J\x1b[?25h\x1b[?1049l")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.common.sharing import own_part
+from lightkit.common.processes import own_part
 from lightkit.data import DataInfo, TensorData, build_data
 from lightkit.data.transforms import GaussianNoise
 
@@ -27,16 +27,6 @@ class Sampled(torch.utils.data.Dataset):
 def table() -> TensorData:
     x = torch.arange(23.0)[:, None].repeat(1, 3)
     return TensorData(x, torch.arange(23.0), DataInfo("regression", (3,), 1))
-
-
-@pytest.mark.parametrize(("size", "ranks"), [(8, 2), (7, 2), (7, 3), (2, 3), (1, 4), (5, 5)])
-def test_parts_are_neighbours_and_cover_the_batch(size: int, ranks: int) -> None:
-    parts = [own_part(size, rank, ranks) for rank in range(ranks)]
-    covered = [position for first, count in parts for position in range(first, first + count)]
-    assert covered == list(range(size))
-    counts = [count for _, count in parts]
-    assert max(counts) - min(counts) <= 1
-    assert counts == sorted(counts, reverse=True)
 
 
 WAYS = {

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import nn
@@ -11,6 +9,7 @@ from lightkit.device import Engine, compiling
 from lightkit.device.clip import ClipNorm, ClipValue
 from lightkit.device.compiling import Compiled
 from lightkit.device.switches import Switches
+from tests.device.engines import configured
 
 
 @pytest.fixture(autouse=True)
@@ -27,36 +26,24 @@ def _as_before():
 def test_the_default_is_the_plain_cpu():
     engine = Engine()
     assert engine.device == torch.device("cpu")
-    assert not engine.pins_memory
+    assert not engine.placement.pins_memory
     assert engine.describe().endswith("fp32")
 
 
-def test_the_gpu_of_the_run_is_that_of_whoever_asks_for_none(monkeypatch):
-    class Seen(Exception):
-        pass
-
-    def seen(device):
-        raise Seen(str(device))
-
-    monkeypatch.setattr("lightkit.device.engine.located", lambda name, gpus: (torch.device(name), []))
-    monkeypatch.setattr(torch.cuda, "set_device", seen)
-    with pytest.raises(Seen, match="cuda:1"):
-        Engine("cuda:1")
-
-
 def test_options_reach_their_parts():
-    engine = Engine("cpu", precision="bf16", parallel="dp", deterministic=True, threads=1, clip_norm=1.0)
+    engine = configured("cpu", precision="bf16", parallel="dp", deterministic=True, threads=1, clip_norm=1.0)
     assert engine.describe().endswith("1 thread, bf16, DataParallel over 1")
     assert isinstance(engine.clip, ClipNorm)
     assert isinstance(Engine("cpu", clip_value=1.0).clip, ClipValue)
     assert torch.get_num_threads() == 1
+    configured("cpu")
     assert not torch.are_deterministic_algorithms_enabled(), "the next run does not inherit it"
 
 
 def test_wrap_and_unwrap():
     engine = Engine("cpu", precision="bf16", parallel="dp")
     model = nn.Linear(2, 2)
-    wrapped = engine.wrap(engine.place(model))
+    wrapped = engine.wrap(engine.place_model(model))
     assert engine.unwrap(wrapped) is model
     with engine.autocast():
         assert wrapped(torch.ones(1, 2)).dtype == torch.float32
@@ -87,7 +74,7 @@ def test_validation_changes_nothing_in_training():
 
 def test_steps_train():
     engine = Engine("cpu", clip_norm=1.0)
-    model = engine.wrap(engine.place(nn.Linear(3, 1)))
+    model = engine.wrap(engine.place_model(nn.Linear(3, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = engine.move((torch.randn(64, 3), torch.randn(64, 1)))
     losses = []
@@ -103,7 +90,7 @@ def test_steps_train():
 
 def test_a_missing_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match=r"device\.name"):
+    with pytest.raises(UserError, match="name: "):
         Engine("cuda")
 
 
@@ -120,10 +107,10 @@ def picture_network() -> nn.Module:
 def test_everything_together_keeps_the_names_and_trains(monkeypatch, precision):
     torch._dynamo.reset()
     monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
-    engine, model = Engine("cpu", precision=precision, switches=ALL, threads=1), picture_network()
+    engine, model = configured("cpu", precision=precision, switches=ALL, threads=1), picture_network()
     names = list(model.state_dict())
     network = engine.wrap(engine.place_model(model))
-    loss = engine.place_loss(nn.CrossEntropyLoss())
+    loss = engine.precision.place_loss(nn.CrossEntropyLoss())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, **engine.implementation(model))
     values = []
     for step in range(6):
@@ -156,53 +143,15 @@ def test_notes_say_what_the_device_does_not_do():
     assert Engine("cpu").notes.lines == []
 
 
-def test_settings_of_the_process_are_those_of_the_last_engine():
-    Engine("cpu", switches=Switches(cudnn_benchmark=True, matmul="medium"))
-    assert torch.backends.cudnn.benchmark
-    assert torch.get_float32_matmul_precision() == "medium"
-    Engine("cpu")
-    assert not torch.backends.cudnn.benchmark
-    assert torch.get_float32_matmul_precision() == "highest"
-    Engine("cpu", deterministic=True, switches=Switches(cudnn_benchmark=True))
-    assert not torch.backends.cudnn.benchmark
-
-
-def test_cublas_is_told_before_anything_asks_for_gpus(monkeypatch):
-    seen = []
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
-    Engine("auto", deterministic=True)
-    assert set(seen) == {":4096:8"}
-
-
-def test_a_gpu_that_was_chosen_and_is_missing(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match=r"device\.gpus: there is no NVIDIA GPU here(.|\n)*device=cpu runs on the CPU"):
-        Engine("auto", gpus=[0])
-    on_cpu = Engine("cpu", gpus=[0])
-    assert on_cpu.device.type == "cpu"
-    assert on_cpu.notes.lines == ["device.gpus=[0]: not used, as the run is on cpu"]
-
-
 def test_batches_are_handed_on_as_they_come_without_a_gpu():
     batches = iter([1, 2])
     assert Engine("cpu").prefetch(batches) is batches
 
 
 def test_the_dimension_of_data_parallel():
-    engine = Engine("cpu", parallel="dp", dp_dim=1)
+    engine = Engine("cpu", parallel="dp", parallel_options={"dim": 1})
     assert engine.describe().endswith("DataParallel over 1 in dimension 1")
     assert Engine("cpu", parallel="dp").parallel.dim == 0
-
-
-def test_a_gpu_that_was_used_before_is_told(monkeypatch):
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in Engine("cpu", deterministic=True).notes.lines[0]
-    assert Engine("cpu", deterministic=True).notes.lines == [], "now it is set"
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    assert Engine("cpu").notes.lines == []
 
 
 def test_channels_last_of_pictures_volumes_and_what_is_not_there_yet():

@@ -96,5 +96,5 @@ def test_a_model_with_a_part_named_module_keeps_it():
 
 
 def test_another_name_is_refused():
-    with pytest.raises(UserError, match=r"device\.parallel: no such way(.|\n)*choices:  none, dp"):
+    with pytest.raises(UserError, match=r"parallel: no such way(.|\n)*choices:  none, dp"):
         make_parallel("ddp2", CPU)

@@ -8,24 +8,12 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.device.casting import full
-from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip, total_norm
-from lightkit.device.matmul import set_matmul
-from lightkit.device.precision import Bf16, Precision, clear_gradients, make_precision
+from lightkit.device.clip import Clip, ClipNorm, make_clip
+from lightkit.device.precision import Bf16, Precision, clear_gradients, make_precision, precision_named, set_matmul
+from tests.device.engines import parts
 
 CPU = torch.device("cpu")
 Output = namedtuple("Output", "logits extra")
-
-
-def parts(scale: float = 1.0):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    (model(torch.randn(16, 4)).square().mean() * scale).backward()
-    return model, optimizer
-
-
-def gradients(optimizer) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for group in optimizer.param_groups for p in group["params"]])
 
 
 class Recording(Precision):
@@ -75,64 +63,6 @@ def test_a_step_is_the_optimizers_own():
     assert Precision(CPU).step(optimizer, clip=Clip()) is None
     reference.step()
     assert all(torch.equal(left, right) for left, right in zip(mine.parameters(), other.parameters()))
-
-
-def test_the_norm_is_measured_only_when_asked():
-    _, optimizer = parts()
-    expected = gradients(optimizer).norm()
-    torch.testing.assert_close(Precision(CPU).step(optimizer, clip=Clip(), want_norm=True), expected)
-    _, optimizer = parts()
-    torch.testing.assert_close(ClipValue(1e-3)(optimizer, want_norm=True), expected)
-    assert ClipValue(1e-3)(optimizer, want_norm=False) is None
-
-
-def test_clipping_by_norm_scales_everything_together():
-    _, optimizer = parts()
-    before = gradients(optimizer)
-    norm = ClipNorm(0.01)(optimizer, want_norm=False)
-    torch.testing.assert_close(norm, before.norm())
-    torch.testing.assert_close(gradients(optimizer), before / before.norm() * 0.01, rtol=1e-3, atol=1e-6)
-
-
-def test_small_gradients_are_left_alone():
-    _, optimizer = parts()
-    before = gradients(optimizer)
-    ClipNorm(1e6)(optimizer, want_norm=False)
-    ClipValue(1e6)(optimizer, want_norm=False)
-    assert torch.equal(gradients(optimizer), before)
-
-
-def test_clipping_by_value_cuts_each_element():
-    _, optimizer = parts()
-    before = gradients(optimizer)
-    ClipValue(0.01)(optimizer, want_norm=False)
-    assert torch.equal(gradients(optimizer), before.clamp(-0.01, 0.01))
-
-
-def test_parameters_without_gradients_are_fine():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
-    assert total_norm(optimizer) == 0
-    for clip in (Clip(), ClipNorm(1.0), ClipValue(1.0)):
-        Precision(CPU).step(optimizer, clip=clip, want_norm=True)
-
-
-@pytest.mark.parametrize(("options", "kind"), [({}, Clip), ({"norm": 1.0}, ClipNorm), ({"value": 0.5}, ClipValue)])
-def test_the_limit_that_is_set(options, kind):
-    assert type(make_clip(**options)) is kind
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"norm": 1.0, "value": 1.0}, r"trainer\.clip_norm: set either this or trainer\.clip_value"),
-        ({"norm": 0.0}, r"trainer\.clip_norm: no such limit"),
-        ({"value": -1.0}, r"trainer\.clip_value: no such limit"),
-        ({"value": float("nan")}, r"trainer\.clip_value: no such limit"),
-    ],
-)
-def test_senseless_limits_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        make_clip(**options)
 
 
 def test_an_optimizer_with_its_own_clearing_keeps_it():
@@ -190,9 +120,7 @@ def test_half_precision_outputs_of_any_shape_become_fp32():
 
 
 def test_another_precision_is_refused():
-    with pytest.raises(
-        UserError, match=r"device\.precision: no such precision(.|\n)*choices:  fp32, tf32, bf16, fp16, bf16-"
-    ):
+    with pytest.raises(UserError, match=r"precision: no such precision(.|\n)*choices:  fp32, tf32, bf16, fp16, bf16-"):
         make_precision("bf61", CPU)
 
 
@@ -380,9 +308,7 @@ def _matmul_as_before():
 )
 @pytest.mark.usefixtures("_matmul_as_before")
 def test_how_exact_matrix_products_are(monkeypatch, name, device, asked, level, convolutions):
-    precision = make_precision(name, CPU)
-    precision.device = torch.device(device)
-    precision.set_matmul(asked)
+    precision_named(name).set_matmul(torch.device(device), asked)
     assert torch.get_float32_matmul_precision() == level
     assert torch.backends.cudnn.allow_tf32 == convolutions, "and the older names can still be read"
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):

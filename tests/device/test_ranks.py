@@ -13,9 +13,8 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.device.engine import Engine
-from lightkit.device.parallel import Distributed, make_parallel
+from lightkit.device.parallel import Distributed, make_parallel, synchronized
 from lightkit.device.ranks import Ranks, _packed, _room, _unpacked, is_lost, joined
-from lightkit.device.replica import synchronized
 from tests.runner.processes import together
 
 CPU = torch.device("cpu")
@@ -110,7 +109,7 @@ def test_one_process_is_the_plain_case() -> None:
 
 
 def test_batch_norm_over_processes_needs_gpus() -> None:
-    with pytest.raises(UserError, match=r"device\.ddp\.sync_batchnorm: PyTorch computes batch norm over several"):
+    with pytest.raises(UserError, match=r"ddp\.sync_batchnorm: PyTorch computes batch norm over several"):
         synchronized(nn.BatchNorm1d(2), CPU)
 
 

@@ -100,5 +100,5 @@ def test_threads():
     assert torch.get_num_threads() == 1
     set_threads(None)
     assert torch.get_num_threads() == 1
-    with pytest.raises(UserError, match=r"device\.threads: not a number of threads"):
+    with pytest.raises(UserError, match=r"threads: not a number of threads"):
         set_threads(0)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.common.shards import all_like, is_shard, like, part, reshard, whole
+from lightkit.common.shards import part
 from lightkit.device.engine import Engine
 from lightkit.device.implementation import arguments, implementation_of
 from lightkit.device.parallel import Sharded, make_parallel
@@ -53,7 +53,7 @@ def test_what_a_fine_tuning_puts_into_a_layer_stays_with_it() -> None:
 def test_parameters_that_cannot_be_cut_are_named() -> None:
     model = nn.Linear(2, 2)
     model.scale = nn.Parameter(torch.tensor(1.0))
-    with pytest.raises(UserError, match=r"device\.parallel: a number by itself(.|\n)*scale(.|\n)*shape \(1,\)"):
+    with pytest.raises(UserError, match=r"parallel: a number by itself(.|\n)*scale(.|\n)*shape \(1,\)"):
         shard(model, torch.device("cpu"), min_parameters=1, reshard=True)
     model = nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)
     with pytest.raises(UserError, match=r"usual order in memory only(.|\n)*weight"):
@@ -112,7 +112,7 @@ def test_two_processes_with_a_part_each(tmp_path: Path) -> None:
             engine.discard(optimizer)
 
             assert engine.implementation(model, "SGD") == {"foreach": True}
-            with pytest.raises(UserError, match=r"device\.optimizer: PyTorch has no kernel of SGD(.|\n)*foreach, loop"):
+            with pytest.raises(UserError, match=r"optimizer: PyTorch has no kernel of SGD(.|\n)*foreach, loop"):
                 arguments("fused", model, engine.device, kind="SGD")
             assert arguments("loop", model, engine.device, kind="SGD") == {"foreach": False}
 
@@ -128,17 +128,3 @@ def test_tied_weights_stay_in_one_piece() -> None:
     first, second = nn.Linear(10, 10), nn.Linear(10, 10)
     second.weight = first.weight
     assert layers(nn.Sequential(first, second), 1) == []
-
-
-def test_whole_tensors_are_left_alone() -> None:
-    tensor = torch.ones(3)
-    nested = {"a": [tensor, (tensor, 1)], "b": "text"}
-    found = whole(nested)
-    assert found["a"][0] is tensor
-    assert found["a"][1] == (tensor, 1)
-    assert found["b"] == "text"
-    assert not is_shard(tensor)
-    assert part(tensor) is tensor
-    reshard(nn.Linear(1, 1))
-    assert like(tensor, torch.zeros(3)) is tensor
-    assert all_like({"a": tensor, "b": 3}, {"a": torch.zeros(3)})["a"] is tensor

@@ -109,8 +109,8 @@ def test_a_step_without_gradients_changes_nothing():
 def test_the_compiler_is_not_imported(root):
     code = """
 import sys, torch
-from lightkit.device import Engine
-engine = Engine("cpu", seed=1)
+from lightkit.device import Engine, configure_process
+engine = Engine(configure_process("cpu", seed=1), seed=1)
 weight = torch.nn.Parameter(torch.ones(2))
 optimizer = torch.optim.AdamW([weight], lr=0.1)
 weight.sum().backward()

@@ -56,7 +56,7 @@ def test_what_a_gpu_does(gpu, capability, name):
 def test_a_gpu_that_cannot_is_refused(gpu):
     gpu(3, 5, bf16=False)
     for name in ("bf16", "bf16-true"):
-        with pytest.raises(UserError, match=r"device\.precision: this GPU has no bfloat16(.|\n)*precision=fp32"):
+        with pytest.raises(UserError, match=r"precision: this GPU has no bfloat16(.|\n)*precision=fp32"):
             check_support(name, GPU)
 
 

@@ -48,7 +48,7 @@ def test_what_a_device_cannot_use_is_told():
 
 @pytest.mark.parametrize("name", ["compile", "matmul", "optimizer"])
 def test_other_values_are_refused(name):
-    with pytest.raises(UserError, match=rf"device\.{name}: not one of the choices(.|\n)*received: 'fast'"):
+    with pytest.raises(UserError, match=rf"{name}: not one of the choices(.|\n)*received: 'fast'"):
         Switches(**{name: "fast"})
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import stat
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from lightkit.device.about import why_no_cuda
 from lightkit.device.placement import located
 from lightkit.device.visible import check_shown, mapping, overlooked, show_only
 from lightkit.monitor.gpus import GpuFacts, GpuSample, Source
-from lightkit.monitor.smi import Smi
+from tests.monitor.fakes import GIB, Card, fake_nvml, install
 
 UUIDS = [f"GPU-{letter * 8}-0000" for letter in "abcd"]
 
@@ -305,14 +304,8 @@ def test_other_peoples_choice_is_told_too(monkeypatch):
     assert located("cuda", None)[1] == [f"cuda:0 is GPU 3 (A100, {UUIDS[3]})"]
 
 
-def test_with_a_program_that_stands_in_for_nvidia_smi(tmp_path):
-    program = tmp_path / "nvidia-smi"
-    facts = [f"{i}, {UUIDS[i]}, 570.1, 00:0{i}, 400, 40960, [N/A], A100" for i in range(2)]
-    now = [f"{UUIDS[i]}, 0x0, 0x0, 40, 80, {used}, 90, 10, 1400, 1200" for i, used in enumerate((30_000, 20))]
-    rows = [" ".join(f"'{line}'" for line in lines) for lines in (facts, now)]
-    program.write_text(
-        f'#!/bin/sh\ncase "$*" in\n*=index,*) printf "%s\\n" {rows[0]};;\n*) printf "%s\\n" {rows[1]};;\nesac\n'
-    )
-    program.chmod(program.stat().st_mode | stat.S_IEXEC)
-    show_only("auto:1", look=lambda: Smi(str(program)))
+def test_with_the_library_of_the_driver(monkeypatch):
+    cards = [Card(uuid=UUIDS[i], used=used * 2**20, total=40 * GIB) for i, used in enumerate((30_000, 20))]
+    install(monkeypatch, fake_nvml(cards))
+    show_only("auto:1")
     assert shown() == "1"

@@ -49,7 +49,7 @@ def recorder(folder: Path, *window: int, told: list[str] | None = None, **option
 def steps(made: Recorder, count: int, *, first: int = 0) -> Recorder:
     for step in range(first, first + count):
         made.before_step(step)
-        with made.spans("forward"):
+        with made.spans.span("forward"):
             torch.ones(8, 8) @ torch.ones(8, 8)
         made.after_step()
     made.close()

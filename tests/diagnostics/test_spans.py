@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightkit.diagnostics import spans as room
-from lightkit.diagnostics.spans import Spans, Timed
+from lightkit.diagnostics.spans import NoSpans, Spans, Timed
 
 CPU = torch.device("cpu")
 
@@ -42,14 +42,14 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_seconds_add_up_and_what_is_within_counts_for_the_outer_one(clock: Clock) -> None:
     spans = Spans(CPU)
-    with spans("validation"):
+    with spans.span("validation"):
         clock.passes(1.0)
-        with spans("forward"):
+        with spans.span("forward"):
             clock.passes(2.0)
     clock.passes(4.0)
-    with spans("forward"):
+    with spans.span("forward"):
         clock.passes(8.0)
-    with spans("forward"):
+    with spans.span("forward"):
         clock.passes(16.0)
     assert spans.seconds == {"validation": 3.0, "forward": 24.0}
 
@@ -60,14 +60,14 @@ def test_an_error_ends_the_stretches_it_passes(clock: Clock, marks: list[str]) -
     clock_and_fail = spans.around("data", lambda: (clock.passes(), failing("nothing")))
     with pytest.raises(KeyError):
         clock_and_fail()
-    with spans("data"):
+    with spans.span("data"):
         clock.passes()
     assert spans.seconds == {"data": 2.0}
     assert marks == ["data", "forward", "end", "end", "data", "end"]
 
 
 def test_ranges_are_for_gpus_only(marks: list[str]) -> None:
-    with Spans(CPU)("data"):
+    with Spans(CPU).span("data"):
         pass
     assert marks == []
 
@@ -79,7 +79,7 @@ def test_a_build_without_nvtx(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mark", "range_push", "range_pop"):
         monkeypatch.setattr(torch.cuda.nvtx, name, missing)
     spans = Spans(torch.device("cuda"))
-    with spans("data"):
+    with spans.span("data"):
         pass
     assert spans.seconds.keys() == {"data"}
 
@@ -130,3 +130,22 @@ def test_a_timed_object_is_the_object_but_for_the_time(clock: Clock) -> None:
     assert timed._part.size == timed.size == 4
     with pytest.raises(AttributeError, match="nothing"):
         _ = timed.nothing
+
+
+def test_without_spans_nothing_is_counted_or_changed() -> None:
+    spans, items = NoSpans(), iter([1])
+    with spans.span("validation"), spans.span("forward"):
+        assert spans.each("data", items) is items
+    assert spans.span("data") is spans.span("forward")
+    with pytest.raises(KeyError), spans.span("data"):
+        raise KeyError
+
+
+def test_marks_are_in_a_trace_while_one_is_recorded() -> None:
+    spans = Spans(CPU)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        for spans.traced, name in ((False, "data"), (True, "forward")):
+            with spans.span(name):
+                torch.ones(1)
+    assert "forward" in {row.key for row in seen.key_averages()} >= {"aten::ones"}
+    assert "data" not in {row.key for row in seen.key_averages()}

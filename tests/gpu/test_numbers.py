@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightkit.device import Engine
+from lightkit.device import configure_process
 from lightkit.device.switches import Switches
+from tests.device.engines import configured
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     yield
-    Engine("cpu")  # settings of the process as they come
+    configure_process("cpu")  # settings of the process as they come
 
 
 @contextmanager
@@ -49,10 +50,10 @@ class Bench:
     """A model and what trains it, step by step as the loop does."""
 
     def __init__(self, model: nn.Module, *shape: int, **options: Any) -> None:
-        self.engine = Engine("cuda", **options)
+        self.engine = configured("cuda", **options)
         self.model = self.engine.place_model(model)
         self.network = self.engine.wrap(self.model)
-        self.loss = self.engine.place_loss(nn.CrossEntropyLoss())
+        self.loss = self.engine.precision.place_loss(nn.CrossEntropyLoss())
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, **self.engine.implementation(model))
         generator = torch.Generator().manual_seed(1)
         pairs = [(torch.randn(16, *shape, generator=generator), torch.arange(16) % 10) for _ in range(8)]
@@ -115,7 +116,7 @@ def test_fp32_is_exact_and_tf32_is_not() -> None:
     exact = [(x.double() @ x.double()).float(), nn.functional.conv2d(image.double(), kernel.double()).float()]
     errors = {}
     for precision in ("fp32", "tf32"):
-        Engine("cuda", precision=precision)
+        configure_process("cuda", precision=precision)
         found = [x @ x, nn.functional.conv2d(image, kernel)]
         errors[precision] = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, exact)]
     assert max(errors["fp32"]) < 1e-5
@@ -198,7 +199,7 @@ class Graph:
 
 
 def test_prefetched_batches_arrive_whole_while_others_are_computed() -> None:
-    engine = Engine("cuda")
+    engine = configured("cuda")
     rows = [torch.full((1 << 20,), float(number)) for number in range(40)]
     work = torch.randn(2048, 2048, device="cuda")
     sums = []

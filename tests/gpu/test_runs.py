@@ -46,7 +46,8 @@ def test_a_process_that_has_used_its_gpus_cannot_choose_any_more(
     import subprocess
     import sys
 
-    code = "import torch; torch.cuda.init(); from lightkit.device import Engine; Engine('cuda', gpus=[1])"
+    use = "from lightkit.device import configure_process; configure_process('cuda', gpus=[1])"
+    code = f"import torch; torch.cuda.init(); {use}"
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert "something asked for GPUs before they were chosen" in done.stderr
 

@@ -7,9 +7,8 @@ from lightkit.monitor.gpus import (
     allowed,
     computing_on,
     is_order_known,
-    number,
     throttle_names,
-    visible,
+    visible_gpus,
 )
 
 PLAIN = [GpuFacts(at, f"GPU-{letter * 4}-0", "NVIDIA H200") for at, letter in enumerate("abcd")]
@@ -22,16 +21,7 @@ SPLIT = [
 
 
 def uuids(gpus: list[GpuFacts], wanted: str | None) -> list[str]:
-    return [gpu.uuid for gpu in visible(gpus, {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted})]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("312.40", 312.4), ("312.40 W", 312.4), ("98 %", 98.0), ("-3", -3.0), ("0", 0.0), ("[N/A]", None), ("N/A", None),
-     ("[Not Supported]", None), ("[Unknown Error]", None), ("[GPU requires reset]", None), ("ERR!", None), ("", None)],
-)  # fmt: skip
-def test_odd_values_are_none(text: str, value: float | None) -> None:
-    assert number(text) == value
+    return [gpu.uuid for gpu in visible_gpus(gpus, {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted})]
 
 
 def test_throttle_reasons_have_names() -> None:
@@ -107,7 +97,7 @@ def test_a_split_gpu_without_instances_and_one_that_does_not_answer_are_not_seen
 
 def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert visible(PLAIN) == [PLAIN[3]]
+    assert visible_gpus(PLAIN) == [PLAIN[3]]
     assert computing_on(PLAIN, [0]) == [PLAIN[3]]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lightkit.monitor.gpus import GpuSample, Unavailable
-from lightkit.monitor.nvml import Nvml, preload
-from tests.device.fakes import (
+from lightkit.monitor.nvml import Nvml, open_source, preload
+from tests.monitor.fakes import (
     GIB,
     NOT_SUPPORTED,
     Card,
@@ -177,3 +177,13 @@ def test_the_package_has_what_is_asked_for() -> None:
     pynvml = pytest.importorskip("pynvml")
     fake = fake_nvml([])
     assert [name for name in dir(fake) if name.lower().startswith("nvml") and not hasattr(pynvml, name)] == []
+
+
+def test_the_driver_or_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_nvml([Card(uuid="GPU-nvml")]))
+    assert (open_source().name, open_source().gpus[0].uuid) == ("NVML", "GPU-nvml")
+    install(monkeypatch, fake_nvml([], nvmlInit=NVMLError_LibraryNotFound("NVML Shared Library Not Found")))
+    source = open_source()
+    assert (source.name, source.gpus, source.reason) == ("", (), "no NVIDIA driver is installed")
+    assert (source.samples([]), source.processes()) == ([], {})
+    source.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.monitor.tally import GpuUsage, Mean, Totals
+from lightkit.monitor.tally import GpuUsage, Totals
 from lightkit.monitor.usage import SHORTEST, Loading, bound, lines, summary, workers_for
 
 GPU = GpuUsage(
@@ -192,11 +192,3 @@ def test_lines_of_several_gpus_some_of_which_tell_little() -> None:
     both = replace(totals, gpus=(GPU, replace(GPU, index=3)))
     found = summary(both, trained_seconds=90.0, waited_seconds=0.0, loading=PINNED)
     assert "        0.0824 kWh in all" in lines(found)
-
-
-def test_a_mean_without_values() -> None:
-    mean = Mean()
-    mean.add(None, 5.0)
-    assert mean.value is None
-    mean.add(3.0, 0.0)
-    assert mean.value is None

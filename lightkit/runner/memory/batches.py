@@ -14,6 +14,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import STRATEGIES
 from lightkit.config import to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
@@ -37,14 +38,14 @@ class Batch:
     """How it was found, for people."""
 
     def settings(self) -> dict[str, Any]:
-        """The values of the configuration, with which nothing is left to be found."""
+        """Return the values of the configuration, with which nothing is left to be found."""
         return {KEY: None, "data.batch_size": self.size, "trainer.accumulate": self.accumulate}
 
 
 def resolve_batch_size(
     cfg: DictConfig, ranks: Ranks, tell: Callable[[str], None] = lambda line: None
 ) -> tuple[DictConfig, tuple[str, ...]]:
-    """The configuration with numbers in the place of `device.batch_size`, and lines about them.
+    """Return the configuration with numbers in the place of `device.batch_size`, and lines about them.
 
     Args:
         cfg: The configuration.
@@ -66,7 +67,7 @@ def resolve_batch_size(
 
 
 def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
-    """The configuration to resume with: what was found when the run began stays.
+    """Return the configuration to resume with: what was found when the run began stays.
 
     Args:
         cfg: The configuration at hand.
@@ -80,7 +81,7 @@ def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
 
 
 def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
-    """A read-only copy with other values."""
+    """Copy a configuration with other values, read-only."""
     other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     for key, value in values.items():
         OmegaConf.update(other, key, value)
@@ -102,7 +103,9 @@ def find_batch(
     Raises:
         UserError: Not even the smallest batch fits (exit code 4), or a training step fails.
     """
-    _check(cfg, ranks)
+    refusal = STRATEGIES[cfg.device.parallel].refusal("batch_size")
+    if refusal is not None and ranks > 1:
+        raise UserError(refusal.what, key=KEY, received=cfg.device.batch_size, fix=refusal.fix)
     asked = Asked(cfg, ranks)
     search: Search | None = None
     reason = ""
@@ -137,7 +140,7 @@ def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], Non
 
 
 def _nothing(search: Search, reason: str) -> UserError:
-    """Not even the smallest size fits."""
+    """Say that not even the smallest size fits."""
     least = min(search.probes, key=lambda probe: probe.size)
     samples = f"{least.size} sample{'' if least.size == 1 else 's'}"
     if least.peak is not None:
@@ -148,14 +151,8 @@ def _nothing(search: Search, reason: str) -> UserError:
     return UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
 
 
-def _check(cfg: DictConfig, ranks: int) -> None:
-    if cfg.device.parallel == "fsdp" and ranks > 1:
-        what = "each process holds a part of the model, and cannot find out by itself what fits"
-        raise UserError(what, key=KEY, received=cfg.device.batch_size, fix=f"{KEY}=null or device.parallel=ddp")
-
-
 def _failed(found: dict[str, Any]) -> UserError:
-    """A step that fails whatever its size."""
+    """Say that a step fails whatever its size."""
     if found.get("exit_code", 1) != 1:
         return UserError(found["error"], exit_code=found["exit_code"])
     fix = f"{KEY}=null shows where"
@@ -176,7 +173,7 @@ class Asked:
         self.effective = int(cfg.data.batch_size) * int(cfg.trainer.accumulate)
 
     def job(self, limit: int | None) -> str:
-        """What the process that measures has to know, in one line."""
+        """Write down what the process that measures has to know, in one line."""
         rows = min(self.cfg.data.get("normalize_rows") or _SCALING_ROWS, _SCALING_ROWS)
         alone: dict[str, Any] = {KEY: None, "device.nproc": 1, "data.normalize_rows": rows}
         if self.ranks > 1:  # it sees the GPUs that this process was shown, and computes on the first of them
@@ -186,7 +183,7 @@ class Asked:
         return json.dumps({"cfg": to_yaml(changed(self.cfg, alone)), "options": options})
 
     def sizes(self, facts: dict[str, Any]) -> list[int]:
-        """The sizes to choose from.
+        """Return the sizes to choose from.
 
         With `data.drop_last` only those that leave out the same samples as the batch that was asked for.
         """
@@ -199,12 +196,12 @@ class Asked:
         return [size for size in found if rows % size == rows % given] or [given]
 
     def window(self, size: int) -> int:
-        """Batches per optimizer step to measure with: gradients are there in the second forward pass already."""
+        """Return the batches of a step to measure with: gradients are there in the second forward pass already."""
         accumulate = int(self.cfg.trainer.accumulate) if self.largest else -(-self.effective // size)
         return min(2, accumulate)
 
     def batch(self, search: Search, best: Probe, facts: dict[str, Any]) -> Batch:
-        """What came of it."""
+        """Return what came of it."""
         measured = f"{in_gib(best.peak or 0)} of {in_gib(facts['free'])} free at {best.size}{_next(search, best)}"
         if self.largest:
             return self._largest(best.size, measured)
@@ -223,7 +220,7 @@ class Asked:
         return Batch(size, accumulate, tuple(lines))
 
     def _differences(self) -> list[str]:
-        """What sees the parts of a batch instead of the whole, in spite of the same gradients."""
+        """Name what sees the parts of a batch instead of the whole, in spite of the same gradients."""
         sees = {
             "mixup": self.cfg.data.mixup.alpha is not None,
             "the contrastive loss": str(self.cfg.loss["_target_"]).endswith("Contrastive"),
@@ -233,7 +230,7 @@ class Asked:
 
 
 def _next(search: Search, best: Probe) -> str:
-    """Why it is not the next larger size."""
+    """Say why it is not the next larger size."""
     above = search.too_large
     larger = [size for size in search.sizes if size > best.size]
     if not larger:

@@ -14,12 +14,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import build
-from lightkit.common.blame import in_short
 from lightkit.common.errors import UserError
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import in_short, is_out_of_memory
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
+from lightkit.device.compiling import Compiler
 from lightkit.device.prefetch import Batches
 from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
@@ -52,7 +52,10 @@ class Bench:
         self.cfg, self._ranks = cfg, ranks
         with tempfile.TemporaryDirectory() as folder:
             self.parts = build(cfg, Path(folder))
-        self._train_all()
+        if self.parts.made.prepared is not None:  # let everything train that ever will: the last phase needs most
+            trained = frozenset[str]().union(*(phase.trainable for phase in self.parts.made.prepared.phases))
+            for name, parameter in self.parts.model.named_parameters():
+                parameter.requires_grad_(name in trained)
         engine = self.parts.engine
         self.memory = memory_of(engine.parallel.devices)
         self._base, self._on_cpu = self.memory.in_use(), engine.device.type == "cpu"
@@ -60,13 +63,13 @@ class Bench:
         self.free = None if free is None else free // (sharing if self._on_cpu and limit is None else 1)
 
     def facts(self) -> dict[str, Any]:
-        """What the search has to know of the run."""
+        """Return what the search has to know of the run."""
         train = self.parts.data.train
         limit = None if self.free is None else int(self.free * (1 - MARGIN))
         return {"rows": train.num_samples, "free": self.free, "limit": limit, "bold": not self._on_cpu}
 
     def measure(self, size: int, *, window: int) -> dict[str, Any]:
-        """What optimizer steps and an evaluation need.
+        """Measure what optimizer steps and an evaluation need.
 
         Args:
             size: Samples per batch, over all processes.
@@ -75,7 +78,7 @@ class Bench:
         Returns:
             `size`, and `peak` and `fixed` in bytes; see `lightkit.diagnostics.capacity.Probe`.
         """
-        if self.parts.engine.compiles:
+        if isinstance(self.parts.engine.compiler, Compiler):
             torch.compiler.reset()  # else a second size is compiled for any size, which the run itself does not do
             self.parts.engine.compiler.next_step()  # which that has forgotten
         self.memory.release()
@@ -90,17 +93,8 @@ class Bench:
         beside = self._beside(batch_bytes)
         return {"size": size, "peak": self.memory.usage().peak + beside, "fixed": self._fixed() + beside}
 
-    def _train_all(self) -> None:
-        """Let everything train that ever will: the last phase of a fine-tuning needs most."""
-        prepared = self.parts.made.prepared
-        if prepared is None:
-            return
-        trained = frozenset[str]().union(*(phase.trainable for phase in prepared.phases))
-        for name, parameter in self.parts.model.named_parameters():
-            parameter.requires_grad_(name in trained)
-
     def _loader(self, size: int, window: int) -> tuple[Loader, int]:
-        """Batches of this process's part of the size, in the order of the first epoch; and the bytes of one."""
+        """Make batches of this process's part of the size, in the order of the first epoch; count the bytes of one."""
         train = self.parts.data.train
         own = -(-min(size, train.num_samples) // self._ranks)
         order, count = train.order(0), own * window * STEPS
@@ -126,7 +120,7 @@ class Bench:
         metrics.reset()
 
     def _evaluate(self, size: int) -> None:
-        """One batch of the validation, or of the test."""
+        """Evaluate one batch of the validation, or of the test."""
         parts = self.parts
         named = {name: loader for name, loader in parts.data.loaders().items() if name != "train"}
         for name, loader in [*named.items()][:1]:
@@ -138,12 +132,12 @@ class Bench:
             meter.reset()
 
     def _fixed(self) -> int:
-        """Bytes that do not depend on the size of a batch."""
+        """Count the bytes that do not depend on the size of a batch."""
         trained = (parameter for parameter in self.parts.model.parameters() if parameter.requires_grad)
         return self._base + bytes_of(list(trained)) + bytes_of(dict(self.parts.optimizer.state))
 
     def _beside(self, batch_bytes: int) -> int:
-        """Bytes that the run needs and these steps do not: copies of the state, batches ahead, libraries."""
+        """Count the bytes that the run needs and these steps do not: copies of the state, batches ahead, libraries."""
         cfg, parts = self.cfg, self.parts
         state = bytes_of([*parts.model.state_dict().values(), dict(parts.optimizer.state), parts.average.state_dict()])
         copies = 3 if cfg.trainer.nonfinite.action == "rollback" else 0
@@ -162,7 +156,7 @@ def _iterated(loader: Loader, engine: Engine | None = None) -> Batches:
 
 
 def work() -> int:
-    """Be the process: read the job and then sizes from standard input, write what they need to standard output.
+    """Measure in this process: read the job, then sizes, from standard input; write what they need to standard output.
 
     It ends where memory ran out: what an error leaves behind would count with the next size.
     """
@@ -213,7 +207,7 @@ def serve(cfg: DictConfig, asked: IO[str], answers: IO[str], **options: Any) -> 
 
 
 def _failure(error: Exception, scene: MemoryReport) -> dict[str, Any]:
-    """What went wrong; `peak` is there, and null, where it was the memory."""
+    """Say what went wrong; `peak` is there, and null, where it was the memory."""
     if is_out_of_memory(error):
         return {"peak": None, "error": str(scene.report(error)), "exit_code": 4}
     text = str(error) if isinstance(error, UserError) else in_short(error)

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import lightkit
 from lightkit.common.errors import UserError
-from lightkit.common.starting import lightkit_command
+from lightkit.common.processes import lightkit_command
 
 KEY = "device.batch_size"
 _ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -59,7 +59,7 @@ class Child:
                 stream.close()  # type: ignore[union-attr]
 
     def answer(self) -> dict[str, Any]:
-        """The first answer: facts of the run.
+        """Wait for the first answer: facts of the run.
 
         Raises:
             UserError: The parts of the run cannot be built.
@@ -72,7 +72,7 @@ class Child:
         return found
 
     def ask(self, *, size: int, window: int) -> dict[str, Any]:
-        """What a size needs; `peak` is null where it did not fit.
+        """Ask what a size needs; `peak` is null where it did not fit.
 
         Raises:
             UserError: The process ended, and not because memory ran out.

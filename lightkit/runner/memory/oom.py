@@ -12,9 +12,10 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Components
 from lightkit.common.errors import UserError
-from lightkit.common.memory import is_out_of_memory
+from lightkit.common.failures import is_out_of_memory
+from lightkit.common.strategies import STRATEGIES
 from lightkit.data.probe import small_batch
-from lightkit.diagnostics.footprint import Origin, activations, bytes_of, measured, origins, repeated_blocks
+from lightkit.diagnostics.footprint import activations, bytes_of, measured, origins, repeated_blocks
 from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory_of
 from lightkit.finetune.audit.state_sizes import state_sizes
 from lightkit.trainer import State
@@ -58,15 +59,17 @@ class MemoryReport:
     memory: Memory | None = None
 
     def report(self, error: BaseException) -> UserError:
-        """The error as the user sees it. Whatever cannot be found out is left out: this never raises."""
+        """Make the error as the user sees it. Whatever cannot be found out is left out: this never raises."""
         names = _functions(error)
         rows, pattern = [f"out of memory{self._where(names)}: {reason(error)}"], None
         evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
         release_frames(error)
         if self.parts is not None:
-            for describe in (self._peak, _made_of):
-                with suppress(Exception):
-                    rows.append(describe(self.parts))
+            with suppress(Exception):
+                memory = self.memory or memory_of(self.parts.engine.parallel.devices)
+                rows.append(_row("memory", memory.usage().in_words()))
+            with suppress(Exception):
+                rows.append(_made_of(self.parts))
             with suppress(Exception):
                 found = self._origins(self.parts, evaluating)
                 pattern = None if evaluating else repeated_blocks(self.parts.model, found)
@@ -74,12 +77,8 @@ class MemoryReport:
                 rows.append(_row("of these", _listed(found, words)))
         return UserError("\n".join(rows), fix=self._fix(evaluating, pattern), exit_code=OUT_OF_MEMORY)
 
-    def _peak(self, parts: Components) -> str:
-        memory = self.memory or memory_of(parts.engine.parallel.devices)
-        return _row("memory", memory.usage().in_words())
-
     def _where(self, names: list[str]) -> str:
-        """What the run was doing, from the functions it was in."""
+        """Say what the run was doing, from the functions it was in."""
         if _VALIDATION in names:
             return f" in the validation after step {self.state.step}"
         if any(name in names for name in _EVALUATION):
@@ -95,9 +94,8 @@ class MemoryReport:
         return f" in training step {self.state.step + 1} ({doing + ', ' if doing else ''}{sizes})"
 
     def _origins(self, parts: Components, evaluating: bool) -> dict[str, int]:
-        """Bytes of activations by module, or of outputs in an evaluation; nothing where processes have to talk."""
-        options = parts.engine.parallel.options
-        if parts.engine.ranks.size > 1 and (self.cfg.device.parallel == "fsdp" or options.get("sync_batchnorm")):
+        """Count bytes of activations by module, of outputs in an evaluation; nothing where processes have to talk."""
+        if not parts.engine.parallel.forward_is_local:
             return {}
         engine, batch = parts.engine, small_batch(parts.data.train)
         samples, size = _length(batch), _samples(parts)
@@ -117,7 +115,7 @@ class MemoryReport:
         return measured(parts.model, batch, step, **known)
 
     def _fix(self, evaluating: bool, pattern: str | None) -> str:
-        """What to change, in values that suit this run."""
+        """Say what to change, in values that suit this run."""
         data, trainer, device = self.cfg.data, self.cfg.trainer, self.cfg.device
         size, found, accumulate = int(data.batch_size), list[str](), int(trainer.accumulate)
         half = int(data.eval_batch_size or size) // 2
@@ -131,8 +129,8 @@ class MemoryReport:
             found.append("device.precision=bf16")
         if pattern is not None and not device.activation_checkpointing:
             found.append(f'device.activation_checkpointing=["{pattern}"]')
-        if device.parallel == "ddp":
-            found.append("device.parallel=fsdp")
+        if (lighter := STRATEGIES[device.parallel].lighter) is not None:
+            found.append(f"device.parallel={lighter}")
         if self.state.step:
             override = "" if evaluating else "; trainer.accumulate needs resume.override=[trainer.accumulate]"
             found.append(f"`lightkit resume RUN` with some of these goes on from the last checkpoint{override}")
@@ -140,13 +138,13 @@ class MemoryReport:
 
 
 def reason(error: BaseException) -> str:
-    """The line that says most: the first, but of an error from a loader process the last."""
+    """Return the line that says most: the first, but of an error from a loader process the last."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"{lines[-1]} (in a loader process)" if lines[0].startswith(_FROM_WORKER) else lines[0]
 
 
 def _functions(error: BaseException) -> list[str]:
-    """Modules and names of lightkit's functions on the way to an error."""
+    """Name the modules and functions of lightkit on the way to an error."""
     found, trace = list[str](), error.__traceback__
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
@@ -169,13 +167,13 @@ def release_frames(error: BaseException) -> None:
 
 
 def _samples(parts: Components) -> int:
-    """Samples that one process computes at once in training."""
+    """Count the samples that one process computes at once in training."""
     train = parts.data.train
     return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.size))
 
 
 def _made_of(parts: Components) -> str:
-    """What does not depend on the batch."""
+    """Say what memory is made of that does not depend on the batch."""
     trained = {name: weight for name, weight in parts.model.named_parameters() if weight.requires_grad}
     sizes = state_sizes(parts.optimizer, trained)
     named = {
@@ -197,14 +195,13 @@ def _row(label: str, text: str) -> str:
 
 
 def _listed(found: Mapping[str, int], words: str) -> str:
-    """The largest origins in words."""
+    """Put the largest origins in words."""
     total = sum(found.values())
     if not total:
         raise ValueError("nothing is known")
     worth = [origin for origin in origins(found) if origin.bytes >= _SHARE * total][:_SHOWN]
-    return f"{words} about {in_gib(total)}: {', '.join(map(_told, worth))}"
-
-
-def _told(origin: Origin) -> str:
-    times = f" ({origin.count} x)" if origin.count > 1 else ""
-    return f"{origin.name or 'the model itself'} {in_gib(origin.bytes)}{times}"
+    told = []
+    for origin in worth:
+        times = f" ({origin.count} x)" if origin.count > 1 else ""
+        told.append(f"{origin.name or 'the model itself'} {in_gib(origin.bytes)}{times}")
+    return f"{words} about {in_gib(total)}: {', '.join(told)}"

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import lightkit
 from lightkit.common.errors import UserError
+from lightkit.common.processes import lightkit_command
 from lightkit.common.randomness import mix
-from lightkit.common.starting import lightkit_command
 from lightkit.runner.proving.trace import PHASES, Moment
 from lightkit.runner.proving.traced import TracedJob
 from lightkit.runner.proving.unsaved import Snapshots, Unsaved, lost, unsaved

@@ -21,7 +21,6 @@ from lightkit.runner import Runner
 from lightkit.runner.memory.batches import (
     Asked,
     Batch,
-    Child,
     changed,
     find_batch,
     keep_resolved_batch_size,
@@ -295,32 +294,6 @@ def test_the_three_runs_of_a_verification_have_one_batch(halves: None, tmp_path:
     settings = shortened(job).settings
     assert settings[:3] == ("device.batch_size=null", "data.batch_size=8", "trainer.accumulate=2")
     assert compose([*job.overrides, *settings]).cfg.data.batch_size == 8
-
-
-def test_a_process_that_was_killed_for_its_memory_did_not_fit() -> None:
-    code = (
-        "import os, sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
-    )
-    with Child("{}", ("-c", code)) as child:
-        assert child.answer() == {}
-        assert child.ask(size=8, window=1) == {"size": 8, "peak": None}
-
-
-def test_a_process_that_ends_by_itself_is_told() -> None:
-    code = "import sys; sys.stderr.write('Segfault or worse'); sys.exit(3)"
-    with (
-        Child("{}", ("-c", code)) as child,
-        pytest.raises(UserError, match=r"ended with status 3:\nSegfault or worse") as caught,
-    ):
-        child.answer()
-    assert caught.value.exit_code == 1
-
-
-def test_parts_that_cannot_be_built_end_the_search() -> None:
-    code = 'print(\'{"error": "no such file", "exit_code": 2}\')'
-    with Child("{}", ("-c", code)) as child, pytest.raises(UserError, match="no such file") as caught:
-        child.answer()
-    assert caught.value.exit_code == 2
 
 
 def test_a_real_search_on_the_cpu_splits_the_batch(tmp_path: Path) -> None:

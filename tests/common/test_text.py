@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lightkit.common.visible import in_one_line, visible
+from lightkit.common.text import in_one_line, look_alike, plain_letters, visible
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,21 @@ def test_json_stays_json() -> None:
     values = ["\x1b[31m\x7f\n\udcff"]
     for is_plain in (False, True):
         assert json.loads(visible(json.dumps(values, ensure_ascii=is_plain))) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "said"),
+    [
+        ("\u043eptim.lr", "optim.lr", "'\u043e' is CYRILLIC SMALL LETTER O, not 'o'"),
+        ("\u22120.1", "-0.1", "'\u2212' is MINUS SIGN, not '-'"),
+        ("\uff4cr", "lr", "'\uff4c' is FULLWIDTH LATIN SMALL LETTER L, not 'l'"),
+        ("\u201cwine\u201d", '"wine"', "'\u201c' is LEFT DOUBLE QUOTATION MARK, not '\"'"),
+        ("\u03bfne", "one", "'\u03bf' is GREEK SMALL LETTER OMICRON, not 'o'"),
+        ("plain-text", "plain-text", None),
+        ("\u00dcberlauf", "\u00dcberlauf", None),
+        ("\u043e\u043f\u044b\u0442", "o\u043f\u044b\u0442", None),
+    ],
+)
+def test_letters_that_only_look_like_ascii_are_named(text: str, plain: str, said: str | None) -> None:
+    assert plain_letters(text) == plain
+    assert look_alike(text) == said

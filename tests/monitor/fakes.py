@@ -141,30 +141,3 @@ class Program:
         """Make it a shell script."""
         self.path.write_text(f"#!/bin/sh\n{script}\n")
         self.path.chmod(0o755)
-
-    def answers(self, cards: list[dict[str, str]], *, unknown: str = "", rest: str = "") -> None:
-        """Make it answer queries of fields as the program does.
-
-        Args:
-            cards: What it says of each GPU; `[N/A]` where nothing stands.
-            unknown: A field it does not know.
-            rest: Shell code for everything else.
-        """
-        rows = [
-            "".join(f'{name}) printf "%s" "{value}";; ' for name, value in card.items()) + '*) printf "[N/A]";; '
-            for card in cards
-        ]
-        lines = "\n".join(
-            f'comma=; IFS=,; for f in $fields; do printf "%s" "$comma"; comma=", "; case $f in {row} esac; done; echo'
-            for row in rows
-        )
-        self.says(f"""
-case "$1" in
---query-gpu=*) fields=${{1#--query-gpu=}}
-  case ",$fields," in *,{unknown or "none-such"},*)
-    echo 'Field "{unknown}" is not a valid field to query.'; exit 2;; esac
-{lines}
-  exit 0;;
-esac
-{rest}
-exit 9""")

@@ -1,9 +1,12 @@
-"""Characters that look like ASCII and are not: letters of other scripts, typographic dashes and quotes."""
+"""Text that somebody else may have written: made safe to show, and characters that only look like ASCII."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
+_ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for tab and line break, those that turn the direction of writing, and halves of pairs."""
 _LIKE = {
     "acdeijopqsuwxyhABCEHIJKMOPSTXY": "асԁеіјорԛѕυԝхуһАВСЕНІЈКМОРЅТХУ",  # mostly Cyrillic
     "aikonptuvxABEZHIKMNOPTYX": "αικοηρτυνχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",  # Greek
@@ -11,6 +14,21 @@ _LIKE = {
     "\"\"''": "“”‘’",
 }
 _PLAIN = str.maketrans({odd: plain for plains, odds in _LIKE.items() for plain, odd in zip(plains, odds)})
+
+
+def visible(text: str) -> str:
+    r"""Write out what a terminal would act on: `\x1b` for an escape, `\u202e` for a turn."""
+    return _ACTING.sub(_written_out, text)
+
+
+def in_one_line(text: str) -> str:
+    """Write out what a terminal would act on, tabs and line breaks too."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _written_out(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x20 else f"\\u{number:04x}"  # JSON knows the longer form only
 
 
 def plain_letters(text: str) -> str:

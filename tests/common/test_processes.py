@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.common.starting import lightkit_command
+from lightkit.common.processes import lightkit_command, own_part, usable_cpus
 from tests.conftest import ROOT
 
 
@@ -20,3 +20,17 @@ def test_a_process_searches_where_this_one_does(tmp_path: Path, monkeypatch: pyt
     assert (done.returncode, done.stderr) == (0, "")
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     assert lightkit_command("eval", "last") == [sys.executable, "-m", "lightkit", "eval", "last"]
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(8, 2), (7, 2), (7, 3), (2, 3), (1, 4), (5, 5)])
+def test_parts_are_neighbours_and_cover_the_batch(size: int, ranks: int) -> None:
+    parts = [own_part(size, rank, ranks) for rank in range(ranks)]
+    covered = [position for first, count in parts for position in range(first, first + count)]
+    assert covered == list(range(size))
+    counts = [count for _, count in parts]
+    assert max(counts) - min(counts) <= 1
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_there_is_a_processor_to_use() -> None:
+    assert usable_cpus() >= 1

@@ -1,4 +1,4 @@
-"""Where in the user's own code an error came from."""
+"""What kind of failure an error is, and where in the user's own code it came from; torch is not imported for that."""
 
 from __future__ import annotations
 
@@ -9,10 +9,28 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DEBUG = "LIGHTKIT_DEBUG=1 shows the traceback"
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "_alloc_failed")
+"""The last one is how NVIDIA's libraries say it: CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED, ..."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory ran out, of the GPU or of the machine."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # PyTorch's allocator of the CPU has no error class of its own.
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _OUT_OF_MEMORY)
+
+
+def is_dead_worker(error: BaseException) -> bool:
+    """Tell whether a `torch.utils.data.DataLoader` noticed that a worker process of its own is gone.
+
+    PyTorch may raise this from a signal handler, in the middle of anything: it says nothing about what was being done.
+    """
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
 
 def user_frame(error: BaseException) -> str | None:
-    """`file:line` of the deepest frame outside of lightkit and of what is installed; None where there is none.
+    """Return `file:line` of the deepest frame outside of lightkit and of what is installed; None where there is none.
 
     Causes are looked at too: the error at the bottom of a chain is the one that happened in the user's code.
     """
@@ -56,5 +74,5 @@ def _foreign() -> tuple[Path, ...]:
 
 
 def in_short(error: BaseException) -> str:
-    """Type and message of an error on one line."""
+    """Return type and message of an error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

@@ -1,0 +1,48 @@
+"""Processes: starting lightkit in one, how many may run at once, and the part of a batch that each computes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_WITHOUT_HERE = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from runpy import run_module; run_module('lightkit', run_name='__main__', alter_sys=True)"
+)
+
+
+def lightkit_command(*args: str) -> list[str]:
+    """Return the command that runs lightkit, for a process that finds modules in the same places as this one.
+
+    `python -m` looks into the working directory first, which may be a folder that came from elsewhere.
+
+    Args:
+        *args: Arguments of lightkit.
+    """
+    here = Path.cwd()
+    is_searched = any(Path(entry).resolve() == here for entry in sys.path)
+    return [sys.executable, *(["-m", "lightkit"] if is_searched else ["-c", _WITHOUT_HERE]), *args]
+
+
+def usable_cpus() -> int:
+    """Count the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def own_part(size: int, rank: int, ranks: int) -> tuple[int, int]:
+    """Return which samples of a batch one of several processes computes.
+
+    The parts are neighbours in the order of the ranks and differ by one sample at most; where there are fewer samples
+    than processes, the last ones have none.
+
+    Args:
+        size: Samples in the batch.
+        rank: Number of the process, from 0.
+        ranks: Number of processes.
+
+    Returns:
+        Position of the first sample in the batch, and the number of samples.
+    """
+    base, rest = divmod(size, ranks)
+    return rank * base + min(rank, rest), base + (rank < rest)

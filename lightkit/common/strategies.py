@@ -1,0 +1,111 @@
+"""The strategies to train one model on several devices, and what the rest of lightkit may ask of them.
+
+Whoever has to know what a strategy does asks it here instead of comparing its name. PyTorch is not imported: the rules
+between configuration keys ask too. The classes that wrap a model are in `lightkit.device.parallel`; a new strategy is
+one class there, one entry here, and its name in the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Why something does not go with a strategy."""
+
+    what: str
+    """The sentence for the user."""
+    fix: str
+    """What to set instead."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What one value of `device.parallel` does."""
+
+    name: str
+    """The value of `device.parallel`."""
+    processes: bool = False
+    """Whether several processes share every batch, one a device (`device.nproc`, or `torchrun`)."""
+    several_gpus: bool = False
+    """Whether one process computes on all GPUs that it sees."""
+    shards_parameters: bool = False
+    """Whether each process holds a part of every parameter and of the optimizer's state only."""
+    settings: str | None = None
+    """Node of `device` whose values are arguments of its class, but for `timeout_seconds`."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Further arguments of its class, each with the key of `device` that its value stands under."""
+    lighter: str | None = None
+    """The strategy for the same devices that takes less memory on each."""
+    refuses: Mapping[str, Unsupported] = field(default_factory=dict)
+    """Features that do not go with it: keys below `device`, and `peft`."""
+
+    def supports(self, feature: str) -> bool:
+        """Tell whether a feature (`compile`, `cuda_graphs`, `channels_last`, `batch_size`, `peft`) goes with it."""
+        return feature not in self.refuses
+
+    def refusal(self, feature: str) -> Unsupported | None:
+        """Return why a feature does not go with it; None where it does."""
+        return self.refuses.get(feature)
+
+    def arguments(self, device: Mapping[str, Any]) -> dict[str, Any]:
+        """Pick the arguments of its class out of the values of `device`."""
+        node = device[self.settings] if self.settings else {}
+        own = {name: value for name, value in node.items() if name != "timeout_seconds"}
+        return own | {argument: device[key] for argument, key in self.keys.items()}
+
+
+def _of_threads(setting: str, off: str) -> Unsupported:
+    what = "this does not go with DataParallel, whose copies of the model run in threads"
+    return Unsupported(what, f"device.{setting}={off} or device.parallel=none")
+
+
+def _of_shards(why: str) -> Unsupported:
+    return Unsupported(f"not with fsdp, where each process holds a part of the model: {why}", "device.parallel=ddp")
+
+
+PLAIN = Strategy("none")
+"""One model on one device."""
+STRATEGIES: dict[str, Strategy] = {
+    strategy.name: strategy
+    for strategy in (
+        PLAIN,
+        Strategy(
+            "dp",
+            several_gpus=True,
+            keys={"dim": "dp_dim"},
+            refuses={"compile": _of_threads("compile", "none"), "cuda_graphs": _of_threads("cuda_graphs", "false")},
+        ),
+        Strategy("ddp", processes=True, settings="ddp", lighter="fsdp"),
+        Strategy(
+            "fsdp",
+            processes=True,
+            shards_parameters=True,
+            settings="fsdp",
+            refuses={
+                "compile": _of_shards("code is compiled for a whole model"),
+                "cuda_graphs": _of_shards("kernels are recorded for a whole model"),
+                "channels_last": _of_shards("PyTorch shares out parameters in their usual order in memory only"),
+                "batch_size": Unsupported(
+                    "each process holds a part of the model, and cannot find out by itself what fits",
+                    "device.batch_size=null or device.parallel=ddp",
+                ),
+                "peft": Unsupported(
+                    "not with fsdp: the layers of peft know nothing of weights that are shared out",
+                    "finetune.lora, adapter or prefix, or device.parallel=ddp",
+                ),
+            },
+        ),
+    )
+}
+"""Every strategy by the value of `device.parallel` that names it."""
+WITH_PROCESSES = tuple(name for name, strategy in STRATEGIES.items() if strategy.processes)
+"""Names of the strategies whose processes share every batch."""
+
+
+def strategy_of(name: object) -> Strategy:
+    """Return the strategy of a value of `device.parallel`; the plain one where there is none of that name."""
+    return STRATEGIES.get(name, PLAIN) if isinstance(name, str) else PLAIN

@@ -1,0 +1,79 @@
+"""What kind of failure an error is; the user's own line among those of libraries, below the errors that wrap it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+
+from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
+
+
+def caught(call: object) -> Exception:
+    try:
+        call()  # type: ignore[operator]
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def load() -> None:
+    json.loads("{")
+
+
+def wrapped() -> None:
+    try:
+        load()
+    except ValueError as error:
+        raise RuntimeError("wrapped") from error
+
+
+def line_of(function: object, text: str) -> int:
+    lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_the_deepest_line_outside_of_libraries() -> None:
+    assert str(user_frame(caught(load))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
+
+
+def test_the_error_at_the_bottom_counts() -> None:
+    assert str(user_frame(caught(wrapped))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
+
+
+def test_errors_of_libraries_alone_have_no_line() -> None:
+    assert user_frame(ValueError("never raised")) is None
+
+
+def test_in_short_is_one_line() -> None:
+    assert in_short(ValueError("two\n  lines")) == "ValueError: two lines"
+    assert in_short(KeyError()) == "KeyError"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_memory_that_ran_out_is_told_in_many_ways(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), True),
+        (RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly"), True),
+        (RuntimeError("DataLoader timed out after 5 seconds"), False),
+        (ValueError("DataLoader worker (pid 7) is killed by signal: Killed. "), False),
+    ],
+)
+def test_is_dead_worker(error: Exception, expected: bool) -> None:
+    assert is_dead_worker(error) == expected
