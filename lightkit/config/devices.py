@@ -8,26 +8,17 @@ from __future__ import annotations
 import re
 
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
-from lightkit.config.report import Report, Rule
+from lightkit.common.strategies import STRATEGIES
+from lightkit.config.report import Node, Report, Rule
 from lightkit.config.schema import Config
 from lightkit.config.signatures import TargetError, read
 
 _NAME = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
-def _has_processes(cfg: Config) -> bool:
-    """Tell whether the processes of a run share it."""
-    return cfg.device.parallel in ("ddp", "fsdp")
-
-
-def _shards_parameters(cfg: Config) -> bool:
-    """Tell whether each process holds a part of the model only."""
-    return cfg.device.parallel == "fsdp"
-
-
 def use_of_processes(cfg: Config, report: Report) -> None:
     """Refuse several processes where nothing shares a run between them."""
-    if cfg.device.nproc > 1 and not _has_processes(cfg):
+    if cfg.device.nproc > 1 and not STRATEGIES[cfg.device.parallel].processes:
         what = "several processes share a run only with device.parallel=ddp or fsdp"
         fix = "device.parallel=ddp, or device.nproc=1"
         report.add(("device", "nproc"), what, received=cfg.device.nproc, fix=fix)
@@ -59,23 +50,14 @@ def samples_of_processes(cfg: Config, report: Report) -> None:
             report.add(("data", name), what, expected=f"at least {count}", received=size)
 
 
-def _whole_model_only(name: str, why: str) -> Rule:
-    """Make the rule that refuses a switch which wants a whole model where each process holds a part of it."""
-
-    def rule(cfg: Config, report: Report) -> None:
-        value = getattr(cfg.device, name)
-        if value not in ("none", False) and _shards_parameters(cfg):
-            what = f"not with fsdp, where each process holds a part of the model: {why}"
-            report.add(("device", name), what, received=value, fix="device.parallel=ddp")
-
-    return rule
-
-
-def peft_of_parts(cfg: Config, report: Report) -> None:
-    """Refuse peft where each process holds a part of the model."""
-    if cfg.finetune.peft is not None and _shards_parameters(cfg):
-        what = "not with fsdp: the layers of peft know nothing of weights that are shared out"
-        report.add(("finetune", "peft"), what, fix="finetune.lora, adapter or prefix, or device.parallel=ddp")
+def features_of_strategy(cfg: Config, report: Report) -> None:
+    """Refuse what does not go with the way in which several devices are used."""
+    for name, refused in STRATEGIES[cfg.device.parallel].refuses.items():
+        group = "finetune" if name == "peft" else "device"
+        value = getattr(getattr(cfg, group), name, None)
+        if value not in (None, "none", False):
+            received = None if isinstance(value, Node) else value
+            report.add((group, name), refused.what, received=received, fix=refused.fix)
 
 
 def static_graph(cfg: Config, report: Report) -> None:
@@ -138,19 +120,6 @@ def double_precision(cfg: Config, report: Report) -> None:
         report.add(("device", "precision"), what, received="fp64", fix=fix)
 
 
-def _one_thread_only(name: str, off: str | bool) -> Rule:
-    """Make the rule that refuses a switch with DataParallel."""
-
-    def rule(cfg: Config, report: Report) -> None:
-        value = getattr(cfg.device, name)
-        if value != off and cfg.device.parallel == "dp":
-            what = "this does not go with DataParallel, whose copies of the model run in threads"
-            fix = f"device.{name}={str(off).lower()} or device.parallel=none"
-            report.add(("device", name), what, received=value, fix=fix)
-
-    return rule
-
-
 def step_of_optimizer(cfg: Config, report: Report) -> None:
     """Refuse an implementation that is chosen in two places, or that the optimizer does not have."""
     wanted, target, key = cfg.device.optimizer, cfg.optim._target_, ("device", "optimizer")
@@ -171,14 +140,6 @@ def step_of_optimizer(cfg: Config, report: Report) -> None:
         report.add(key, f"{target} has none of these", received=wanted, choices=["auto", *choices])
 
 
-def search_of_processes(cfg: Config, report: Report) -> None:
-    """Refuse to look for the largest batch where each process holds a part of the model."""
-    if cfg.device.batch_size is not None and _shards_parameters(cfg):
-        what = "each process holds a part of the model, and cannot find out by itself what fits"
-        fix = "device.batch_size=null or device.parallel=ddp"
-        report.add(("device", "batch_size"), what, received=cfg.device.batch_size, fix=fix)
-
-
 def split_of_batches(cfg: Config, report: Report) -> None:
     """Refuse to split batches in a static graph."""
     if cfg.device.batch_size == "auto" and cfg.device.ddp.static_graph:
@@ -191,10 +152,7 @@ DEVICE_RULES: tuple[Rule, ...] = (
     device_of_processes,
     gpus_of_processes,
     samples_of_processes,
-    _whole_model_only("compile", "code is compiled for a whole model"),
-    _whole_model_only("cuda_graphs", "kernels are recorded for a whole model"),
-    _whole_model_only("channels_last", "PyTorch shares out parameters in their usual order in memory only"),
-    peft_of_parts,
+    features_of_strategy,
     static_graph,
     device_name,
     visible_gpus,
@@ -202,9 +160,6 @@ DEVICE_RULES: tuple[Rule, ...] = (
     timed_kernels,
     exact_products,
     double_precision,
-    _one_thread_only("compile", "none"),
-    _one_thread_only("cuda_graphs", False),
     step_of_optimizer,
-    search_of_processes,
     split_of_batches,
 )
