@@ -87,17 +87,13 @@ def _at_the_end(target: str, trail: list[Found], trust: Trust) -> Refusal | None
     if found.node is None:
         return Refusal(f"{target} is a module", fix="name a class or function in it")
     in_class = isinstance(owner, ast.ClassDef)
-    if in_class and not _is_bound(found.node):
+    decorators = {last_name(item) for item in getattr(found.node, "decorator_list", [])}
+    if in_class and not decorators & {"classmethod", "staticmethod"}:
         what = f"{target} is a method, which wants an object"
         return Refusal(what, fix="name the class, one of its class methods, or a function")
     definition = owner if in_class else found.node
     allowed = trust.holds(found.module, getattr(definition, "name", ""))
     return None if allowed else _refused(target, found.module.name)
-
-
-def _is_bound(node: ast.AST) -> bool:
-    decorators = getattr(node, "decorator_list", [])
-    return any(last_name(item) in ("classmethod", "staticmethod") for item in decorators)
 
 
 def _unread(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | None:

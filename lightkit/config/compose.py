@@ -12,13 +12,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
-from lightkit.config.chosen import fill_choices
 from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
+from lightkit.config.finish import drop_left_over, fill_choices
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
-from lightkit.config.left_over import drop_left_over
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
@@ -114,11 +113,11 @@ def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name:
     fill_choices(task, choices)
     drop_left_over(task, sources)
     fill_mode(task)
-    found = problems(task, sources, hooks=_hooks(cfg), starting=True)
-    # Without the experiment that was meant, other keys are valid than with it.
-    errors += (
-        [] if GROUP in rewritten.skipped else [error for error in found if not _below(error.key, rewritten.skipped)]
-    )
+    hooks = cfg.hydra.get("callbacks")  # the one place where Hydra itself calls any `_target_`, as it is written
+    hooks = OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
+    found = problems(task, sources, hooks=hooks, starting=True)
+    if GROUP not in rewritten.skipped:  # without the experiment that was meant, other keys are valid than with it
+        errors += [error for error in found if not _below(error.key, rewritten.skipped)]
     if errors:
         raise UserErrors(errors)
     set_hydra_config(cfg)
@@ -180,12 +179,6 @@ def without_hydra(cfg: DictConfig) -> DictConfig:
     """Return the part of a composition that belongs to lightkit."""
     # As they are: a key such as `1` or `on` in a file is no text, and would be left out by its text.
     return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])  # type: ignore[misc]
-
-
-def _hooks(cfg: DictConfig) -> object:
-    """Return the callbacks for Hydra itself as they are written: the one place where Hydra calls any `_target_`."""
-    hooks = cfg.hydra.get("callbacks")
-    return OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
 
 
 def _below(key: str | None, nodes: Sequence[str]) -> bool:

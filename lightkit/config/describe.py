@@ -145,18 +145,15 @@ def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:
         inner, key = field_types(kind)[field.name], prefix + field.name
         if not nested and dataclasses.is_dataclass(inner):
             continue
-        rows.append(OptionRow(key, field_docs(kind)[field.name], _type(inner, field), _default(field)))
+        allowed, each = field.metadata.get("range"), "each " if typing.get_origin(inner) in (list, dict) else ""
+        words = in_words(inner) + (f"; {each}{allowed}" if allowed is not None else "")
+        rows.append(OptionRow(key, field_docs(kind)[field.name], words, _default(field)))
         item = class_in(typing.get_args(inner)[0]) if typing.get_origin(inner) is list else None
         if dataclasses.is_dataclass(inner) and not issubclass(typing.cast(type, inner), schema.Target):
             rows += _rows(typing.cast(type, inner), f"{key}.", nested=True)
         elif item is not None and item is not schema.Target:
             rows += _rows(item, f"{key}[].", nested=True)
     return rows
-
-
-def _type(kind: Any, field: Field) -> str:
-    allowed, each = field.metadata.get("range"), "each " if typing.get_origin(kind) in (list, dict) else ""
-    return in_words(kind) if allowed is None else f"{in_words(kind)}; {each}{allowed}"
 
 
 def _default(field: Field) -> str:

@@ -55,7 +55,8 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     target = plain.get("_target_") if isinstance(plain, dict) else None
     if not isinstance(target, str):
         raise UserError("nothing to build: there is no `_target_`", key=key, received=plain)
-    _admit(plain, key, _trust(node), expected)
+    entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
+    _admit(plain, key, Trust(tuple(entries or ()), project_folders()), expected)
     config = {name: value for name, value in plain.items() if name not in _own_keys(key)}
     keep_partial = config.pop("_partial_", False)
     if not keep_partial:
@@ -63,7 +64,8 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     try:
         extra = _missing_ones(config, provided)
         config = _as_annotated(config)
-        inner = {name: _with_provided(value, _plain_values(provided)) for name, value in config.items()}
+        plain_ones = {name: value for name, value in provided.items() if _is_plain(value)}
+        inner = {name: _with_provided(value, plain_ones) for name, value in config.items()}
         with checked_downloads():
             call = build({"_convert_": "all", **inner, "_partial_": True})
             made = functools.partial(call, **extra) if keep_partial else call(**extra)
@@ -72,12 +74,6 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     if expected is not None and not isinstance(made, expected):
         raise _wrong_kind(target, key, expected)
     return made
-
-
-def _trust(node: Any) -> Trust:
-    """Return what the configuration that a node is part of may build."""
-    entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
-    return Trust(tuple(entries or ()), project_folders())
 
 
 def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None:
@@ -223,11 +219,8 @@ def _floats(items: Any) -> Any:
     return float(items) if type(items) is int else items
 
 
-def _plain_values(provided: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in provided.items() if _is_plain(value)}
-
-
 def _is_plain(value: Any) -> bool:
+    """Tell whether a value can be given to nested targets: a number, text, or a tuple or list of them."""
     inside: Iterable[Any] = value if isinstance(value, (tuple, list)) else (value,)
     return all(item is None or isinstance(item, (int, float, str, bool)) for item in inside)
 

@@ -112,7 +112,7 @@ def run_hydra(
     loader = make_loader(overrides, config_dir=config_dir)
     jobs, checked = _jobs(loader, overrides, config_name)
     _need_named(jobs[0])
-    own = _keys(overrides)
+    own = {text.lstrip("+~").partition("=")[0] for text in overrides}
     if sweep_dir is None and any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs):
         own.add("hydra.sweep.dir")  # in a file of the user's
     settings = [text for text in _settings(sweep_dir) if text.partition("=")[0] not in own]
@@ -136,10 +136,6 @@ def _settings(sweep_dir: Path | None) -> list[str]:
     folder = str(sweep_dir) if sweep_dir is not None else f"{root}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-${{name}}"
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
     return [*quiet, f"hydra.sweep.dir='{folder}'"]
-
-
-def _keys(overrides: Sequence[str]) -> set[str]:
-    return {text.lstrip("+~").partition("=")[0] for text in overrides}
 
 
 def hydra_command(args: Sequence[str]) -> None:

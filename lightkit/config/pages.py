@@ -37,7 +37,7 @@ def page(name: str) -> str:
     head = [line for line in text.partition("\n\n")[0].splitlines() if line.startswith("#")]
     lines = [line for line in _lines(PAGES[name], "") if line[0].partition(":")[0] not in _LEFT_OUT.get(name, ())]
     column = max(len(entry) for entry, comment in lines if comment) + 2
-    body = (_commented(entry, comment, column) for entry, comment in lines)
+    body = (commented(entry, comment, column) for entry, comment in lines)
     return "\n".join([*head, *body]) + "\n"
 
 
@@ -58,7 +58,7 @@ def _lines(kind: type, indent: str) -> Iterator[tuple[str, str]]:
             yield from _lines(inner, f"{indent}  ")
 
 
-def _commented(entry: str, comment: str, column: int) -> str:
+def commented(entry: str, comment: str, column: int) -> str:
     """Put a comment beside an entry, below itself where it is longer than the line."""
     if not comment:
         return entry

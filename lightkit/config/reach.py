@@ -58,7 +58,9 @@ def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
     given = _given(node)
     for names in (names for package, names in _FETCHING.items() if _within(home, package)):
         for name in filter(names.match, given):
-            yield (name,), *_fetches(target, name, given[name], trust)
+            what = f"{target} would load what {name} names, from anywhere"
+            fix = f"finetune.weights.path=FILE loads weights from a file; {_trusting(target, trust)}"
+            yield (name,), what, {"received": None if given[name] is UNKNOWN else given[name], "fix": fix}
     if home == _OURS or _within(home, _DATASETS):
         yield from _writes(target, home, given, trust)
 
@@ -84,12 +86,6 @@ def _given(node: Mapping[str, Any]) -> dict[str, Any]:
     names = signature.names() if signature is not None else []
     by_position = dict(zip(names, positional)) if isinstance(positional, list) else {}
     return by_position | {str(name): value for name, value in node.items() if name != "_target_"}
-
-
-def _fetches(target: str, name: str, value: Any, trust: Trust) -> tuple[str, dict[str, Any]]:
-    what = f"{target} would load what {name} names, from anywhere"
-    fix = f"finetune.weights.path=FILE loads weights from a file; {_trusting(target, trust)}"
-    return what, {"received": None if value is UNKNOWN else value, "fix": fix}
 
 
 def _writes(target: str, home: str, given: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:

@@ -132,7 +132,9 @@ def load_run(
     path, folder = Path(run) / FILE, Path(run).resolve()
     make_importable(project_root())
     text, loader, errors = _text(path), make_loader(), list[UserError]()
-    known, tree = known or is_marked(folder, text), _kept(path, text)
+    known, tree = known or is_marked(folder, text), _parsed(path, text)
+    if text.startswith(_HEAD):  # one without it was made by hand, and means what it says
+        tree = as_meant(text, tree)
     offered, in_project = _strings(tree), project_trust()
     withdraw(tree, changed_around(overrides) if known else None)
     tree["trust"] = [*dict.fromkeys([*(_strings(tree) + in_project if known else ()), *trust])]
@@ -197,12 +199,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"can't be read: {error}", key=shown(path)) from error
-
-
-def _kept(path: Path, text: str) -> dict[str, Any]:
-    """Read a run's file; one without the head that `save` writes was made by hand, and means what it says."""
-    tree = _parsed(path, text)
-    return as_meant(text, tree) if text.startswith(_HEAD) else tree
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from lightkit.config.schema.base import AT_LEAST_0, GRANTS, LABELS, SIZES, Range, RuleConfig, Target, number
+from lightkit.config.schema.base import GRANTS, LABELS, SIZES, Range, RuleConfig, Target, number
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import (
     ARGUMENT_RANGES,
@@ -110,7 +110,7 @@ class Config:
     name: Optional[str] = None
     """Name of the run; ends the name of its folder. Null takes the name of the experiment, or else the options of data
     and model, such as `wine_mlp`."""
-    seed: int = number(0, AT_LEAST_0)
+    seed: int = number(0, low=0)
     """Seed of everything random in the run but the data split."""
     profile: bool = False
     """Record some steps with PyTorch's profiler and tell where the time of the run goes; the results are the same. The

@@ -65,20 +65,18 @@ class Range:
         return ", ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
 
 
-def number(default: T, allowed: Range) -> T:
-    """Make a field of the schema for a number, or for a number or null.
-
-    Args:
-        default: Its value where none is given.
-        allowed: What it may be. Metadata of fields with several numbers says it of each of them.
-    """
-    made: Any = field(default=default, metadata={"range": allowed})
+def number(
+    default: T,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    instead_of_zero: str | None = None,
+) -> T:
+    """Make a field of the schema for a number, or for a number or null; beside its default stand those of `Range`."""
+    made: Any = field(default=default, metadata={"range": Range(low, high, above, below, instead_of_zero)})
     return made
-
-
-AT_LEAST_0, AT_LEAST_1, ABOVE_0 = Range(low=0), Range(low=1), Range(above=0)
-SHARE, SHARE_BELOW_1, FACTOR = Range(low=0, high=1), Range(low=0, below=1), Range(above=0, high=1)
-LEARNING_RATE = Range(above=0, instead_of_zero=FREEZE)
 
 
 @dataclass
@@ -89,7 +87,7 @@ class Target:
     """Dotted path of a class or function: `package.module.Name`."""
 
 
-_RULE_RATE = Range(above=0, instead_of_zero=f"{FREEZE}; if that is what you want, add allow_zero: true to the rule")
+_FREEZE_OR_ALLOW = f"{FREEZE}; if that is what you want, add allow_zero: true to the rule"
 
 
 @dataclass
@@ -101,13 +99,13 @@ class RuleConfig:
     dotted name, or `re:` and a regular expression that is searched in it."""
     name: Optional[str] = None
     """Name of the group in logs and tables; null takes the pattern."""
-    lr: Optional[float] = number(None, _RULE_RATE)
+    lr: Optional[float] = number(None, above=0, instead_of_zero=_FREEZE_OR_ALLOW)
     """Learning rate of these parameters, in place of the optimizer's."""
-    lr_scale: Optional[float] = number(None, _RULE_RATE)
+    lr_scale: Optional[float] = number(None, above=0, instead_of_zero=_FREEZE_OR_ALLOW)
     """Factor on the optimizer's learning rate."""
-    weight_decay: Optional[float] = number(None, AT_LEAST_0)
+    weight_decay: Optional[float] = number(None, low=0)
     """Weight decay of these parameters."""
-    warmup_steps: Optional[int] = number(None, AT_LEAST_0)
+    warmup_steps: Optional[int] = number(None, low=0)
     """Optimizer steps of linear warm-up of these parameters, counted from the step at which they first train; null has
     none of their own."""
     allow_zero: bool = False

@@ -10,21 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import (
-    ABOVE_0,
-    AT_LEAST_0,
-    AT_LEAST_1,
-    FACTOR,
-    GRANTS,
-    LABELS,
-    LAYER_LABELS,
-    LEARNING_RATE,
-    SHARE,
-    SHARE_BELOW_1,
-    RuleConfig,
-    Target,
-    number,
-)
+from lightkit.config.schema.base import FREEZE, GRANTS, LABELS, LAYER_LABELS, Range, RuleConfig, Target, number
 
 _LAYERS = (*LAYER_LABELS, "@head")
 
@@ -69,11 +55,11 @@ class HeadConfig:
     with other classes."""
     init: Literal["default", "zeros", "normal"] = "default"
     """How a new one starts. As PyTorch starts such a layer, at zero, or normal with standard deviation 0.01."""
-    lr: Optional[float] = number(None, LEARNING_RATE)
+    lr: Optional[float] = number(None, above=0, instead_of_zero=FREEZE)
     """Learning rate of the head; null takes the optimizer's."""
-    lr_scale: Optional[float] = number(None, LEARNING_RATE)
+    lr_scale: Optional[float] = number(None, above=0, instead_of_zero=FREEZE)
     """Or: factor on the optimizer's learning rate; null is 1."""
-    weight_decay: Optional[float] = number(None, AT_LEAST_0)
+    weight_decay: Optional[float] = number(None, low=0)
     """Weight decay of the head; null takes the optimizer's."""
 
 
@@ -81,11 +67,11 @@ class HeadConfig:
 class ScheduleConfig:
     """What begins or stops to train at a moment of the run."""
 
-    epoch: Optional[int] = number(None, AT_LEAST_0)
+    epoch: Optional[int] = number(None, low=0)
     """At the start of this epoch, counted from 0; give one of this, `step` and `share`."""
-    step: Optional[int] = number(None, AT_LEAST_0)
+    step: Optional[int] = number(None, low=0)
     """Before this optimizer step, counted from 0."""
-    share: Optional[float] = number(None, FACTOR)
+    share: Optional[float] = number(None, above=0, high=1)
     """After this share of the run's optimizer steps, 0 to 1."""
     unfreeze: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
     """Patterns of parameters that train from then on."""
@@ -97,15 +83,15 @@ class ScheduleConfig:
 class GradualConfig:
     """Unfreezing layer by layer from the head down (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146)."""
 
-    every_epochs: Optional[int] = number(None, AT_LEAST_1)
+    every_epochs: Optional[int] = number(None, low=1)
     """Epochs between two unfreezings. With this, `every_steps` and `share` at null nothing is unfrozen gradually."""
-    every_steps: Optional[int] = number(None, AT_LEAST_1)
+    every_steps: Optional[int] = number(None, low=1)
     """Or: the same in optimizer steps."""
-    share: Optional[float] = number(None, FACTOR)
+    share: Optional[float] = number(None, above=0, high=1)
     """Or: all is unfrozen after this share of the run, 0 to 1. The unfreezings then are at equal distances."""
-    layers: int = number(1, AT_LEAST_1)
+    layers: int = number(1, low=1)
     """Layers unfrozen at a time."""
-    first: Optional[int] = number(None, AT_LEAST_0)
+    first: Optional[int] = number(None, low=0)
     """Epoch or optimizer step of the first one, counted from 0; null waits as long as between two."""
 
 
@@ -116,19 +102,19 @@ class LoraConfig:
     match: list[str] = field(default_factory=list, metadata={"patterns": _LAYERS})
     """Patterns of the layers that get one, such as `layer4.*` and @linear; [] is no LoRA. The head is only meant by its
     name, and by @head."""
-    rank: int = number(8, AT_LEAST_1)
+    rank: int = number(8, low=1)
     """Rank of the update."""
-    alpha: float = number(16.0, ABOVE_0)
+    alpha: float = number(16.0, above=0)
     """Scale: the update is multiplied with alpha / rank."""
-    dropout: float = number(0.0, SHARE_BELOW_1)
+    dropout: float = number(0.0, low=0, below=1)
     """Dropout in front of the update, 0 to below 1."""
     rslora: bool = False
     """Multiply with alpha / √rank, which keeps large ranks learning (https://arxiv.org/abs/2312.03732)."""
-    ranks: dict[str, int] = field(default_factory=dict, metadata={"range": AT_LEAST_1, "patterns": _LAYERS})
+    ranks: dict[str, int] = field(default_factory=dict, metadata={"range": Range(low=1), "patterns": _LAYERS})
     """Other ranks by pattern, for some of the layers of `match`: `{"layer4.*": 16}`."""
     impl: Literal["parametrize", "wrap"] = "parametrize"
     """Add the update to the weight, or compute it beside the layer."""
-    lr_ratio: Optional[float] = number(None, ABOVE_0)
+    lr_ratio: Optional[float] = number(None, above=0)
     """Learning rate of the second matrix over that of the first, such as 16; null: the same. See LoRA+,
     https://arxiv.org/abs/2402.12354."""
 
@@ -142,15 +128,15 @@ class AdapterConfig:
     kind: Literal["houlsby", "pfeiffer", "parallel"] = "pfeiffer"
     """Place in a block. `houlsby` is after attention and feed-forward of each, `pfeiffer` at its end, `parallel` beside
     it."""
-    width: Optional[int] = number(None, AT_LEAST_1)
+    width: Optional[int] = number(None, low=1)
     """Width of the bottleneck; null divides that of the block by `reduction`."""
-    reduction: int = number(8, AT_LEAST_1)
+    reduction: int = number(8, low=1)
     """Width of the block relative to that of the bottleneck."""
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "elu", "selu", "tanh", "sigmoid", "identity"] = "gelu"
     """Activation in the bottleneck."""
-    dropout: float = number(0.0, SHARE_BELOW_1)
+    dropout: float = number(0.0, low=0, below=1)
     """Dropout of what the adapter adds, 0 to below 1."""
-    scale: float = number(1.0, ABOVE_0)
+    scale: float = number(1.0, above=0)
     """Factor on what the adapter adds."""
 
 
@@ -165,13 +151,13 @@ class PrefixConfig:
     """Keys and values of attention layers, or positions in front of an input. For `prefix` see
     https://arxiv.org/abs/2101.00190, for `prompt` in front of the input of an encoder https://arxiv.org/abs/2104.08691,
     of a block https://arxiv.org/abs/2203.12119."""
-    length: int = number(16, AT_LEAST_1)
+    length: int = number(16, low=1)
     """Number of learnt positions."""
     softmax: Literal["own", "joint"] = "own"
     """Of a prefix: its own softmax (starts as the plain network), or one with the others, as in the original. `own`
     reads learnt positions apart from the others and adds what it read; `joint` takes attention away from the others at
     once."""
-    init_std: Optional[float] = number(None, AT_LEAST_0)
+    init_std: Optional[float] = number(None, low=0)
     """Standard deviation they start with; null takes 1 for the keys of a prefix, 0.02 for a prompt."""
 
 
@@ -181,9 +167,9 @@ class DistillConfig:
 
     teacher: Optional[str] = None
     """Folder of the teacher's run; null has none."""
-    temperature: float = number(2.0, ABOVE_0)
+    temperature: float = number(2.0, above=0)
     """Both outputs are divided by it before they are compared. A higher one tells more of the unlikely classes."""
-    weight: float = number(0.5, SHARE)
+    weight: float = number(0.5, low=0, high=1)
     """Share of the teacher in the loss, 0 to 1; the rest is that of the targets."""
 
 
@@ -224,9 +210,9 @@ class FinetuneConfig:
     rules: list[FinetuneRuleConfig] = field(default_factory=list)
     """Settings by pattern or label: `[{match: "@norm", lr_scale: 0.1, warmup_steps: 100}]`. Two rules that set the same
     of one parameter are refused."""
-    layer_decay: Optional[float] = number(None, FACTOR)
+    layer_decay: Optional[float] = number(None, above=0, high=1)
     """Factor on the learning rate per layer from the output, such as 0.75; null: the same rate."""
-    slices: list[float] = field(default_factory=list, metadata={"range": LEARNING_RATE})
+    slices: list[float] = field(default_factory=list, metadata={"range": Range(above=0, instead_of_zero=FREEZE)})
     """Or: factors on the learning rate from input to output, such as [0.01, 0.1, 1.0]. The layers are cut into as many
     slices; [] leaves the rates alone."""
     lora: LoraConfig = field(default_factory=LoraConfig)

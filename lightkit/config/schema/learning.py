@@ -5,19 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from lightkit.config.schema.base import (
-    ABOVE_0,
-    AT_LEAST_0,
-    AT_LEAST_1,
-    FACTOR,
-    LEARNING_RATE,
-    SHARE,
-    SHARE_BELOW_1,
-    Range,
-    RuleConfig,
-    Target,
-    number,
-)
+from lightkit.config.schema.base import FREEZE, Range, RuleConfig, Target, number
 
 
 @dataclass
@@ -27,19 +15,19 @@ class SplitConfig:
     by: Literal["stratified", "random", "ordered", "file", "fold"] = "random"
     """Way of drawing. `stratified` keeps class shares, `ordered` cuts without shuffling, `file` keeps the splits the
     data set brings with it, `fold` takes fold number `fold` of `folds` as test."""
-    val: float = number(0.1, SHARE_BELOW_1)
+    val: float = number(0.1, low=0, below=1)
     """Share of all rows for validation; 0 leaves the split out."""
-    test: float = number(0.2, SHARE_BELOW_1)
+    test: float = number(0.2, low=0, below=1)
     """Share of all rows for test; ignored for `fold` and where the data set brings a test split."""
-    seed: int = number(0, AT_LEAST_0)
+    seed: int = number(0, low=0)
     """Seed of the draw, apart from the run's, so that runs with other seeds see the same split."""
-    folds: int = number(5, Range(low=2))
+    folds: int = number(5, low=2)
     """Number of folds for `by: fold`."""
-    fold: int = number(0, AT_LEAST_0)
+    fold: int = number(0, low=0)
     """Which fold is the test split, 0 to folds - 1, for `by: fold`."""
-    per_class: Optional[int] = number(None, AT_LEAST_1)
+    per_class: Optional[int] = number(None, low=1)
     """At most this many training rows of each class, the first of the drawn order; null takes all."""
-    limit: Optional[int] = number(None, AT_LEAST_1)
+    limit: Optional[int] = number(None, low=1)
     """At most this many training rows, the first of the drawn order; null takes all."""
 
 
@@ -47,9 +35,9 @@ class SplitConfig:
 class MixupConfig:
     """Mixing pairs of training samples and their targets (Zhang et al. 2018, https://arxiv.org/abs/1710.09412)."""
 
-    alpha: Optional[float] = number(None, ABOVE_0)
+    alpha: Optional[float] = number(None, above=0)
     """Parameter of Beta(alpha, alpha), such as 0.2; null switches mixup off."""
-    probability: float = number(1.0, SHARE)
+    probability: float = number(1.0, low=0, high=1)
     """Share of batches that are mixed, 0 to 1."""
 
 
@@ -61,15 +49,15 @@ class DataConfig:
     """The data set: a class or function under `lightkit.data`, of your own, or a `torch.utils.data.Dataset`."""
     split: SplitConfig = field(default_factory=SplitConfig)
     """How the rows become train, val and test."""
-    batch_size: int = number(64, AT_LEAST_1)
+    batch_size: int = number(64, low=1)
     """Samples per training batch, over all processes of `device.nproc`. Each of them computes its part."""
-    eval_batch_size: Optional[int] = number(None, AT_LEAST_1)
+    eval_batch_size: Optional[int] = number(None, low=1)
     """Samples per batch in validation and test; null takes `batch_size`. No result depends on it."""
     normalize: Literal["none", "standard", "minmax", "image", "base"] = "none"
     """Scaling, fitted on training rows only. `standard` and `minmax` scale each feature, `image` each channel; `base`
     takes over the scaling of the run that `finetune.weights.path` is of. A run keeps what it found, for `resume`,
     `eval` and `predict`."""
-    normalize_rows: Optional[int] = number(None, AT_LEAST_1)
+    normalize_rows: Optional[int] = number(None, low=1)
     """Fit the scaling on at most this many training rows, evenly spaced; null takes all. Data that is not in memory is
     read once for it before a run begins, by the loader processes."""
     augment: list[Target] = field(default_factory=list)
@@ -79,15 +67,15 @@ class DataConfig:
     """Mixup of training batches."""
     drop_last: bool = False
     """Leave out a last smaller training batch."""
-    num_workers: int = number(0, AT_LEAST_0)
+    num_workers: int = number(0, low=0)
     """Loader processes for data that is read sample by sample. In-memory data needs none; no result depends on it."""
     pin_memory: Optional[bool] = None
     """Page-locked host memory for faster copies to a GPU; null switches it on when a GPU is used."""
     persistent_workers: bool = True
     """Keep loader processes alive between epochs."""
-    prefetch_factor: int = number(2, AT_LEAST_1)
+    prefetch_factor: int = number(2, low=1)
     """Batches each loader process prepares ahead."""
-    timeout_seconds: Optional[float] = number(None, AT_LEAST_0)
+    timeout_seconds: Optional[float] = number(None, low=0)
     """Longest wait for a batch of the loader processes; null or 0 waits for as long as it takes. After it the run ends
     with status 1 (`timeout` of PyTorch's `DataLoader`). Either way a line after a minute tells what they are at."""
 
@@ -111,7 +99,7 @@ class OptimConfig(Target):
     parameter, the later wins, attribute by attribute."""
     no_decay: bool = False
     """No weight decay on biases, norm layers and other one-dimensional parameters."""
-    layer_decay: Optional[float] = number(None, FACTOR)
+    layer_decay: Optional[float] = number(None, above=0, high=1)
     """Factor on the learning rate per layer from the output, such as 0.75; null: the same rate."""
 
 
@@ -146,34 +134,34 @@ class MetricsConfig:
 
 
 ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
-    "model": {"dropout": SHARE},
-    "loss": {"label_smoothing": SHARE},
+    "model": {"dropout": Range(low=0, high=1)},
+    "loss": {"label_smoothing": Range(low=0, high=1)},
     "optim": {
-        "lr": LEARNING_RATE,
-        "weight_decay": AT_LEAST_0,
-        "momentum": AT_LEAST_0,
-        "eps": AT_LEAST_0,
-        "betas[]": SHARE_BELOW_1,
-        "alpha": SHARE,
-        "lr_decay": AT_LEAST_0,
-        "momentum_decay": AT_LEAST_0,
-        "initial_accumulator_value": AT_LEAST_0,
+        "lr": Range(above=0, instead_of_zero=FREEZE),
+        "weight_decay": Range(low=0),
+        "momentum": Range(low=0),
+        "eps": Range(low=0),
+        "betas[]": Range(low=0, below=1),
+        "alpha": Range(low=0, high=1),
+        "lr_decay": Range(low=0),
+        "momentum_decay": Range(low=0),
+        "initial_accumulator_value": Range(low=0),
     },
     "scheduler": {
-        "floor": SHARE,
-        "threshold": AT_LEAST_0,
-        "every_epochs": ABOVE_0,
-        "scheduler.gamma": ABOVE_0,
-        "warmup_steps": AT_LEAST_0,
-        "warmup_epochs": AT_LEAST_0,
+        "floor": Range(low=0, high=1),
+        "threshold": Range(low=0),
+        "every_epochs": Range(above=0),
+        "scheduler.gamma": Range(above=0),
+        "warmup_steps": Range(low=0),
+        "warmup_epochs": Range(low=0),
     },
     "metrics": {
-        "num_classes": AT_LEAST_1,
-        "num_labels": AT_LEAST_1,
-        "top_k": AT_LEAST_1,
-        "k": AT_LEAST_1,
+        "num_classes": Range(low=1),
+        "num_labels": Range(low=1),
+        "top_k": Range(low=1),
+        "k": Range(low=1),
         "thresholds": Range(low=2),
-        "thresholds[]": SHARE,
+        "thresholds[]": Range(low=0, high=1),
     },
 }
 """The numbers that arguments of targets may be, by group and name: those of PyTorch check few of theirs, or check them

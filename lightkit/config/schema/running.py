@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import (
-    ABOVE_0,
-    AT_LEAST_0,
-    AT_LEAST_1,
-    FACTOR,
-    Range,
-    Target,
-    number,
-)
+from lightkit.config.schema.base import Target, number
 
 
 @dataclass
@@ -22,7 +14,7 @@ class DdpConfig:
 
     sync_batchnorm: bool = False
     """Batch norms over the whole batch instead of each process's part of it; GPUs only."""
-    bucket_mib: float = number(25.0, ABOVE_0)
+    bucket_mib: float = number(25.0, above=0)
     """Size in MiB of the pieces in which gradients are exchanged. That happens while others are still being
     computed."""
     find_unused: bool = False
@@ -30,7 +22,7 @@ class DdpConfig:
     static_graph: bool = False
     """Every step uses the same parameters in the same way. Lets some activation checkpointing work, and saves time; not
     with `trainer.accumulate`."""
-    timeout_seconds: float = number(600.0, Range(above=0, high=1e9))
+    timeout_seconds: float = number(600.0, above=0, high=1e9)
     """A process that keeps the others waiting for so long counts as lost, and the run ends."""
 
 
@@ -38,7 +30,7 @@ class DdpConfig:
 class FsdpConfig:
     """Several processes with a part of the model each (`device.parallel=fsdp`)."""
 
-    min_parameters: int = number(100_000, AT_LEAST_1)
+    min_parameters: int = number(100_000, low=1)
     """Smaller layers of a sequence are gathered with what is around them, not by themselves."""
     reshard: bool = True
     """Give gathered weights back after the forward pass, for less memory. They are gathered again for the backward
@@ -65,13 +57,13 @@ class DeviceConfig:
     """Several devices: `dp` splits batches over the visible GPUs, `ddp` and `fsdp` run one process a GPU. `dp` is
     `torch.nn.DataParallel`, `ddp` `DistributedDataParallel`; `fsdp` (FSDP2) shares out the model and the state of its
     optimizer too."""
-    nproc: int = number(1, AT_LEAST_1)
+    nproc: int = number(1, low=1)
     """Processes to start for `ddp` and `fsdp`; 1 under `torchrun`, which starts them itself."""
     ddp: DdpConfig = field(default_factory=DdpConfig)
     """Settings of `parallel: ddp`; `timeout_seconds` is for `fsdp` too."""
     fsdp: FsdpConfig = field(default_factory=FsdpConfig)
     """Settings of `parallel: fsdp`."""
-    dp_dim: int = number(0, AT_LEAST_0)
+    dp_dim: int = number(0, low=0)
     """Dimension that `dp` splits inputs in, and joins outputs in."""
     channels_last: bool = False
     """Channels next to each other in memory, for images and convolutions. Faster on GPUs in half precision."""
@@ -100,7 +92,7 @@ class DeviceConfig:
     deterministic: bool = False
     """Only deterministic algorithms, at some cost in speed. On the same GPU model, versions and number of GPUs, a
     resumed run then has the same bits. What code outside of PyTorch does on a GPU is beyond its reach."""
-    threads: Optional[int] = number(None, Range(low=1, high=4096))
+    threads: Optional[int] = number(None, low=1, high=4096)
     """CPU threads of one operation; null leaves PyTorch's choice."""
 
 
@@ -108,9 +100,9 @@ class DeviceConfig:
 class EarlyStoppingConfig:
     """Ends training when the monitored value no longer improves."""
 
-    patience: Optional[int] = number(None, AT_LEAST_1)
+    patience: Optional[int] = number(None, low=1)
     """Validations without improvement before training ends; null never stops early."""
-    min_delta: float = number(0.0, AT_LEAST_0)
+    min_delta: float = number(0.0, low=0)
     """Smallest change that counts as an improvement, in units of the monitored metric."""
 
 
@@ -118,7 +110,7 @@ class EarlyStoppingConfig:
 class EmaConfig:
     """Exponential moving average of the weights, used for validation, test and the saved model."""
 
-    decay: Optional[float] = number(None, Range(above=0, below=1))
+    decay: Optional[float] = number(None, above=0, below=1)
     """Share of the average kept at each optimizer step, such as 0.999; null keeps no average."""
 
 
@@ -130,11 +122,11 @@ class NonfiniteConfig:
     """End the run, skip the step, or go back to an earlier one. `stop` ends the run (exit status 3) before the weights
     are touched, `skip` leaves out the optimizer step (a GPU is waited for at every step), `rollback` goes back to an
     earlier step and on with lower learning rates."""
-    limit: int = number(3, AT_LEAST_1)
+    limit: int = number(3, low=1)
     """Steps that may be skipped, or times the run may go back, before it ends after all."""
-    every: int = number(100, AT_LEAST_1)
+    every: int = number(100, low=1)
     """Optimizer steps between two states kept in memory to go back to, for `rollback`."""
-    factor: float = number(0.5, FACTOR)
+    factor: float = number(0.5, above=0, high=1)
     """Factor on all learning rates each time the run goes back, for `rollback`."""
 
 
@@ -142,17 +134,17 @@ class NonfiniteConfig:
 class TrainerConfig:
     """The training loop."""
 
-    epochs: Optional[int] = number(20, AT_LEAST_1)
+    epochs: Optional[int] = number(20, low=1)
     """Passes over the training split; ignored when `steps` is set."""
-    steps: Optional[int] = number(None, AT_LEAST_1)
+    steps: Optional[int] = number(None, low=1)
     """Optimizer steps to train for, in place of `epochs`."""
-    accumulate: int = number(1, AT_LEAST_1)
+    accumulate: int = number(1, low=1)
     """Batches whose gradients are added up for one optimizer step. A last partial window is stepped too."""
-    clip_norm: Optional[float] = number(None, ABOVE_0)
+    clip_norm: Optional[float] = number(None, above=0)
     """Largest total norm of the gradients; larger ones are scaled down."""
-    clip_value: Optional[float] = number(None, ABOVE_0)
+    clip_value: Optional[float] = number(None, above=0)
     """Largest absolute value of a gradient element."""
-    validate_every: int = number(1, AT_LEAST_1)
+    validate_every: int = number(1, low=1)
     """Validations happen every this many `validate_unit`s, and after the last step."""
     validate_unit: Literal["epoch", "step"] = "epoch"
     """What `validate_every` counts: epochs or optimizer steps."""
@@ -176,15 +168,15 @@ class CheckpointConfig:
 
     enabled: bool = True
     """Write checkpoints at all."""
-    every_epochs: Optional[int] = number(1, AT_LEAST_1)
+    every_epochs: Optional[int] = number(1, low=1)
     """Save after every this many epochs; null saves at the end only."""
-    every_steps: Optional[int] = number(None, AT_LEAST_1)
+    every_steps: Optional[int] = number(None, low=1)
     """Save also after every this many optimizer steps."""
-    keep_last: int = number(2, AT_LEAST_1)
+    keep_last: int = number(2, low=1)
     """Number of newest checkpoints kept; the one before the last is there when the last is damaged."""
-    keep_best: int = number(1, AT_LEAST_0)
+    keep_best: int = number(1, low=0)
     """Number of best checkpoints kept by `metrics.monitor`; 0 keeps none."""
-    keep_every: Optional[int] = number(None, AT_LEAST_1)
+    keep_every: Optional[int] = number(None, low=1)
     """Keep for good the first checkpoint at or after every this many optimizer steps. Null keeps none for that."""
     asynchronous: bool = True
     """Write while training goes on, which then waits for a copy of the state in host memory only."""
@@ -200,7 +192,7 @@ class ConsoleConfig:
 
     style: Literal["auto", "bar", "lines", "quiet"] = "auto"
     """Progress bar or plain lines; `auto` takes the bar on a terminal."""
-    every_seconds: float = number(5.0, ABOVE_0)
+    every_seconds: float = number(5.0, above=0)
     """Seconds between two plain lines."""
 
 
@@ -212,7 +204,7 @@ class TensorBoardConfig:
     """Write TensorBoard events."""
     graph: bool = False
     """Add the graph of the model, traced on one sample."""
-    images: int = number(0, AT_LEAST_0)
+    images: int = number(0, low=0)
     """Number of training images shown; 0 shows none."""
 
 
@@ -222,7 +214,7 @@ class SystemConfig:
 
     enabled: bool = True
     """Watch the machine in a thread of its own."""
-    every_seconds: float = number(10.0, ABOVE_0)
+    every_seconds: float = number(10.0, above=0)
     """Seconds between two samples. Their means since the last one are logged with the training values."""
 
 
@@ -230,11 +222,11 @@ class SystemConfig:
 class ProfileConfig:
     """What is recorded with `profile: true`."""
 
-    skip_steps: int = number(10, AT_LEAST_0)
+    skip_steps: int = number(10, low=0)
     """Optimizer steps before anything is recorded; a run that is too short for them skips fewer."""
-    warmup_steps: int = number(3, AT_LEAST_0)
+    warmup_steps: int = number(3, low=0)
     """Steps after them that are recorded and thrown away, as the first ones under a profiler are slow."""
-    steps: int = number(5, AT_LEAST_0)
+    steps: int = number(5, low=0)
     """Steps after these that are kept; 0 only counts time and sets NVTX ranges, as for nsys."""
     memory: bool = False
     """Record what each operator takes and gives back of memory."""
@@ -248,7 +240,7 @@ class ProfileConfig:
 class LoggerConfig:
     """Where numbers go."""
 
-    every_steps: Optional[int] = number(None, AT_LEAST_1)
+    every_steps: Optional[int] = number(None, low=1)
     """Optimizer steps between two logged values; null takes 50, or those of an epoch if fewer. The device is only
     waited for at these steps."""
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
