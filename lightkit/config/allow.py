@@ -55,13 +55,13 @@ def judge(target: str, trust: Trust) -> Refusal | None:
     except TargetError:
         return None
     except RecursionError:
-        return _refused(target, target)
+        return _not_allowed(target, target)
 
 
 def _follow(target: str, trust: Trust) -> Refusal | None:
     module, names = split(target)
     if not trust.passes(module):
-        return _refused(target, module.name)
+        return _not_allowed(target, module.name)
     found, trail = Found(module), [Found(module)]
     for position, name in enumerate(names, 1):
         try:
@@ -70,18 +70,18 @@ def _follow(target: str, trust: Trust) -> Refusal | None:
             here = found.module.name
             if trust.covers(here) and {_top(here), _top(stopped.module)} <= sys.stdlib_module_names:
                 return None  # the compiled half of a trusted module of Python's own: posix of os
-            return _unread(target, stopped.module, trust, last=position == len(names))
+            return _judge_unreadable(target, stopped.module, trust, last=position == len(names))
         if not trust.passes(found.module):
-            return _refused(target, found.module.name)
+            return _not_allowed(target, found.module.name)
         trail.append(found)
-    return _at_the_end(target, trail, trust)
+    return _judge_definition(target, trail, trust)
 
 
 def _top(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _at_the_end(target: str, trail: list[Found], trust: Trust) -> Refusal | None:
+def _judge_definition(target: str, trail: list[Found], trust: Trust) -> Refusal | None:
     """Judge the last step of a path: something to call must be defined there, in a place that is allowed."""
     owner, found = trail[-2].node, trail[-1]
     if found.node is None:
@@ -93,22 +93,22 @@ def _at_the_end(target: str, trail: list[Found], trust: Trust) -> Refusal | None
         return Refusal(what, fix="name the class, one of its class methods, or a function")
     definition = owner if in_class else found.node
     allowed = trust.holds(found.module, getattr(definition, "name", ""))
-    return None if allowed else _refused(target, found.module.name)
+    return None if allowed else _not_allowed(target, found.module.name)
 
 
-def _unread(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | None:
+def _judge_unreadable(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | None:
     """Judge a name whose meaning the source of `place` does not tell; where the place is allowed, the object will."""
     if trust.covers(place) or target in FUNCTIONS:
         return None
     module = modules.load(place)
     if module is None or not trust.holds(module):
-        return _refused(target, place)
+        return _not_allowed(target, place)
     if last:
         return None
     return Refusal(f"{target} may not be built: {place} does not tell in its source what that is", entry=target)
 
 
-def _refused(target: str, place: str) -> Refusal:
+def _not_allowed(target: str, place: str) -> Refusal:
     """Make the refusal of what is defined in a place that is not allowed."""
     top, named = _top(place), _top(target)
     is_broad = top in sys.stdlib_module_names or is_listed(top) or top in _CALLERS
@@ -133,7 +133,7 @@ def verify(built: Any, target: str, trust: Trust) -> Refusal | None:
         return None
     if module is not None and trust.holds(module, getattr(built, "__name__", "")):
         return None
-    return _refused(target, str(home))
+    return _not_allowed(target, str(home))
 
 
 def _is_compiled(built: Any, module: Module | None, target: str, trust: Trust) -> bool:
@@ -142,7 +142,7 @@ def _is_compiled(built: Any, module: Module | None, target: str, trust: Trust) -
     return named and (module is None or module.opaque or isinstance(built, types.BuiltinFunctionType))
 
 
-def _facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, Any]:
+def _message_facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, Any]:
     """Return what the message about a refused target says beside the reason."""
     places = SLOTS.get(str(key[0]), PACKAGES) if key else PACKAGES
     expected = f"a class or function of {', '.join(places)}, or of your own project"
@@ -185,7 +185,7 @@ def check_targets(tree: Any, report: Report) -> None:
         target = node["_target_"]
         refusal = judge(target, report.trust)
         if refusal is not None:
-            report.add((*key, "_target_"), refusal.what, **_facts(refusal, target, key, report.trust))
+            report.add((*key, "_target_"), refusal.what, **_message_facts(refusal, target, key, report.trust))
 
 
 def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -199,4 +199,4 @@ def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]
 
 def refused(refusal: Refusal, target: str, key: Key, trust: Trust) -> UserError:
     """Make the error for a target that is about to be built."""
-    return UserError(refusal.what, key=dotted((*key, "_target_")), **_facts(refusal, target, key, trust))
+    return UserError(refusal.what, key=dotted((*key, "_target_")), **_message_facts(refusal, target, key, trust))

@@ -14,7 +14,7 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.allow import check_targets, entries_in
-from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
+from lightkit.config.annotations import fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.devices import DEVICE_RULES
 from lightkit.config.direction import check_mode
@@ -157,14 +157,11 @@ class _Checker:
 
     def wrong_type(self, value: Any, kind: Any, key: Key) -> None:
         """Report a value that is not of its type."""
-        choices = choices_of(kind)
         group = key[0] if len(key) == 1 and isinstance(value, str) and dataclasses.is_dataclass(kind) else None
         fix = f"`lightkit config {group}` lists the options" if group else type_hint(value, kind)
         if group and self.report.sources.on_command_line(key) is None:
             fix = f"`- override /{group}: {value}` in the `defaults` list chooses an option; {fix}"
-        what = "not one of the choices" if choices else "wrong type"
-        expected = None if choices else in_words(kind)
-        self.report.add(key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)
+        self.report.add_wrong_type(value, kind, key, fix=fix)
 
     def unknown(self, name: str, valid: list[str], key: Key) -> None:
         """Report a key that the schema does not have."""

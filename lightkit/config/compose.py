@@ -117,11 +117,11 @@ def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name:
     hooks = OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
     found = problems(task, sources, hooks=hooks, starting=True)
     if GROUP not in rewritten.skipped:  # without the experiment that was meant, other keys are valid than with it
-        errors += [error for error in found if not _below(error.key, rewritten.skipped)]
+        errors += [error for error in found if not _is_below(error.key, rewritten.skipped)]
     if errors:
         raise UserErrors(errors)
     set_hydra_config(cfg)
-    return Composed(_named(complete(task), choices), list(overrides), choices, sources, cfg)
+    return Composed(_give_name(complete(task), choices), list(overrides), choices, sources, cfg)
 
 
 def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
@@ -166,7 +166,7 @@ def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConf
     return task, list(dict.fromkeys(groups))
 
 
-def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
+def _give_name(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
     """Call a run without a name after its experiment, or after what it trains on what."""
     if cfg.get("name") is None and ({"data", "model"} <= choices.keys() or GROUP in choices):
         parts = [choices[GROUP]] if GROUP in choices else [choices["data"], choices["model"]]
@@ -181,7 +181,7 @@ def without_hydra(cfg: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])  # type: ignore[misc]
 
 
-def _below(key: str | None, nodes: Sequence[str]) -> bool:
+def _is_below(key: str | None, nodes: Sequence[str]) -> bool:
     parts = [str(part) for part in parts_of(key or "")]
     return any(parts[: len(node.split("."))] == node.split(".") for node in nodes)
 

@@ -58,7 +58,7 @@ def circle(loader: ConfigLoader) -> UserError | None:
     known = {name.strip("/").removesuffix(".yaml"): path for name, path in loader.used_files()}
     graph = {name: dict(included(name, path)) for name, path in known.items()}
     for name, path in known.items():
-        way = _way(graph, name, name, ())
+        way = _path_between(graph, name, name, ())
         if way is None:
             continue
         detour = f": {' → '.join((*way, name))}" if len(way) > 1 else ""
@@ -72,12 +72,14 @@ def circle(loader: ConfigLoader) -> UserError | None:
     return None
 
 
-def _way(graph: dict[str, dict[str, yaml.Node]], start: str, goal: str, seen: tuple[str, ...]) -> list[str] | None:
+def _path_between(
+    graph: dict[str, dict[str, yaml.Node]], start: str, goal: str, seen: tuple[str, ...]
+) -> list[str] | None:
     """Find the files from one to the other, without the last; None when there is no way."""
     for following in graph.get(start, ()):
         if following == goal:
             return [start]
-        rest = _way(graph, following, goal, (*seen, start)) if following not in seen else None
+        rest = _path_between(graph, following, goal, (*seen, start)) if following not in seen else None
         if rest is not None:
             return [start, *rest]
     return None

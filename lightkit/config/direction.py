@@ -21,7 +21,7 @@ Direction = Literal["min", "max", "open", "unread"]
 """Which values are better; `open` where the metric leaves it to the user, `unread` where the source does not tell."""
 
 _NAME = "higher_is_better"
-_WAYS = ("Binary", "Multiclass", "Multilabel")
+_VARIANTS = ("Binary", "Multiclass", "Multilabel")
 _COLLECTION = "MetricCollection"
 _PLATEAU = ("lightkit.optim.Plateau", "lightkit.optim.stepwise.Plateau")
 
@@ -133,15 +133,15 @@ def _of_class(found: Found) -> Direction:
     node = found.node
     assert isinstance(node, ast.ClassDef)
     if own(node, "__new__"):
-        return _of_ways(found, node.name)
-    said = _said(node)
+        return _of_variants(found, node.name)
+    said = _stated_in_body(node)
     if said is not None:
         return said
     answers = (_of_class(base) for base in bases(found))
     return next((answer for answer in answers if answer != "open"), "open")
 
 
-def _said(node: ast.ClassDef) -> Direction | None:
+def _stated_in_body(node: ast.ClassDef) -> Direction | None:
     """Tell what the body of a class says; None where it says nothing."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == _NAME:
@@ -157,10 +157,10 @@ def _said(node: ast.ClassDef) -> Direction | None:
     return "unread" if any(part.attr == _NAME and isinstance(part.ctx, ast.Store) for part in stored) else None
 
 
-def _of_ways(found: Found, name: str) -> Direction:
+def _of_variants(found: Found, name: str) -> Direction:
     """Tell what the classes say that a class such as `torchmetrics.Accuracy` makes in its place, where they agree."""
     answers: set[Direction] = set()
-    for way in _WAYS:
+    for way in _VARIANTS:
         try:
             made = step(Found(found.module), f"{way}{name}", last=True)
         except TargetError:

@@ -50,13 +50,9 @@ def changed_around(overrides: Iterable[str]) -> list[Key]:
     """List the keys that grant trust to what stands beside them, where that is changed: something else was trusted."""
     typed = [parts_of(text.lstrip("+~").partition("=")[0]) for text in overrides]
     nodes = [key for key in granting_keys() if len(key) > 1]
-    return [
-        key
-        for key in nodes
-        if any(all("*" in pair or pair[0] == pair[1] for pair in zip(name, key[:-1])) for name in typed)
-    ]
+    return [key for key in nodes if any(_overlap(name, key[:-1]) for name in typed)]
 
 
-def _meet(one: Key, other: Key) -> bool:
+def _overlap(one: Key, other: Key) -> bool:
     """Tell whether one of two keys is at or below the other."""
     return all("*" in pair or pair[0] == pair[1] for pair in zip(one, other))

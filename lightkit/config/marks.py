@@ -41,7 +41,7 @@ def mark(run: Path, text: str) -> None:
         return
     project, inode = str(root or ""), _inode(root)
     new = Mark(project, inode, _signature(key, project, inode, text))
-    found = [*(item for item in _marks(run) if item != new), new]
+    found = [*(item for item in _read_marks(run) if item != new), new]
     temporary = run / f"{FILE}.{os.getpid()}"
     with suppress(OSError):  # a full disk stops the run where it matters
         lines = (json.dumps(item._asdict()) for item in found[-_MOST_MARKS:])
@@ -62,7 +62,7 @@ def is_marked(run: Path, text: str) -> bool:
     homes = [home for home in (root, project_of(run)) if home is not None]
     names, inodes = {str(home) for home in homes} or {""}, {_inode(home) for home in homes}
     keys = [key for key in (_key_of_user(), *map(_key_of_project, homes)) if key is not None]
-    ours = (item for item in _marks(run) if item.project in names or item.inode in inodes)
+    ours = (item for item in _read_marks(run) if item.project in names or item.inode in inodes)
     pairs = [(item.mac, _signature(key, item.project, item.inode, text)) for item in ours for key in keys]
     return any(hmac.compare_digest(theirs.encode(errors="replace"), right.encode()) for theirs, right in pairs)
 
@@ -78,7 +78,7 @@ class Mark(NamedTuple):
     """The signature."""
 
 
-def _marks(run: Path) -> list[Mark]:
+def _read_marks(run: Path) -> list[Mark]:
     """Read the marks in a folder, whoever wrote them."""
     path, found = run / FILE, []
     with suppress(OSError, UnicodeDecodeError):

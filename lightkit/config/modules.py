@@ -81,14 +81,14 @@ def may_define(module_name: str, name: str) -> bool:
         text = _text(module.file)
     except OSError:
         return True
-    if _hides(module.file):
+    if _may_hide_names(module.file):
         return True
     pattern = re.compile(_BINDING.replace("NAME", re.escape(name)).encode())
     return any(pattern.search(line) for line in _lines_with(text, name.encode()))
 
 
 @cache
-def _hides(file: Path) -> bool:
+def _may_hide_names(file: Path) -> bool:
     """Tell whether a module may have names that do not stand in its file."""
     return any(word in _text(file) for word in _HIDING)
 
@@ -111,7 +111,7 @@ def clear() -> None:
     load.cache_clear()
     _locate.cache_clear()
     _text.cache_clear()
-    _hides.cache_clear()
+    _may_hide_names.cache_clear()
     importlib.invalidate_caches()
 
 
@@ -209,11 +209,11 @@ def _statements(body: Iterable[ast.stmt], first: bool = True) -> Iterator[tuple[
 
 def _bind(module: Module, statement: ast.stmt, first: bool) -> None:
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        _put(module, statement.name, Binding(statement), first)
+        _add_binding(module, statement.name, Binding(statement), first)
     elif isinstance(statement, ast.Import):
         for alias in statement.names:
             bound = alias.name if alias.asname else alias.name.partition(".")[0]
-            _put(module, alias.asname or bound, Binding(module=bound), first)
+            _add_binding(module, alias.asname or bound, Binding(module=bound), first)
     elif isinstance(statement, ast.ImportFrom):
         _bind_from(module, statement, first)
     elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
@@ -228,7 +228,7 @@ def _bind_from(module: Module, statement: ast.ImportFrom, first: bool) -> None:
         if alias.name == "*":
             module.stars.append(source)
         else:
-            _put(module, alias.asname or alias.name, Binding(module=source, name=alias.name), first)
+            _add_binding(module, alias.asname or alias.name, Binding(module=source, name=alias.name), first)
 
 
 def absolute_name(module: Module, statement: ast.ImportFrom) -> str:
@@ -246,7 +246,7 @@ def _bind_assignment(module: Module, statement: ast.Assign | ast.AnnAssign, firs
     for target in targets:
         for name in [target] if isinstance(target, ast.Name) else getattr(target, "elts", ()):
             if isinstance(name, ast.Name):
-                _put(module, name.id, Binding(statement), first)
+                _add_binding(module, name.id, Binding(statement), first)
     if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
         module.exports = _strings(statement.value)
     elif isinstance(statement.value, ast.Dict):
@@ -263,13 +263,13 @@ def _collect_lazy(module: Module, table: ast.Dict) -> None:
             module.lazy.setdefault(name, place)
 
 
-def _put(module: Module, name: str, binding: Binding, first: bool) -> None:
+def _add_binding(module: Module, name: str, binding: Binding, first: bool) -> None:
     known = module.bindings.get(name)
-    if known is None or (first and not _weaker(binding, known)):
+    if known is None or (first and not _is_placeholder(binding, known)):
         module.bindings[name] = binding
 
 
-def _weaker(new: Binding, known: Binding) -> bool:
+def _is_placeholder(new: Binding, known: Binding) -> bool:
     # `Name = None` before or after a definition is a placeholder for it.
     return isinstance(new.node, (ast.Assign, ast.AnnAssign)) and not isinstance(known.node, (ast.Assign, ast.AnnAssign))
 

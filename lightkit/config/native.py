@@ -166,7 +166,7 @@ def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:
     elif options.hydra_help:
         hydra_compat.hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
     elif options.info:
-        texts = _checked(loader, options.overrides)
+        texts = _rewritten(loader, options.overrides)
         hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=texts)
     else:
         text = config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job")
@@ -193,7 +193,7 @@ def _complete_shell(loader: ConfigLoader, config_name: str, overrides: list[str]
     hydra_compat.hydra_app(loader).shell_completion(config_name=config_name, overrides=overrides)
 
 
-def _checked(loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
+def _rewritten(loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
     checked = rewrite(loader, overrides)
     if checked.errors:
         raise UserErrors(checked.errors)

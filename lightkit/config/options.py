@@ -47,7 +47,7 @@ class Argument:
 
 def option_arguments(loader: ConfigLoader, group: str, name: str) -> list[Argument]:
     """List all arguments of the targets in an option: what its files set, in their order, then what they leave out."""
-    written = _written(loader, f"{group}/{name}")
+    written = _values_of_files(loader, f"{group}/{name}")
     prefix = parts_of(group.replace("/", "."))
     found: list[Argument] = []
     for place, names in _target_nodes((), _class_at(prefix)):
@@ -60,7 +60,7 @@ def option_arguments(loader: ConfigLoader, group: str, name: str) -> list[Argume
 
 def option_values(loader: ConfigLoader, group: str, name: str) -> dict[str, str]:
     """Return what an option sets, as YAML by full key, without what is below a `_target_`."""
-    written, prefix = _written(loader, f"{group}/{name}"), parts_of(group.replace("/", "."))
+    written, prefix = _values_of_files(loader, f"{group}/{name}"), parts_of(group.replace("/", "."))
     targets = [place[:-1] for place in written if place[-1] == "_target_"]
     kept = {place: text for place, text in written.items() if not any(place[: len(one)] == one for one in targets)}
     return {dotted((*prefix, *place)): text for place, text in kept.items()}
@@ -124,7 +124,7 @@ def _type(parameter: Parameter | None, key: Key) -> str:
     return f"{words}; {allowed}" if allowed is not None else f"{words}; each {each}"
 
 
-def _written(loader: ConfigLoader, config: str, depth: int = 0) -> dict[Key, str]:
+def _values_of_files(loader: ConfigLoader, config: str, depth: int = 0) -> dict[Key, str]:
     """Return what the file of an option and those of its own group that it is based on set, as YAML."""
     path = loader.file_of(config)
     root = nodes(path) if path is not None and depth < 10 else None
@@ -137,7 +137,7 @@ def _written(loader: ConfigLoader, config: str, depth: int = 0) -> dict[Key, str
     for entry in _bases(root):
         is_after = is_after or entry == "_self_"
         if entry != "_self_":
-            more = _written(loader, absolute(entry, PurePosixPath(config).parent), depth + 1)
+            more = _values_of_files(loader, absolute(entry, PurePosixPath(config).parent), depth + 1)
             (above if is_after else below).update(more)
     # What the option itself says comes first, as that is what makes it this option.
     merged = {**below, **own_values, **above}

@@ -59,7 +59,7 @@ def line_of(path: Path, key: Key) -> int | None:
     """Return the line of a key in a file, counted from 1."""
     node, line = nodes(path), 1
     for part in key:
-        step = _step(node, part)
+        step = _child(node, part)
         if step is None:
             return None
         node, line = step
@@ -69,12 +69,12 @@ def line_of(path: Path, key: Key) -> int | None:
 def _at(node: yaml.Node | None, key: Key) -> yaml.Node | None:
     """Return the node at a key below another one; None where there is none."""
     for part in key:
-        step = _step(node, part)
+        step = _child(node, part)
         node = None if step is None else step[0]
     return node
 
 
-def _step(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
+def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
     if isinstance(node, yaml.MappingNode):
         hits = [(value, name.start_mark.line + 1) for name, value in node.value if str(name.value) == str(part)]
         return hits[-1] if hits else None

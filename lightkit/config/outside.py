@@ -41,7 +41,7 @@ def check_outside(tree: Node, report: Report) -> None:
     """
     told = set[str]()
     for key, node in targets_in(tree):
-        _data(node, key, report)
+        _check_data(node, key, report)
         found = None if judge(node["_target_"], report.trust) else failing_import(node["_target_"], report.trust)
         if found is not None and found.place not in told:
             told.add(found.place)
@@ -52,25 +52,28 @@ def check_outside(tree: Node, report: Report) -> None:
 def check_finetune_files(cfg: Config, report: Report) -> None:
     """Report weights and a teacher that a run which is about to start would not find."""
     for name, kind in _WEIGHTS.items():
-        _exists(getattr(cfg.finetune.weights, name, None), ("finetune", "weights", name), kind, report)
-    teacher, key, kind = cfg.finetune.distill.teacher, ("finetune", "distill", "teacher"), _TEACHER
-    if teacher is not None and _exists(teacher, key, kind, report) and not (located(teacher) / "config.yaml").is_file():
-        report.add(key, "not the folder of a run: it has no config.yaml", expected=kind, received=teacher)
+        _check_exists(getattr(cfg.finetune.weights, name, None), ("finetune", "weights", name), kind, report)
+    teacher, key = cfg.finetune.distill.teacher, ("finetune", "distill", "teacher")
+    found = _check_exists(teacher, key, _TEACHER, report)
+    if teacher is not None and found and not (located(teacher) / "config.yaml").is_file():
+        report.add(key, "not the folder of a run: it has no config.yaml", expected=_TEACHER, received=teacher)
 
 
-def _data(node: Node, key: Key, report: Report) -> None:
+def _check_data(node: Node, key: Key, report: Report) -> None:
     """Check the files and folders of a data set, and the columns of a table."""
     wanted = _DATA.get(node["_target_"], {})
     there = [
-        name for name, kind in wanted.items() if _exists(node.get(name), (*key, name), kind, report, from_project=False)
+        name
+        for name, kind in wanted.items()
+        if _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
     ]
     if node["_target_"] == _IMAGES and there and not Path(node["root"]).expanduser().is_dir():
         report.add((*key, "root"), "a file, not a folder", expected=wanted["root"], received=node["root"])
     if node["_target_"] == _CSV:
-        _columns(node, there, key, report)
+        _check_columns(node, there, key, report)
 
 
-def _exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
+def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
     """Tell whether there is a file or folder of that name; if not, report it with what is beside it.
 
     Args:
@@ -98,7 +101,7 @@ def _exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bo
     return False
 
 
-def _columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
+def _check_columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
     """Report names of columns that are not in the first lines of tables.
 
     Args:
@@ -110,7 +113,7 @@ def _columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None
     asked = {dotted((*key, part)): _names(node.get(part)) for part in _NAMING}
     known: Sequence[str] = [name for names in asked.values() for name in names]
     for name in files:
-        file = _table(node, name, key, report)
+        file = _open_table(node, name, key, report)
         if file is None:
             continue
         # What the first file lacks is told of it alone; of the others it is they that are wrong.
@@ -121,7 +124,7 @@ def _columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None
         known = [item for item in known if name != "path" or item in file.names]
 
 
-def _table(node: Node, name: str, key: Key, report: Report) -> CsvFile | None:
+def _open_table(node: Node, name: str, key: Key, report: Report) -> CsvFile | None:
     """Open a table and read the names of its columns; None where they cannot be read, which is reported."""
     file, options = Path(node[name]).expanduser(), {part: node.get(part, usual) for part, usual in _TEXT.items()}
     is_pipe = not file.is_file() and not file.is_dir()  # which gives what it has only once

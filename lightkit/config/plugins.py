@@ -45,7 +45,7 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
     Raises:
         UserError: A plugin that was named cannot be imported.
     """
-    found = _scanned()
+    found = _scan()
     SourcesRegistry.instance().types[PackageSource.scheme()] = PackageSource
     for name in _project_plugins():
         if any(name == entry or name.startswith(f"{entry}.") for entry in named):
@@ -53,7 +53,7 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
     return found
 
 
-def _scanned() -> Plugins:
+def _scan() -> Plugins:
     """Find what Hydra finds when it looks for plugins, once in a process."""
     if Plugins in Singleton._instances:
         return Plugins.instance()

@@ -18,6 +18,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.config.entries import chosen_groups, entries, included, options_of
+from lightkit.config.fields import field_types, is_required
 from lightkit.config.origins import nodes
 from lightkit.config.project import project_root, shipped_conf
 from lightkit.config.schema import Config
@@ -99,7 +100,7 @@ def adds(folder: Path, others: Sequence[Path]) -> bool:
     path = folder / f"{FILE}.yaml"
     if not path.is_file() or path == _shipped():
         return False
-    needed = {field.name for field in dataclasses.fields(Config) if _required(field)}
+    needed = {field.name for field in dataclasses.fields(Config) if is_required(field)}
     return not needed <= _chosen(path, [folder, *others], {path})
 
 
@@ -116,15 +117,11 @@ def _chosen(path: Path, folders: Sequence[Path], seen: set[Path]) -> set[str]:
 
 def _written_out(path: Path) -> set[str]:
     """Return the nodes that a file gives all of that has no default."""
-    root, kinds = nodes(path), typing.get_type_hints(Config)
+    root, kinds = nodes(path), field_types(Config)
     found = set()
     for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
         kind = kinds.get(str(name.value))
         if dataclasses.is_dataclass(kind) and isinstance(value, yaml.MappingNode):
-            needed = {field.name for field in dataclasses.fields(typing.cast(type, kind)) if _required(field)}
+            needed = {field.name for field in dataclasses.fields(typing.cast(type, kind)) if is_required(field)}
             found |= {str(name.value)} if needed <= {str(key.value) for key, _ in value.value} else set()
     return found
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

@@ -52,10 +52,10 @@ def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
         node: A node with a `_target_`.
         trust: What may be built; an entry that covers the target covers all of its arguments.
     """
-    target, home = node["_target_"], _home(node["_target_"])
+    target, home = node["_target_"], _defined_path(node["_target_"])
     if trust.covers(target) or trust.covers(home):
         return
-    given = _given(node)
+    given = _arguments_by_name(node)
     for names in (names for package, names in _FETCHING.items() if _within(home, package)):
         for name in filter(names.match, given):
             what = f"{target} would load what {name} names, from anywhere"
@@ -65,7 +65,7 @@ def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
         yield from _writes(target, home, given, trust)
 
 
-def _home(target: str) -> str:
+def _defined_path(target: str) -> str:
     """Return the path of a target where it is defined."""
     try:
         found = find(target)[0]
@@ -79,7 +79,7 @@ def _within(name: str, package: str) -> bool:
     return name.startswith(f"{package}.")
 
 
-def _given(node: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments_by_name(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a node by name, those given by position too."""
     positional = node.get("_args_") or ()
     signature = read(node["_target_"]) if positional else None
@@ -96,7 +96,7 @@ def _writes(target: str, home: str, given: Mapping[str, Any], trust: Trust) -> I
     fetches = any(part.get("download") not in (None, False, UNKNOWN) for part in (given, options))
     root = given.get("root", "datasets" if home == _OURS else None)
     is_trusted = trust.covers(f"{_DATASETS}.{name}")
-    if root in (None, UNKNOWN) or is_trusted or not (fetches or name in _UNPACKING) or _is_ours(root):
+    if root in (None, UNKNOWN) or is_trusted or not (fetches or name in _UNPACKING) or _is_users_folder(root):
         return
     stated = os.environ.get(FOLDER)
     places = f"a folder in the project, or in that of the environment variable {FOLDER}"
@@ -109,7 +109,7 @@ def _trusting(target: str, trust: Trust) -> str:
     return f"trust=[{', '.join([*trust.entries, target])}] if no harm can come of it"
 
 
-def _is_ours(root: Any) -> bool:
+def _is_users_folder(root: Any) -> bool:
     """Tell whether a folder, as written or as it is, is in the project, where the command runs, or the stated one."""
     if not isinstance(root, str):
         return False

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lightkit.common.errors import UserError
+from lightkit.config.annotations import choices_of, in_words, shown_value
 from lightkit.config.origins import Key, Sources, dotted, parts_of
 from lightkit.config.schema import Config, Range
 from lightkit.config.trust import Trust
@@ -34,6 +35,15 @@ class Report:
         """Note a problem that was found elsewhere, at the key that it names."""
         facts = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": error.fix}
         self.add(parts_of(error.key or ""), error.what, **facts)
+
+    def add_wrong_type(
+        self, value: Any, kind: Any, key: Key, *, expected: str | None = None, fix: str | None = None
+    ) -> None:
+        """Note a value that is not of its type; `expected` says the type in other words."""
+        choices = choices_of(kind)
+        what = "not one of the choices" if choices else "wrong type"
+        expected = None if choices else expected or in_words(kind)
+        self.add(key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)
 
     def has(self, key: Key) -> bool:
         """Tell whether a problem at a key or below it is noted."""

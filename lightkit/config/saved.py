@@ -82,13 +82,13 @@ def _is_secret(parent: DictConfig | ListConfig, raw: Any, depth: int) -> bool:
     if _SECRET.search(raw):
         return True
     for reference in _REFERENCE.findall(raw):
-        holder = _holder(parent, reference)
+        holder = _referenced(parent, reference)
         if holder is not None and _is_secret(holder[0], holder[1], depth + 1):
             return True
     return False
 
 
-def _holder(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig | ListConfig, Any] | None:
+def _referenced(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig | ListConfig, Any] | None:
     node: Any = parent._get_root()
     if reference.startswith("."):
         node, reference = parent, reference[1:]
@@ -135,9 +135,9 @@ def load_run(
     known, tree = known or is_marked(folder, text), _parsed(path, text)
     if text.startswith(_HEAD):  # one without it was made by hand, and means what it says
         tree = as_meant(text, tree)
-    offered, in_project = _strings(tree), project_trust()
+    offered, in_project = _trust_entries(tree), project_trust()
     withdraw(tree, changed_around(overrides) if known else None)
-    tree["trust"] = [*dict.fromkeys([*(_strings(tree) + in_project if known else ()), *trust])]
+    tree["trust"] = [*dict.fromkeys([*(_trust_entries(tree) + in_project if known else ()), *trust])]
     cfg = OmegaConf.create(tree)
     chosen = [text for text in overrides if new and is_choice(loader, text)]
     errors += _choose(cfg, loader, chosen)
@@ -183,10 +183,10 @@ def project_trust() -> tuple[str, ...]:
     """Return what `conf/config.yaml` of the user's project trusts."""
     root = project_root()
     path = root / "conf" / "config.yaml" if root is not None else None
-    return _strings(_parsed(path, _text(path))) if path is not None and path.is_file() else ()
+    return _trust_entries(_parsed(path, _text(path))) if path is not None and path.is_file() else ()
 
 
-def _strings(tree: Any) -> tuple[str, ...]:
+def _trust_entries(tree: Any) -> tuple[str, ...]:
     """Return `trust` as it is written, without resolving anything."""
     entries = tree.get("trust")
     return tuple(item for item in entries if isinstance(item, str)) if isinstance(entries, list) else ()

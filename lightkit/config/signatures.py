@@ -60,7 +60,7 @@ def read(target: str) -> Signature | None:
         TargetError: There is no such module, or no such name in it.
     """
     try:
-        return _of(*find(target))
+        return _signature_of(*find(target))
     except (UnreadableError, RecursionError):
         return None
 
@@ -71,7 +71,7 @@ def clear() -> None:
     modules.clear()
 
 
-def _of(found: Found, owner: Found | None) -> Signature:
+def _signature_of(found: Found, owner: Found | None) -> Signature:
     if isinstance(found.node, ast.ClassDef):
         return _of_class(found)
     if not isinstance(found.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -139,7 +139,7 @@ def _of_function(
     own_ones = tuple(_parameter(argument, default, module) for argument, default in pairs)
     if node.args.kwarg is None:
         return Signature(own_ones, positional=positional)
-    rest = _caught(node, node.args.kwarg.arg, forwarded)
+    rest = _taken_by_kwargs(node, node.args.kwarg.arg, forwarded)
     names = {parameter.name for parameter in own_ones}
     more = tuple(parameter for parameter in rest.parameters if parameter.name not in names)
     return Signature((*own_ones, *more), open=rest.open, positional=positional)
@@ -167,7 +167,7 @@ def _alias(annotation: ast.expr | None, module: Module, depth: int = 0) -> ast.e
     return value if is_literal else annotation
 
 
-def _caught(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, found: Found | None) -> Signature:
+def _taken_by_kwargs(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, found: Found | None) -> Signature:
     """Tell what `**kwargs` takes: the base's arguments when handed on, or the names popped when a rest is refused."""
     try:
         call = _super_call(node, kwargs)
@@ -178,7 +178,7 @@ def _caught(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, found: Fo
             return Signature(tuple(kept), open=base.open)
     except UnreadableError:
         return Signature((), open=True)
-    popped = _popped(node, kwargs)
+    popped = _popped_names(node, kwargs)
     return Signature(tuple(map(Parameter, popped)), open=not (popped and _refuses_rest(node, kwargs)))
 
 
@@ -193,7 +193,7 @@ def _super_call(node: ast.AST, kwargs: str) -> ast.Call | None:
     return None
 
 
-def _popped(node: ast.AST, kwargs: str) -> list[str]:
+def _popped_names(node: ast.AST, kwargs: str) -> list[str]:
     found = []
     for call in ast.walk(node):
         if (
