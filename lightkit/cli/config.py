@@ -63,7 +63,7 @@ def config(args: list[str]) -> int:
 
 
 def _marked(text: str, composed: Composed, package: str | None) -> str:
-    """The configuration, with a comment at what the project's `conf/config.yaml` chooses and sets."""
+    """Mark a configuration with a comment at what the project's `conf/config.yaml` chooses and sets."""
     from lightkit.config.origins import parts_of, shown, with_origins
     from lightkit.config.project_defaults import choices_in, project_file
 
@@ -81,7 +81,7 @@ def _marked(text: str, composed: Composed, package: str | None) -> str:
 
 
 def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
-    """The configuration, or what is below one key of it.
+    """Write the configuration, or what is below one key of it, as YAML.
 
     Raises:
         UserError: There is no such key.
@@ -99,7 +99,7 @@ def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
 
 
 def group_text(group: str, config_dir: str | None = None) -> str:
-    """Choices of a group, one line each, with the arguments of what they build, and the keys of the group; or one key.
+    """Describe a group by its choices, the arguments of what they build and its keys; or describe one key.
 
     Args:
         group: Name of the group, such as `optim`, or a key, such as `optim.lr`.
@@ -136,7 +136,7 @@ def _wrapped(text: str) -> str:
 
 
 def _option_text(choice: str, arguments: list[Argument]) -> list[str]:
-    """What an option sets, a line each, and the names of what else its target takes."""
+    """List what an option sets, a line each, and the names of what else its target takes."""
     rows = [(f"    {item.key}={item.value}", _short(item.meaning)) for item in arguments if item.written]
     more = [
         item.key.rpartition(".")[2] + (f"={item.value}" if item.value else "") for item in arguments if not item.written
@@ -154,7 +154,7 @@ def _short(text: str) -> str:
 
 
 def _one_key(key: str, config_dir: str | None) -> str:
-    """What one key means: as the schema says, or by the options whose targets take it.
+    """Describe one key as the schema does, or by the options whose targets take it.
 
     Raises:
         UserError: There is no such key.

@@ -156,7 +156,7 @@ class ConfigLoader(ConfigLoaderImpl):
         return None
 
     def used_files(self) -> list[tuple[str, Path]]:
-        """Name and file of every configuration read in the last composition, in the order of reading."""
+        """List name and file of every configuration read in the last composition, in the order of reading."""
         names = dict.fromkeys(self.repo.asked if self.repo is not None else ())
         pairs = [(name, self.file_of(name)) for name in names]
         return [(name, path) for name, path in pairs if path is not None]
