@@ -17,13 +17,13 @@ from lightkit.config.compose import make_loader
 from lightkit.config.experiments import GROUP
 from lightkit.config.fields import (
     Field,
-    as_yaml,
     class_in,
     default_of,
     field_docs,
     field_types,
     is_required,
     valid_keys,
+    yaml_text,
 )
 from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.options import Argument, option_arguments, option_values
@@ -159,7 +159,7 @@ def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:
 def _default(field: Field) -> str:
     """Write the default of a field as YAML, of a `_target_` its path; empty where there is none, or another mapping."""
     value = "" if is_required(field) else default_of(field)
-    return str(value.get("_target_", "")) if isinstance(value, dict) and value else as_yaml(value)
+    return str(value.get("_target_", "")) if isinstance(value, dict) and value else yaml_text(value)
 
 
 def list_options(group: str, *, project: Path | None = None, config_dir: str | None = None) -> list[Option]:

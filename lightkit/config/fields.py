@@ -35,7 +35,7 @@ def default_of(field: Field) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
-def as_yaml(value: object) -> str:
+def yaml_text(value: object) -> str:
     """Write a default, or the source of one, as YAML."""
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 

@@ -16,7 +16,7 @@ import yaml
 from lightkit.config.annotations import in_words
 from lightkit.config.arguments import HYDRA_KEYS, provided
 from lightkit.config.defaults import absolute
-from lightkit.config.fields import argument_range, as_yaml, class_in, field_types
+from lightkit.config.fields import argument_range, class_in, field_types, yaml_text
 from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own
 from lightkit.config.origins import Key, dotted, nodes, parts_of
@@ -106,7 +106,7 @@ def _of_target(target: str, key: Key, own_keys: set[str], given: dict[Key, str])
     found = []
     for name in (*written, *left_out):
         kind = _type(known.get(name), (*key, name))
-        value = written[name] if name in written else as_yaml(known[name].default)
+        value = written[name] if name in written else yaml_text(known[name].default)
         found.append(Argument(dotted((*key, name)), value, meanings.get(name, ""), kind, written=name in written))
     return found
 

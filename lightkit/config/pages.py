@@ -12,7 +12,7 @@ from typing import Any
 
 from lightkit.config import schema
 from lightkit.config.annotations import choices_of
-from lightkit.config.fields import as_yaml, default_of, field_docs, field_types, first_sentence, is_required
+from lightkit.config.fields import default_of, field_docs, field_types, first_sentence, is_required, yaml_text
 from lightkit.config.project import shipped_conf
 
 PAGES: dict[str, type] = {
@@ -51,7 +51,7 @@ def _lines(kind: type, indent: str) -> Iterator[tuple[str, str]]:
         comment = first_sentence(field_docs(kind)[field.name]).replace("`", "")
         comment += f" ({', '.join(choices)})" if choices else ""
         is_node = isinstance(value, dict) and bool(value)
-        yield f"{indent}{field.name}:" + ("" if is_node else f" {as_yaml(value)}"), comment
+        yield f"{indent}{field.name}:" + ("" if is_node else f" {yaml_text(value)}"), comment
         if is_node and "_target_" in value:
             yield f"{indent}  _target_: {value['_target_']}", ""
         elif is_node:

@@ -11,7 +11,6 @@ import pytest
 from lightkit.config.annotations import choices_of, fits
 from lightkit.config.fields import (
     argument_range,
-    as_yaml,
     class_in,
     default_of,
     field_docs,
@@ -20,6 +19,7 @@ from lightkit.config.fields import (
     is_required,
     marked_fields,
     valid_keys,
+    yaml_text,
 )
 from lightkit.config.schema import ARGUMENT_RANGES, Config, FinetuneConfig, Range, RuleConfig, TrainerConfig
 
@@ -92,7 +92,7 @@ def test_meanings_of_a_class_and_those_it_derives_from() -> None:
     ("value", "text"), [(None, "null"), (True, "true"), (1, "1"), (2.0, "2.0"), ([], "[]"), ("a", "a")]
 )
 def test_defaults_as_yaml(value: object, text: str) -> None:
-    assert as_yaml(value) == text
+    assert yaml_text(value) == text
 
 
 def test_the_class_inside_of_an_optional_type() -> None:
