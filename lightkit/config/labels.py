@@ -37,7 +37,7 @@ def check_patterns(tree: dict[str, Any], report: Report) -> None:
 
 
 def pattern_places(node: Any, kind: type = Config, key: Key = ()) -> Iterator[PatternPlace]:
-    """Yield every key that takes patterns, with its value of whatever type; a list of lists is one key for each list.
+    """Yield every key that takes patterns, with its value of whatever type and the labels that it may use.
 
     Args:
         node: A configuration as plain values, which need not be complete or right, or what is below a key of it.

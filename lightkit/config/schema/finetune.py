@@ -100,8 +100,8 @@ class LoraConfig:
     """Low-rank updates beside frozen weights (Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
 
     match: list[str] = field(default_factory=list, metadata={"patterns": _LAYERS})
-    """Patterns of the layers that get one, such as `layer4.*` and @linear; [] is no LoRA. The head is only meant by its
-    name, and by @head."""
+    """Patterns of the layers that get one (`layer4.*`, @linear, @conv, …); [] is no LoRA. Labels are @linear, @conv,
+    @embedding, @attention and @blocks; the head is only meant by its name, and by @head."""
     rank: int = number(8, low=1)
     """Rank of the update."""
     alpha: float = number(16.0, above=0)
