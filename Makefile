@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast check format board clean
+.PHONY: help install train test test-fast check format conf board clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,9 @@ check: $(STAMP) ## format, lint and types, without changing anything
 format: $(STAMP) ## format and sort imports in place
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+conf: $(STAMP) ## write the files of conf/ that spell out what the schema says
+	@$(BIN)/python -m lightkit.config.pages
 
 board: $(STAMP) ## TensorBoard over outputs/
 	@$(BIN)/lightkit board $(ARGS)

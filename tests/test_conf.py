@@ -14,6 +14,7 @@ from lightkit.config import Composed, compose, to_plain
 from lightkit.config.arguments import EXTRAS
 from lightkit.config.describe import first_comment
 from lightkit.config.experiments import experiment_names
+from lightkit.config.pages import PAGES, page
 from lightkit.config.project import shipped_conf, shipped_experiments
 from lightkit.config.schema import Config, FinetuneConfig
 
@@ -76,6 +77,13 @@ def test_a_data_set_brings_loss_and_metrics_and_both_can_be_changed(project: Pat
 def test_the_presets_of_fine_tuning_are_all_there() -> None:
     wanted = "none full head freeze probe gradual discriminative lora adapter prefix prompt bitfit norm peft"
     assert sorted(wanted.split()) == PRESETS
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_the_schema_says_is_what_make_conf_writes(name: str) -> None:
+    written = (CONF / f"{name}.yaml").read_text(encoding="utf-8")
+    assert written == page(name), "`make conf` writes it anew"
+    assert max(map(len, written.splitlines())) <= 120
 
 
 def test_the_base_of_fine_tuning_says_what_the_schema_says() -> None:

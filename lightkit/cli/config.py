@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def config(args: list[str]) -> int:
 
 
 def _marked(text: str, composed: Composed, package: str | None) -> str:
-    """The configuration, with a comment at what the project's `conf/config.yaml` chooses and sets."""
+    """Mark a configuration with a comment at what the project's `conf/config.yaml` chooses and sets."""
     from lightkit.config.origins import parts_of, shown, with_origins
     from lightkit.config.project_defaults import choices_in, project_file
 
@@ -80,7 +81,7 @@ def _marked(text: str, composed: Composed, package: str | None) -> str:
 
 
 def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
-    """The configuration, or what is below one key of it.
+    """Write the configuration, or what is below one key of it, as YAML.
 
     Raises:
         UserError: There is no such key.
@@ -98,7 +99,7 @@ def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
 
 
 def group_text(group: str, config_dir: str | None = None) -> str:
-    """Choices of a group, one line each, with the arguments of what they build, and the keys of the group; or one key.
+    """Describe a group by its choices, the arguments of what they build and its keys; or describe one key.
 
     Args:
         group: Name of the group, such as `optim`, or a key, such as `optim.lr`.
@@ -135,8 +136,8 @@ def _wrapped(text: str) -> str:
 
 
 def _option_text(choice: str, arguments: list[Argument]) -> list[str]:
-    """What an option sets, a line each, and the names of what else its target takes."""
-    rows = [(f"    {item.key}={item.value}", _first_sentence(item.comment)) for item in arguments if item.written]
+    """List what an option sets, a line each, and the names of what else its target takes."""
+    rows = [(f"    {item.key}={item.value}", _short(item.meaning)) for item in arguments if item.written]
     more = [
         item.key.rpartition(".")[2] + (f"={item.value}" if item.value else "") for item in arguments if not item.written
     ]
@@ -144,12 +145,16 @@ def _option_text(choice: str, arguments: list[Argument]) -> list[str]:
     return [f"  {choice}", *([table([], rows)] if rows else []), *([also] if more else [])]
 
 
-def _first_sentence(text: str) -> str:
-    return textwrap.shorten(text.partition(". ")[0].removesuffix("."), 90, placeholder=" …")
+def _short(text: str) -> str:
+    """Return the first sentence of a text without links, cut to the width of a table."""
+    from lightkit.config.fields import first_sentence
+
+    plain = re.sub(r" \(https?://[^)]*\)", "", first_sentence(text))
+    return textwrap.shorten(plain, 90, placeholder=" …")
 
 
 def _one_key(key: str, config_dir: str | None) -> str:
-    """What one key means: as the schema says, or by the options whose targets take it.
+    """Describe one key as the schema does, or by the options whose targets take it.
 
     Raises:
         UserError: There is no such key.
@@ -169,18 +174,13 @@ def _one_key(key: str, config_dir: str | None) -> str:
 def _argument_text(group: str, key: str, takers: list[tuple[str, Argument]]) -> str:
     kinds = {item.type for _, item in takers if item.type}
     meanings = {item.meaning for _, item in takers}
-    meanings = meanings if len(meanings) == 1 else {_first_sentence(meaning) for meaning in meanings}
+    meanings = meanings if len(meanings) == 1 else {_short(meaning) for meaning in meanings}
     head = f"  {key}" + (f" ({kinds.pop()})" if len(kinds) == 1 else "")
     # Where options mean different things by one name, each says its own.
     shared = meanings.pop() if len(meanings) == 1 else ""
-    lines = [(f"  {group}={name}", item.value or "must be given", _beside(item, shared)) for name, item in takers]
+    lines = []
+    for name, item in takers:
+        notes = ("" if shared else _short(item.meaning), "" if item.written else "the default of what is built")
+        lines.append((f"  {group}={name}", item.value or "must be given", "; ".join(filter(None, notes))))
     about = [_wrapped(shared)] if shared else []
     return "\n".join([head, *about, "", f"value of {key}, by choice:", table([], lines)])
-
-
-def _beside(item: Argument, shared: str) -> str:
-    """What there is to say about an argument of one option, beyond what all say."""
-    comment = _first_sentence(item.comment)
-    comment = "" if shared and comment == _first_sentence(shared) else comment
-    default = "" if item.written else "the default of what is built"
-    return "; ".join(part for part in (comment, default) if part)

@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightkit.config.modules as modules
 from lightkit.common.errors import UserError
@@ -15,11 +15,8 @@ from lightkit.config.lookup import Found, TargetError, UnreadableError, find, la
 from lightkit.config.modules import Module
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import beside, project_root
+from lightkit.config.report import Report
 from lightkit.config.trust import FUNCTIONS, PACKAGES, SLOTS, Trust, is_listed
-
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
-
 
 _CALLERS = ("hydra", "omegaconf")  # trusting all of them would allow everything, as they call what they are told
 
@@ -40,7 +37,7 @@ class Refusal:
 
 
 def judge(target: str, trust: Trust) -> Refusal | None:
-    """Why a target may not be built, as far as its source tells; None also for what does not exist.
+    """Tell why a target may not be built, as far as its source tells; None also for what does not exist.
 
     Nothing is imported: every step of the path is followed in the source.
     """
@@ -58,13 +55,13 @@ def judge(target: str, trust: Trust) -> Refusal | None:
     except TargetError:
         return None
     except RecursionError:
-        return _refused(target, target)
+        return _not_allowed(target, target)
 
 
 def _follow(target: str, trust: Trust) -> Refusal | None:
     module, names = split(target)
     if not trust.passes(module):
-        return _refused(target, module.name)
+        return _not_allowed(target, module.name)
     found, trail = Found(module), [Found(module)]
     for position, name in enumerate(names, 1):
         try:
@@ -73,50 +70,46 @@ def _follow(target: str, trust: Trust) -> Refusal | None:
             here = found.module.name
             if trust.covers(here) and {_top(here), _top(stopped.module)} <= sys.stdlib_module_names:
                 return None  # the compiled half of a trusted module of Python's own: posix of os
-            return _unread(target, stopped.module, trust, last=position == len(names))
+            return _judge_unreadable(target, stopped.module, trust, last=position == len(names))
         if not trust.passes(found.module):
-            return _refused(target, found.module.name)
+            return _not_allowed(target, found.module.name)
         trail.append(found)
-    return _at_the_end(target, trail, trust)
+    return _judge_definition(target, trail, trust)
 
 
 def _top(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _at_the_end(target: str, trail: list[Found], trust: Trust) -> Refusal | None:
-    """The last step: what is defined there must be something to call, in a place that is allowed."""
+def _judge_definition(target: str, trail: list[Found], trust: Trust) -> Refusal | None:
+    """Judge the last step of a path: something to call must be defined there, in a place that is allowed."""
     owner, found = trail[-2].node, trail[-1]
     if found.node is None:
         return Refusal(f"{target} is a module", fix="name a class or function in it")
     in_class = isinstance(owner, ast.ClassDef)
-    if in_class and not _is_bound(found.node):
+    decorators = {last_name(item) for item in getattr(found.node, "decorator_list", [])}
+    if in_class and not decorators & {"classmethod", "staticmethod"}:
         what = f"{target} is a method, which wants an object"
         return Refusal(what, fix="name the class, one of its class methods, or a function")
     definition = owner if in_class else found.node
     allowed = trust.holds(found.module, getattr(definition, "name", ""))
-    return None if allowed else _refused(target, found.module.name)
+    return None if allowed else _not_allowed(target, found.module.name)
 
 
-def _is_bound(node: ast.AST) -> bool:
-    decorators = getattr(node, "decorator_list", [])
-    return any(last_name(item) in ("classmethod", "staticmethod") for item in decorators)
-
-
-def _unread(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | None:
-    """The source of `place` does not tell what a name is. Where the place is allowed, the object will."""
+def _judge_unreadable(target: str, place: str, trust: Trust, *, last: bool) -> Refusal | None:
+    """Judge a name whose meaning the source of `place` does not tell; where the place is allowed, the object will."""
     if trust.covers(place) or target in FUNCTIONS:
         return None
     module = modules.load(place)
     if module is None or not trust.holds(module):
-        return _refused(target, place)
+        return _not_allowed(target, place)
     if last:
         return None
     return Refusal(f"{target} may not be built: {place} does not tell in its source what that is", entry=target)
 
 
-def _refused(target: str, place: str) -> Refusal:
-    """The refusal of what is defined in a place that is not allowed."""
+def _not_allowed(target: str, place: str) -> Refusal:
+    """Make the refusal of what is defined in a place that is not allowed."""
     top, named = _top(place), _top(target)
     is_broad = top in sys.stdlib_module_names or is_listed(top) or top in _CALLERS
     way = "" if top == named else f" leads to {place}, which"
@@ -124,7 +117,7 @@ def _refused(target: str, place: str) -> Refusal:
 
 
 def verify(built: Any, target: str, trust: Trust) -> Refusal | None:
-    """Why the object behind a target may not be called, though its source looked well.
+    """Tell why the object behind a target may not be called, though its source looked well.
 
     Args:
         built: What the path led to when it was imported.
@@ -140,17 +133,17 @@ def verify(built: Any, target: str, trust: Trust) -> Refusal | None:
         return None
     if module is not None and trust.holds(module, getattr(built, "__name__", "")):
         return None
-    return _refused(target, str(home))
+    return _not_allowed(target, str(home))
 
 
 def _is_compiled(built: Any, module: Module | None, target: str, trust: Trust) -> bool:
-    """Compiled code seldom tells where it is from, so what is trusted, or part of `torch.nn`, is taken at its name."""
+    """Tell whether compiled code is taken at its name, as that of `torch.nn` and what is trusted; it says no more."""
     named = trust.covers(target) or target.startswith("torch.nn.functional.")
     return named and (module is None or module.opaque or isinstance(built, types.BuiltinFunctionType))
 
 
-def _facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, Any]:
-    """What the message about a refused target says beside the reason."""
+def _message_facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dict[str, Any]:
+    """Return what the message about a refused target says beside the reason."""
     places = SLOTS.get(str(key[0]), PACKAGES) if key else PACKAGES
     expected = f"a class or function of {', '.join(places)}, or of your own project"
     return {"expected": expected, "received": target, "fix": _fix(refusal, target, places, trust)}
@@ -177,7 +170,7 @@ def _exists(target: str) -> bool:
 
 
 def entries_in(value: Any, report: Report) -> tuple[str, ...]:
-    """The entries of `trust` in a configuration; what can't be one is reported and left out."""
+    """Return the entries of `trust` in a configuration; what can't be one is reported and left out."""
     entries = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     for index, entry in enumerate(value if isinstance(value, list) else ()):
         if isinstance(entry, str) and not all(part.isidentifier() for part in entry.split(".")):
@@ -192,11 +185,11 @@ def check_targets(tree: Any, report: Report) -> None:
         target = node["_target_"]
         refusal = judge(target, report.trust)
         if refusal is not None:
-            report.add((*key, "_target_"), refusal.what, **_facts(refusal, target, key, report.trust))
+            report.add((*key, "_target_"), refusal.what, **_message_facts(refusal, target, key, report.trust))
 
 
 def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Every node with a `_target_` at any depth, with its key."""
+    """Yield every node with a `_target_` at any depth, with its key."""
     if isinstance(node, dict) and isinstance(node.get("_target_"), str):
         yield key, node
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
@@ -205,5 +198,5 @@ def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]
 
 
 def refused(refusal: Refusal, target: str, key: Key, trust: Trust) -> UserError:
-    """The error for a target that is about to be built."""
-    return UserError(refusal.what, key=dotted((*key, "_target_")), **_facts(refusal, target, key, trust))
+    """Make the error for a target that is about to be built."""
+    return UserError(refusal.what, key=dotted((*key, "_target_")), **_message_facts(refusal, target, key, trust))

@@ -39,7 +39,7 @@ _WORDS = {
 
 
 def read_annotation(node: ast.expr | None) -> Any:
-    """A type as `typing` knows it, from an annotation in source; `Any` for all but plain types.
+    """Read a type as `typing` knows it from an annotation in source; `Any` for all but plain types.
 
     Names are taken at face value: `int` is an int and `Tensor` a tensor in whatever module it stands.
     """
@@ -84,7 +84,7 @@ def _from_subscript(node: ast.Subscript) -> Any:
 
 
 def _from_items(items: list[ast.expr], *, fixed: bool) -> Any:
-    """A list, of a certain length where it is a tuple; `tuple[int]` is often written for one of any length."""
+    """Return the type of a list, for a tuple of its length; `tuple[int]` is often written for one of any length."""
     kinds = {read_annotation(item) for item in items if not _is_ellipsis(item)}
     kind: Any = list[kinds.pop()] if len(kinds) == 1 else list  # type: ignore[misc]
     return Annotated[kind, len(items)] if fixed and len(items) > 1 and not any(map(_is_ellipsis, items)) else kind
@@ -95,12 +95,12 @@ def _is_ellipsis(node: ast.expr) -> bool:
 
 
 def or_none(kind: Any) -> Any:
-    """The same type, or null."""
+    """Return the same type, or null."""
     return kind if kind is Any else Optional[kind]
 
 
 def fits(value: object, kind: Any) -> bool:
-    """Whether a plain value (from YAML) has the type. A whole number is a number; true and false are not numbers."""
+    """Tell whether a plain value (from YAML) has the type. A whole number is a number; true and false are not."""
     if kind is Any:
         return True
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -132,7 +132,7 @@ def _fits_scalar(value: object, kind: Any) -> bool:
 
 
 def becomes_tensor(value: object, kind: Any) -> bool:
-    """Whether a value is a list of numbers, also nested, for an argument that takes a tensor and no such list."""
+    """Tell whether a value is a (nested) list of numbers, for an argument that takes a tensor and no such list."""
     takes_tensor = kind is Built or Built in typing.get_args(kind)
     return takes_tensor and not fits(value, kind) and _are_numbers(value)
 
@@ -144,7 +144,7 @@ def _are_numbers(value: object) -> bool:
 
 
 def item_type(kind: Any) -> Any:
-    """Type of the items of a list; `Any` where nothing is known of them, or the type is another one."""
+    """Return the type of the items of a list; `Any` where nothing is known of them, or the type is another one."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Annotated, Union, types.UnionType):
         return next((found for found in map(item_type, inner) if found is not Any), Any)
@@ -152,7 +152,7 @@ def item_type(kind: Any) -> Any:
 
 
 def in_words(kind: Any) -> str:
-    """The type as an error message says it."""
+    """Say a type as an error message does."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return in_words(inner[0]).replace("a list", f"a list of {inner[1]}", 1)
@@ -171,7 +171,7 @@ def in_words(kind: Any) -> str:
 
 
 def choices_of(kind: Any) -> list[str]:
-    """The values of a `Literal`, also inside a union; empty for other types."""
+    """List the values of a `Literal`, also inside a union; none for other types."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return ["null" if choice is None else str(choice) for choice in inner]
@@ -181,13 +181,13 @@ def choices_of(kind: Any) -> list[str]:
 
 
 def shown_value(value: Any) -> Any:
-    """A value short enough for a message."""
+    """Return a value as a message shows it, cut where it is long."""
     text = repr(value)
     return value if value is not None and len(text) <= 80 else "null" if value is None else f"{text[:77]}..."
 
 
 def type_hint(value: Any, kind: Any) -> str | None:
-    """What probably went wrong with a type."""
+    """Say what probably went wrong with a type."""
     odd = look_alike(value) if isinstance(value, str) else None
     if odd is not None and fits(0.5, kind) and _is_number(plain_letters(value)):
         return f"write {plain_letters(value)}: {odd}"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
-from lightkit.config.annotations import becomes_tensor, choices_of, fits, in_words, shown_value, type_hint
+from lightkit.config.annotations import becomes_tensor, fits, in_words, type_hint
+from lightkit.config.fields import argument_range
 from lightkit.config.kinds import mismatch
-from lightkit.config.limits import out_of_range
 from lightkit.config.lookup import BrokenError
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import beside
+from lightkit.config.report import Report
 from lightkit.config.schema import SIZES
 from lightkit.config.signatures import Signature, TargetError, read
 from lightkit.config.tree import UNKNOWN
-
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
 
 EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
 """Packages that lightkit can do without, with the extra that brings each."""
@@ -30,6 +28,7 @@ _HYDRA_TYPES: dict[str, Any] = {
     "_convert_": Literal["none", "partial", "object", "all"],
     "_recursive_": bool,
 }
+_PATH = "the dotted path of a class or function"
 _TORCH_SCHEDULES = "torch.optim.lr_scheduler."
 PROVIDED: dict[Key, tuple[str, ...]] = {
     ("model",): SIZES,
@@ -45,7 +44,7 @@ _FILLED = {"params", "optimizer"}
 
 
 def provided(key: Key) -> tuple[str, ...]:
-    """Arguments that need not be given at a place in the configuration."""
+    """Return the arguments that need not be given at a place in the configuration."""
     return next((names for place, names in PROVIDED.items() if key[: len(place)] == place), ())
 
 
@@ -61,7 +60,9 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
     node = _usable(node, key, report)
     arguments = {name: value for name, value in node.items() if name not in own and name not in HYDRA_KEYS}
     if key == ("scheduler",) and str(node.get("_target_")).startswith(_TORCH_SCHEDULES):
-        _inside_ours(node["_target_"], key, report)
+        what = f"{node['_target_']} goes inside of scheduler=torch, which knows when to call it"
+        fix = f"scheduler=torch 'scheduler.scheduler={{_target_: {node['_target_']}, _partial_: true, …}}'"
+        report.add((*key, "_target_"), what, expected="a lightkit.optim.Schedule", fix=fix)
         return
     target = _target(node, key, report)
     wrong = None if target is None else mismatch(target, key)
@@ -79,20 +80,11 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
 
 
 def _usable(node: dict[str, Any], key: Key, report: Report) -> dict[str, Any]:
-    """The node without what Hydra's own keys can't be, which is reported."""
+    """Return a node without what Hydra's own keys can't be, which is reported."""
     wrong = [name for name, kind in _HYDRA_TYPES.items() if name in node and not fits(node[name], kind)]
     for name in [name for name in wrong if node[name] is not UNKNOWN]:
-        kind = _HYDRA_TYPES[name]
-        choices = choices_of(kind)
-        what, expected = ("not one of the choices", None) if choices else ("wrong type", in_words(kind))
-        report.add((*key, name), what, expected=expected, received=shown_value(node[name]), choices=choices)
+        report.add_wrong_type(node[name], _HYDRA_TYPES[name], (*key, name))
     return {name: UNKNOWN if name in wrong else value for name, value in node.items()}
-
-
-def _inside_ours(target: str, key: Key, report: Report) -> None:
-    inner = f"scheduler.scheduler={{_target_: {target}, _partial_: true, …}}"
-    what = f"{target} goes inside of scheduler=torch, which knows when to call it"
-    report.add((*key, "_target_"), what, expected="a lightkit.optim.Schedule", fix=f"scheduler=torch '{inner}'")
 
 
 def _nested(value: Any, key: Key, report: Report) -> None:
@@ -107,19 +99,13 @@ def _nested(value: Any, key: Key, report: Report) -> None:
 
 
 def _target(node: dict[str, Any], key: Key, report: Report) -> str | None:
-    """The path of what a node builds; None where there is none to look into, which is reported."""
+    """Return the path of what a node builds; None where there is none to look into, which is reported."""
     place, target = (*key, "_target_"), node.get("_target_")
     if "_target_" not in node:
-        report.add(
-            place, "missing", expected="the dotted path of a class or function", fix=f"{dotted(place)}=package.Name"
-        )
-        return None
-    if target is UNKNOWN:
-        return None
-    if not isinstance(target, str):
-        report.add(place, "wrong type", expected="the dotted path of a class or function", received=target)
-        return None
-    return target if judge(target, report.trust) is None else None
+        report.add(place, "missing", expected=_PATH, fix=f"{dotted(place)}=package.Name")
+    elif target is not UNKNOWN and not isinstance(target, str):
+        report.add(place, "wrong type", expected=_PATH, received=target)
+    return target if isinstance(target, str) and judge(target, report.trust) is None else None
 
 
 def _signature(target: str, key: Key, report: Report) -> Signature | None:
@@ -127,22 +113,20 @@ def _signature(target: str, key: Key, report: Report) -> Signature | None:
     try:
         return read(target)
     except TargetError as error:
+        what, received, top = error.sentence(target), error.received, target.partition(".")[0]
+        hint = beside(top) if received == top else None
         if isinstance(error, BrokenError):
-            report.add(place, error.sentence(target), fix=f"mend {error.place}")
-            return None
-        top = target.partition(".")[0]
-        if error.received == top and top in EXTRAS:
-            fix = f"pip install 'lightkit[{EXTRAS[top]}]'"
-            report.add(place, f"{target} needs the package {top}, which is not installed", received=target, fix=fix)
-            return None
-        hint = beside(top) if error.received == top else None
-        if hint is not None:
-            report.add(place, error.sentence(target), received=error.received, fix=hint)
-            return None
-        close = nearest(error.received, error.choices)
-        full = target.replace(error.received, close[0], 1) if close else None
-        fix = f"did you mean {full}?" if full else "write the full path: package.module.Name"
-        report.add(place, error.sentence(target), received=error.received, choices=close or error.choices[:20], fix=fix)
+            report.add(place, what, fix=f"mend {error.place}")
+        elif received == top and top in EXTRAS:
+            what, fix = f"{target} needs the package {top}, which is not installed", f"lightkit[{EXTRAS[top]}]"
+            report.add(place, what, received=target, fix=f"pip install '{fix}'")
+        elif hint is not None:
+            report.add(place, what, received=received, fix=hint)
+        else:
+            close = nearest(received, error.choices)
+            meant = f"did you mean {target.replace(received, close[0], 1)}?" if close else None
+            fix = meant or "write the full path: package.module.Name"
+            report.add(place, what, received=received, choices=close or error.choices[:20], fix=fix)
         return None
 
 
@@ -168,21 +152,16 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
     """Report an argument the target does not take; the one that was probably meant."""
     place, choices = (*key, name), [item for item in names if item not in ("params", "optimizer")]
     special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
-    left_over = _is_left_over(place, key, report)
+    given_in, target_in = (report.sources.exact(one) or "" for one in (place, (*key, "_target_")))
+    in_files = bool(given_in and target_in) and not given_in.startswith("command line")
+    # In another file than the `_target_`, it was written for a former one.
+    left_over = in_files and given_in.rpartition(":")[0] != target_in.rpartition(":")[0]
     close = [] if left_over else nearest(name, [*special, *choices], count=1)
     fix = f"did you mean {dotted((*key, close[0]))}?" if close else f"remove it: ~{dotted(place)}"
     if left_over and dotted(key) in EMPTY:
         fix += f"; {EMPTY[dotted(key)]} starts without any"
     report.add(place, f"{target} takes no such argument", received=name, choices=choices, fix=fix)
     return close[0] if close else None
-
-
-def _is_left_over(place: Key, key: Key, report: Report) -> bool:
-    """Whether an argument was written for another `_target_`, which something stronger has changed since."""
-    own, target = report.sources.exact(place), report.sources.exact((*key, "_target_"))
-    if own is None or target is None or own.startswith("command line"):
-        return False
-    return own.rpartition(":")[0] != target.rpartition(":")[0]
 
 
 def _check_type(value: Any, name: str, signature: Signature, key: Key, report: Report) -> None:
@@ -194,12 +173,10 @@ def _check_type(value: Any, name: str, signature: Signature, key: Key, report: R
     if key[:1] != ("optim",) and becomes_tensor(value, kind):
         return
     if fits(value, kind):
-        out_of_range(value, place, report)
+        report.check_range(value, place, argument_range(place))
+        for index, item in enumerate(value if isinstance(value, list) else ()):
+            report.check_range(item, (*place, index), argument_range((*place, index)))
         return
-    choices = choices_of(kind)
-    what = "not one of the choices" if choices else "wrong type"
-    expected = None if choices else in_words(kind)
-    if expected and key[:1] == ("optim",):  # whose tensors PyTorch makes itself
-        expected = expected.replace(" or a list of numbers or a `_target_`", "")
-    fix = type_hint(value, kind)
-    report.add(place, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)
+    # Of the optimizers PyTorch makes the tensors itself.
+    expected = in_words(kind).replace(" or a list of numbers or a `_target_`", "") if key[:1] == ("optim",) else None
+    report.add_wrong_type(value, kind, place, expected=expected, fix=type_hint(value, kind))

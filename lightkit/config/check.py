@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from contextlib import suppress
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -14,17 +14,20 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.suggest import nearest
 from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.allow import check_targets, entries_in
-from lightkit.config.annotations import choices_of, fits, in_words, shown_value, type_hint
+from lightkit.config.annotations import fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
-from lightkit.config.devices import devices
+from lightkit.config.devices import DEVICE_RULES
 from lightkit.config.direction import check_mode
-from lightkit.config.finetuning import finetuning
-from lightkit.config.limits import out_of_range, relations
-from lightkit.config.origins import Key, Sources, dotted, parts_of
-from lightkit.config.outside import outside
+from lightkit.config.fields import class_in, default_of, field_types, is_required, valid_keys
+from lightkit.config.finetuning import FINETUNE_RULES
+from lightkit.config.labels import check_patterns
+from lightkit.config.origins import Key, Sources, dotted
+from lightkit.config.outside import check_finetune_files, check_outside
 from lightkit.config.project import project_folders
 from lightkit.config.reach import check_reach
-from lightkit.config.schema import Config, Target
+from lightkit.config.relations import RULES
+from lightkit.config.report import Node, Report, UnusableError
+from lightkit.config.schema import Config, Range, Target
 from lightkit.config.tree import UNKNOWN, plain_tree
 from lightkit.config.trust import Trust
 
@@ -53,7 +56,7 @@ def problems(
     hooks: Any = None,
     starting: bool = False,
 ) -> list[UserError]:
-    """Everything that is wrong with a configuration, in its own order.
+    """Find everything that is wrong with a configuration: its targets, its types and ranges, then rules between keys.
 
     Args:
         cfg: The configuration without Hydra's node.
@@ -61,134 +64,107 @@ def problems(
         trust: What it may build beside what its own `trust` names; None takes the project.
         hooks: `hydra.callbacks`.
         starting: It is for a run that has not begun, which needs the files that it names.
+
+    Returns:
+        The errors, in the order of the configuration.
     """
     report = Report(sources or Sources())
     tree = plain_tree(cfg, report)
-    entries = entries_in(tree.get("trust"), report) if isinstance(tree, dict) else ()
     trust = trust or Trust(roots=project_folders())
-    report.trust = replace(trust, entries=(*trust.entries, *entries))
+    report.trust = replace(trust, entries=(*trust.entries, *entries_in(tree.get("trust"), report)))
     for part in (tree, {"hydra": {"callbacks": hooks}}):
         check_targets(part, report)
         check_reach(part, report)
-    _Checker(report).mapping(tree, Config, ())
-    if isinstance(tree, dict):
-        relations(tree, report)
-        check_mode(tree, report, starting=starting)
-        devices(tree, report)
-        finetuning(tree, report)
-    if isinstance(tree, dict) and starting:
-        outside(tree, report)
+    checked = cast(Config, _Checker(report).node(tree, Config, ()))
+    for rule in RULES:
+        with suppress(UnusableError):
+            rule(checked, report)
+    with suppress(UnusableError):
+        check_mode(checked, tree.get("metrics"), report, starting=starting)
+    check_patterns(tree, report)
+    for rule in (*DEVICE_RULES, *FINETUNE_RULES):
+        with suppress(UnusableError):
+            rule(checked, report)
+    if starting:
+        check_outside(tree, report)
+        with suppress(UnusableError):
+            check_finetune_files(checked, report)
     return report.errors
 
 
-class Report:
-    """Collects problems and adds to each where it comes from.
-
-    Args:
-        sources: Origins of the values.
-    """
-
-    def __init__(self, sources: Sources) -> None:
-        self.sources, self.errors = sources, list[UserError]()
-        self.trust = Trust()
-
-    def add(self, key: Key, what: str, **facts: Any) -> None:
-        """Note a problem with the value at `key`; `facts` are those of `UserError`."""
-        self.errors.append(UserError(what, key=dotted(key), origin=self.sources.find(key), **facts))
-
-    def take(self, error: UserError) -> None:
-        """Note a problem that was found elsewhere, at the key that it names."""
-        facts = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": error.fix}
-        self.add(parts_of(error.key or ""), error.what, **facts)
-
-
-@cache
-def schema_fields(kind: type) -> dict[str, Any]:
-    """Names and types of a schema class."""
-    return typing.get_type_hints(kind)
-
-
-@cache
-def valid_keys() -> tuple[str, ...]:
-    """All keys of the schema in full."""
-    return tuple(_keys_of(Config, ""))
-
-
-def _keys_of(kind: type, prefix: str) -> list[str]:
-    found = []
-    for name, inner in schema_fields(kind).items():
-        found.append(prefix + name)
-        if dataclasses.is_dataclass(inner):
-            found += _keys_of(typing.cast(type, inner), f"{prefix}{name}.")
-    return found
-
-
 class _Checker:
-    """Walks the tree beside the schema."""
+    """Walks a configuration beside the schema, reports what does not fit, and fills in the defaults."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
 
-    def mapping(self, node: Any, kind: type, key: Key) -> None:
-        """A node that a schema class describes."""
-        fields, is_target = schema_fields(kind), issubclass(kind, Target)
-        for name, value in node.items():
-            if name in fields and name != "_target_" and not _waived(node, name):
-                self.value(value, fields[name], (*key, name))
-            elif name not in fields and not is_target:
-                self.unknown(value, name, [*fields], key)
-        for field in dataclasses.fields(kind):
-            if field.name not in node and field.name != "_target_" and _required(field):
-                self.missing((*key, field.name), fields[field.name])
-        if is_target:
-            check_arguments(node, key, own=set(fields), report=self.report)
+    def node(self, tree: dict[str, Any], kind: type, key: Key) -> Node:
+        """Check a node that a schema class describes, and return its usable values."""
+        types, fields = field_types(kind), {field.name: field for field in dataclasses.fields(kind)}
+        values: dict[str, Any] = {}
+        for name, value in tree.items():
+            if name in fields and name != "_target_":
+                is_waived = name in ("lr", "lr_scale") and value == 0 and tree.get("allow_zero") is True
+                allowed = None if is_waived else fields[name].metadata.get("range")
+                values[name] = self.value(value, types[name], (*key, name), allowed)
+            elif name not in fields and not issubclass(kind, Target):
+                self.unknown(name, [*fields], key)
+        for name, field in fields.items():
+            if name not in tree and name != "_target_":
+                if is_required(field):
+                    fix = f"set {dotted((*key, name))}"
+                    self.report.add((*key, name), "missing", expected=in_words(types[name]), fix=fix)
+                else:
+                    values[name] = self.value(default_of(field), types[name], (*key, name), None)
+        if issubclass(kind, Target):
+            check_arguments(tree, key, own=set(fields), report=self.report)
+            given = (name for name in tree if name not in values and not self.report.has((*key, name)))
+            values |= {name: tree[name] for name in given}
+        return Node(**{name: value for name, value in values.items() if value is not UNKNOWN})
 
-    def value(self, value: Any, kind: Any, key: Key) -> None:
-        """Any value with a type of the schema."""
+    def value(self, value: Any, kind: Any, key: Key, allowed: Range | None) -> Any:
+        """Check any value, and return what is usable of it; `UNKNOWN` where nothing is."""
+        inner, origin = class_in(kind) if isinstance(value, dict) else None, typing.get_origin(kind)
         if value is UNKNOWN:
-            return
-        kind = _class_in(kind, value)
-        if not _shallow_fit(value, kind):
+            return UNKNOWN
+        if inner is not None:
+            return self.node(value, inner, key)
+        if not (isinstance(value, origin) if origin in (list, dict) else fits(value, kind)):
             self.wrong_type(value, kind, key)
-        elif dataclasses.is_dataclass(kind):
-            self.mapping(value, typing.cast(type, kind), key)
-        elif typing.get_origin(kind) is list:
-            for index, item in enumerate(value):
-                self.value(item, typing.get_args(kind)[0], (*key, index))
-        elif typing.get_origin(kind) is dict:
-            self.items(value, typing.get_args(kind)[1], key)
-        else:
-            out_of_range(value, key, self.report)
+            return UNKNOWN
+        if origin is list:
+            of_item = typing.get_args(kind)[0]
+            items = [self.value(item, of_item, (*key, index), allowed) for index, item in enumerate(value)]
+            return _usable(items, of_item)
+        if origin is dict:
+            named = self.named(value, typing.get_args(kind)[1], key, allowed)
+            items = _usable([*named.values()], typing.get_args(kind)[1])
+            return items if items is UNKNOWN else dict(zip(named, items))
+        return value if self.report.check_range(value, key, allowed) else UNKNOWN
 
-    def items(self, node: dict[str, Any], kind: Any, key: Key) -> None:
-        """A node whose keys are names of the user's. One without a `_target_` may have been meant for another."""
+    def named(self, node: dict[str, Any], kind: Any, key: Key, allowed: Range | None) -> dict[str, Any]:
+        """Check a node whose keys are names of the user's. One without a `_target_` may have been meant for another."""
         others = [name for name, item in node.items() if isinstance(item, dict) and "_target_" in item]
+        found = {}
         for name, item in node.items():
             lost = isinstance(item, dict) and "_target_" not in item
             close = nearest(name, others, count=1) if lost else []
             if close:
                 fix = f"did you mean {dotted((*key, close[0]))}?"
                 self.report.add((*key, name), "unknown name", received=name, choices=others, fix=fix)
-            else:
-                self.value(item, kind, (*key, name))
+            found[name] = UNKNOWN if close else self.value(item, kind, (*key, name), allowed)
+        return found
 
     def wrong_type(self, value: Any, kind: Any, key: Key) -> None:
-        """A value that is not of its type."""
-        choices = choices_of(kind)
+        """Report a value that is not of its type."""
         group = key[0] if len(key) == 1 and isinstance(value, str) and dataclasses.is_dataclass(kind) else None
         fix = f"`lightkit config {group}` lists the options" if group else type_hint(value, kind)
         if group and self.report.sources.on_command_line(key) is None:
             fix = f"`- override /{group}: {value}` in the `defaults` list chooses an option; {fix}"
-        what = "not one of the choices" if choices else "wrong type"
-        expected = None if choices else in_words(kind)
-        self.report.add(key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)
+        self.report.add_wrong_type(value, kind, key, fix=fix)
 
-    def missing(self, key: Key, kind: Any) -> None:
-        """A key without a default that is nowhere set."""
-        self.report.add(key, "missing", expected=in_words(kind), fix=f"set {dotted(key)}")
-
-    def unknown(self, value: Any, name: str, valid: list[str], key: Key) -> None:
-        """A key that the schema does not have."""
+    def unknown(self, name: str, valid: list[str], key: Key) -> None:
+        """Report a key that the schema does not have."""
         full, odd = dotted((*key, name)), look_alike(name)
         near = nearest(plain_letters(name), valid, count=1)
         elsewhere = nearest(full, [other for other in valid_keys() if not full.startswith(f"{other}.")], count=1)
@@ -201,33 +177,15 @@ class _Checker:
         self.report.add((*key, name), what, received=name, choices=choices, fix=" ".join(fixes) or None)
 
 
-def _class_in(kind: Any, value: Any) -> Any:
-    """The schema class inside `Optional[...]`, for a mapping."""
-    parts = typing.get_args(kind) if isinstance(value, dict) else ()
-    return next(
-        (part for part in parts if dataclasses.is_dataclass(part) and typing.get_origin(kind) is typing.Union), kind
-    )
-
-
-def _waived(node: dict[str, Any], name: str) -> bool:
-    """Whether a value that is out of range is asked for: a rate of 0 where `allow_zero` says so."""
-    is_zero = type(node[name]) in (int, float) and node[name] == 0
-    return is_zero and name in ("lr", "lr_scale") and node.get("allow_zero") is True
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _shallow_fit(value: Any, kind: Any) -> bool:
-    origin = typing.get_origin(kind)
-    if origin is list or origin is dict:
-        return isinstance(value, origin)
-    return fits(value, kind)
+def _usable(items: list[Any], kind: Any) -> Any:
+    """Return the values of a list or mapping; `UNKNOWN` where one is, but for nodes, of which each counts by itself."""
+    if class_in(kind) is not None:
+        return [Node() if item is UNKNOWN else item for item in items]
+    return UNKNOWN if any(item is UNKNOWN for item in items) else items
 
 
 def complete(cfg: DictConfig) -> DictConfig:
-    """The configuration with every default of the schema written out, read-only."""
+    """Write out every default of the schema in a configuration, and make it read-only."""
     OmegaConf.set_readonly(cfg, False)
     OmegaConf.set_struct(cfg, False)
     _fill(cfg, Config)
@@ -237,25 +195,15 @@ def complete(cfg: DictConfig) -> DictConfig:
 
 
 def _fill(node: Any, kind: Any) -> None:
-    if not OmegaConf.is_dict(node) or not dataclasses.is_dataclass(kind):
-        return
-    fields = schema_fields(typing.cast(type, kind))
-    for field in dataclasses.fields(kind):
-        if field.name not in node and not _required(field):
-            node[field.name] = schema_default(field)
-        inner = node._get_node(field.name)
-        if inner is not None and not inner._is_interpolation():
-            _fill_inner(inner, fields[field.name])
-
-
-def _fill_inner(node: Any, kind: Any) -> None:
+    """Write out the defaults of a node and of those below it, but for nodes that an interpolation gives."""
     if typing.get_origin(kind) is list and OmegaConf.is_list(node):
         for index in range(len(node)):
             _fill(node._get_node(index), typing.get_args(kind)[0])
-    _fill(node, kind)
-
-
-def schema_default(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field of the schema, as plain values."""
-    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    if not OmegaConf.is_dict(node) or not dataclasses.is_dataclass(kind):
+        return
+    for field in dataclasses.fields(kind):
+        if field.name not in node and not is_required(field):
+            node[field.name] = default_of(field)
+        inner = node._get_node(field.name)
+        if inner is not None and not inner._is_interpolation():
+            _fill(inner, field_types(cast(type, kind))[field.name])

@@ -12,13 +12,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
-from lightkit.config.chosen import fill_choices
 from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
 from lightkit.config.defaults import check_defaults, circle, misspelled_words
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
+from lightkit.config.finish import drop_left_over, fill_choices
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
-from lightkit.config.left_over import drop_left_over
 from lightkit.config.origins import Sources, dotted, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
@@ -72,7 +71,7 @@ def compose(
 def make_loader(
     overrides: Sequence[str] = (), *, config_dir: str | None = None, project: Path | None = None
 ) -> ConfigLoader:
-    """The loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
+    """Make the loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
 
     Args:
         overrides: What was typed, in which `trust` may name plugins of the project for Hydra.
@@ -97,7 +96,7 @@ def _existing(folders: Sequence[Path | None]) -> list[Path]:
 
 
 def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name: str = "config") -> Composed:
-    """The same as `compose` with a loader at hand, for composing many times.
+    """Compose as `compose` does, with a loader at hand, for composing many times.
 
     Raises:
         UserErrors: Everything that is wrong, in one report.
@@ -114,19 +113,19 @@ def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name:
     fill_choices(task, choices)
     drop_left_over(task, sources)
     fill_mode(task)
-    found = problems(task, sources, hooks=_hooks(cfg), starting=True)
-    # Without the experiment that was meant, other keys are valid than with it.
-    errors += (
-        [] if GROUP in rewritten.skipped else [error for error in found if not _below(error.key, rewritten.skipped)]
-    )
+    hooks = cfg.hydra.get("callbacks")  # the one place where Hydra itself calls any `_target_`, as it is written
+    hooks = OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
+    found = problems(task, sources, hooks=hooks, starting=True)
+    if GROUP not in rewritten.skipped:  # without the experiment that was meant, other keys are valid than with it
+        errors += [error for error in found if not _is_below(error.key, rewritten.skipped)]
     if errors:
         raise UserErrors(errors)
     set_hydra_config(cfg)
-    return Composed(_named(complete(task), choices), list(overrides), choices, sources, cfg)
+    return Composed(_give_name(complete(task), choices), list(overrides), choices, sources, cfg)
 
 
 def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
-    """What a new run in this project would have, with Hydra's node and unchecked, and where its values come from.
+    """Compose what a new run in this project would have, with Hydra's node, unchecked, and with its sources.
 
     Args:
         overrides: Overrides of Hydra's own settings, such as `hydra.run.dir=FOLDER`.
@@ -167,8 +166,8 @@ def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConf
     return task, list(dict.fromkeys(groups))
 
 
-def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
-    """A run without a name is called after its experiment, or after what it trains on what."""
+def _give_name(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
+    """Call a run without a name after its experiment, or after what it trains on what."""
     if cfg.get("name") is None and ({"data", "model"} <= choices.keys() or GROUP in choices):
         parts = [choices[GROUP]] if GROUP in choices else [choices["data"], choices["model"]]
         with open_dict(cfg), read_write(cfg):
@@ -177,18 +176,12 @@ def _named(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
 
 
 def without_hydra(cfg: DictConfig) -> DictConfig:
-    """The part of a composition that belongs to lightkit."""
+    """Return the part of a composition that belongs to lightkit."""
     # As they are: a key such as `1` or `on` in a file is no text, and would be left out by its text.
     return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])  # type: ignore[misc]
 
 
-def _hooks(cfg: DictConfig) -> object:
-    """Callbacks for Hydra itself, as they are written: the one place where Hydra calls any `_target_`."""
-    hooks = cfg.hydra.get("callbacks")
-    return OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
-
-
-def _below(key: str | None, nodes: Sequence[str]) -> bool:
+def _is_below(key: str | None, nodes: Sequence[str]) -> bool:
     parts = [str(part) for part in parts_of(key or "")]
     return any(parts[: len(node.split("."))] == node.split(".") for node in nodes)
 

@@ -21,7 +21,7 @@ _FULL_KEY = re.compile(r"^\s*full_key: (\S+)", re.M)
 
 
 def clashes(files: Files, message: str) -> UserError | None:
-    """The error for a list where another file has a mapping, or the other way round."""
+    """Make the error for a list where another file has a mapping, or the other way round."""
     if "Cannot merge DictConfig with ListConfig" not in message:
         return None
     seen: dict[Key, str] = {}
@@ -35,7 +35,7 @@ def clashes(files: Files, message: str) -> UserError | None:
 
 
 def chosen_twice(files: Files, message: str) -> UserError | None:
-    """The error for a group in a defaults list whose option another file has chosen already."""
+    """Make the error for a group in a defaults list whose option another file has chosen already."""
     group = _TWICE.search(message)
     if group is None:
         return None
@@ -49,7 +49,7 @@ def chosen_twice(files: Files, message: str) -> UserError | None:
 
 
 def _choices(files: Files) -> Iterator[tuple[Path, yaml.MappingNode]]:
-    """Entries of defaults lists that choose the option of a group, of the last file first."""
+    """List the entries of defaults lists that choose the option of a group, those of the last file first."""
     for _, path in reversed(files):
         root = nodes(path)
         lists = [value for name, value in root.value if name.value == "defaults"] if _is_mapping(root) else []
@@ -62,7 +62,7 @@ def _is_mapping(node: object) -> TypeGuard[yaml.MappingNode]:
 
 
 def unreadable_value(files: Files, message: str) -> UserError | None:
-    """The error for a value with half an interpolation."""
+    """Make the error for a value with half an interpolation."""
     key = _FULL_KEY.search(message)
     if key is None or ("viable alternative" not in message and "extraneous input" not in message):
         return None
@@ -75,7 +75,7 @@ def unreadable_value(files: Files, message: str) -> UserError | None:
 
 
 def _nodes(name: str, path: Path, *, scalars: bool = False) -> Iterator[tuple[Key, yaml.Node]]:
-    """Mappings and lists of a file by full key, or its single values."""
+    """Return the mappings and lists of a file by full key, or its single values."""
     root, group = nodes(path), Path(name).parent.parts
     if root is not None:
         yield from _below(root, () if group[:1] in ((GROUP,), ()) else group, scalars)

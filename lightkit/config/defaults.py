@@ -22,7 +22,7 @@ _TWO_WORDS = re.compile(r"^[ \t]*-[ \t]+['\"]?(\w+)[ \t]+(?:(\w+)[ \t]+)?[/\w@.:
 
 
 def misspelled_words(loader: ConfigLoader) -> list[UserError]:
-    """Entries such as `overide /loss: mse`, whose first word Hydra drops without a word."""
+    """Report entries such as `overide /loss: mse`, whose first word Hydra drops without a word."""
     errors = []
     for _, path in loader.used_files():
         words = {word for match in _TWO_WORDS.finditer(_text(path)) for word in match.groups() if word}
@@ -32,7 +32,7 @@ def misspelled_words(loader: ConfigLoader) -> list[UserError]:
 
 
 def check_defaults(loader: ConfigLoader) -> list[UserError]:
-    """All that is wrong in the defaults lists of the files read so far."""
+    """Find all that is wrong in the defaults lists of the files read so far."""
     errors = []
     for name, path in loader.used_files():
         folder = PurePosixPath(name).parent
@@ -44,7 +44,7 @@ def check_defaults(loader: ConfigLoader) -> list[UserError]:
 
 
 def _experiment(item: yaml.Node, path: Path) -> list[UserError]:
-    """The error for an experiment that is chosen where it would come too late."""
+    """Make the error for an experiment that is chosen where it would come too late."""
     words = str(item.value[0][0].value).split() if isinstance(item, yaml.MappingNode) and item.value else []
     if not words or words[-1].removeprefix("/") != GROUP:
         return []
@@ -54,11 +54,11 @@ def _experiment(item: yaml.Node, path: Path) -> list[UserError]:
 
 
 def circle(loader: ConfigLoader) -> UserError | None:
-    """The error for a file of the last composition that includes itself, straight or by way of others."""
+    """Make the error for a file of the last composition that includes itself, straight or by way of others."""
     known = {name.strip("/").removesuffix(".yaml"): path for name, path in loader.used_files()}
     graph = {name: dict(included(name, path)) for name, path in known.items()}
     for name, path in known.items():
-        way = _way(graph, name, name, ())
+        way = _path_between(graph, name, name, ())
         if way is None:
             continue
         detour = f": {' → '.join((*way, name))}" if len(way) > 1 else ""
@@ -72,12 +72,14 @@ def circle(loader: ConfigLoader) -> UserError | None:
     return None
 
 
-def _way(graph: dict[str, dict[str, yaml.Node]], start: str, goal: str, seen: tuple[str, ...]) -> list[str] | None:
-    """The files from one to the other, without the last; None when there is no way."""
+def _path_between(
+    graph: dict[str, dict[str, yaml.Node]], start: str, goal: str, seen: tuple[str, ...]
+) -> list[str] | None:
+    """Find the files from one to the other, without the last; None when there is no way."""
     for following in graph.get(start, ()):
         if following == goal:
             return [start]
-        rest = _way(graph, following, goal, (*seen, start)) if following not in seen else None
+        rest = _path_between(graph, following, goal, (*seen, start)) if following not in seen else None
         if rest is not None:
             return [start, *rest]
     return None
@@ -146,7 +148,7 @@ def _wrong_config(loader: ConfigLoader, item: yaml.ScalarNode, folder: PurePosix
 def unknown_option(
     loader: ConfigLoader, group: str, option: str, *, origin: str, several: Sequence[str] = ()
 ) -> UserError:
-    """The error for an option that a group does not have; `several` are all that were named, where it was a list."""
+    """Make the error for an option that a group does not have; `several` are all that were named in a list."""
     choices = loader.options(group)
     close = nearest(option, choices)
     guesses = [name if name in choices else next(iter(nearest(name, choices)), name) for name in several]

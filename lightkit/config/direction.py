@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own, step
-
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
+from lightkit.config.report import Report
+from lightkit.config.schema import Config
 
 MODES = {True: "max", False: "min"}
 Direction = Literal["min", "max", "open", "unread"]
 """Which values are better; `open` where the metric leaves it to the user, `unread` where the source does not tell."""
 
 _NAME = "higher_is_better"
-_WAYS = ("Binary", "Multiclass", "Multilabel")
+_VARIANTS = ("Binary", "Multiclass", "Multilabel")
 _COLLECTION = "MetricCollection"
 _PLATEAU = ("lightkit.optim.Plateau", "lightkit.optim.stepwise.Plateau")
 
@@ -48,43 +47,34 @@ def forget_mode(cfg: DictConfig) -> None:
         OmegaConf.update(cfg, "scheduler.mode", "${metrics.mode}")
 
 
-def check_mode(tree: Mapping[str, Any], report: Report, *, starting: bool) -> None:
+def check_mode(cfg: Config, metrics: Any, report: Report, *, starting: bool) -> None:
     """Report a mode that is missing or contradicts the metric.
 
     Args:
-        tree: The configuration as plain values.
+        cfg: The checked configuration.
+        metrics: Its node `metrics` as plain values.
         report: Gets the problems.
         starting: It is for a run that has not begun; one that has keeps the mode it was trained with.
     """
-    metrics: Any = tree.get("metrics")
-    if not isinstance(metrics, dict):
-        return
-    mode, monitor, key = metrics.get("mode"), metrics.get("monitor"), ("metrics", "mode")
+    mode, monitor, key = cfg.metrics.mode, cfg.metrics.monitor, ("metrics", "mode")
     found = direction(metrics)
     if mode is None and found is not None:
         said = "does not say" if found == "open" else "is none whose source tells"
         what = f"missing: the metric of {monitor} {said} whether larger values are better"
         report.add(key, what, choices=("min", "max"), fix="metrics.mode=max, or min")
     typed = starting or report.sources.on_command_line(key) is not None
-    if typed and mode in MODES.values() and found in MODES.values() and mode != found:
+    if typed and mode is not None and found in MODES.values() and mode != found:
         better = "larger" if found == "max" else "smaller"
         what = f"contradicts metrics.monitor: {better} values of {monitor} are better"
         report.add(key, what, received=mode, fix=f"leave it out (null goes by the metric), or metrics.mode={found}")
-    _check_plateau(tree.get("scheduler"), mode, report)
-
-
-def _check_plateau(scheduler: Any, mode: Any, report: Report) -> None:
-    """Report a schedule that takes the monitored value the other way round."""
-    if not isinstance(scheduler, dict) or scheduler.get("_target_") not in _PLATEAU:
-        return
-    own_mode = scheduler.get("mode")
-    if own_mode in MODES.values() and mode in MODES.values() and own_mode != mode:
+    own_mode = getattr(cfg.scheduler, "mode", None)
+    if cfg.scheduler._target_ in _PLATEAU and None not in (own_mode, mode) and own_mode != mode:
         what = f"contradicts metrics.mode, which is {mode} for metrics.monitor"
         report.add(("scheduler", "mode"), what, received=own_mode, fix="leave it out: ~scheduler.mode")
 
 
 def direction(metrics: Mapping[str, Any]) -> Direction | None:
-    """Which values of the monitored metric are better; None where no such metric is measured.
+    """Tell which values of the monitored metric are better; None where no such metric is measured.
 
     Args:
         metrics: The node `metrics` as plain values.
@@ -101,7 +91,7 @@ def direction(metrics: Mapping[str, Any]) -> Direction | None:
 
 
 def _of_node(node: Mapping[str, Any], member: str) -> Direction | None:
-    """Which values of a metric are better.
+    """Tell which values of a metric are better.
 
     Args:
         node: Its node.
@@ -124,7 +114,7 @@ def _of_node(node: Mapping[str, Any], member: str) -> Direction | None:
 
 
 def _members(node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The metrics of a collection by the names that their values have."""
+    """Yield the metrics of a collection with the names that their values have."""
     inside = node.get("metrics", (node.get("_args_") or [None])[0])
     listed = inside if isinstance(inside, list) else [inside]
     named = {str(one.get("_target_")).rpartition(".")[2]: one for one in listed if isinstance(one, dict)}
@@ -135,7 +125,7 @@ def _members(node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _of_class(found: Found) -> Direction:
-    """What the class, or the first of its bases that says anything, sets the attribute to.
+    """Tell what the class, or the first of its bases that says anything, sets the attribute to.
 
     Raises:
         UnreadableError: The source does not tell.
@@ -143,16 +133,16 @@ def _of_class(found: Found) -> Direction:
     node = found.node
     assert isinstance(node, ast.ClassDef)
     if own(node, "__new__"):
-        return _of_ways(found, node.name)
-    said = _said(node)
+        return _of_variants(found, node.name)
+    said = _stated_in_body(node)
     if said is not None:
         return said
     answers = (_of_class(base) for base in bases(found))
     return next((answer for answer in answers if answer != "open"), "open")
 
 
-def _said(node: ast.ClassDef) -> Direction | None:
-    """What the body of a class says; None where it says nothing."""
+def _stated_in_body(node: ast.ClassDef) -> Direction | None:
+    """Tell what the body of a class says; None where it says nothing."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == _NAME:
             return "unread"
@@ -167,10 +157,10 @@ def _said(node: ast.ClassDef) -> Direction | None:
     return "unread" if any(part.attr == _NAME and isinstance(part.ctx, ast.Store) for part in stored) else None
 
 
-def _of_ways(found: Found, name: str) -> Direction:
-    """What the classes say that a class such as `torchmetrics.Accuracy` makes in its place, where they agree."""
+def _of_variants(found: Found, name: str) -> Direction:
+    """Tell what the classes say that a class such as `torchmetrics.Accuracy` makes in its place, where they agree."""
     answers: set[Direction] = set()
-    for way in _WAYS:
+    for way in _VARIANTS:
         try:
             made = step(Found(found.module), f"{way}{name}", last=True)
         except TargetError:

@@ -11,7 +11,7 @@ from lightkit.config.origins import nodes
 
 
 def entries(path: Path) -> Iterator[yaml.Node]:
-    """The entries of the defaults list of a file."""
+    """Yield the entries of the defaults list of a file."""
     root = nodes(path)
     for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
         if name.value == "defaults" and isinstance(value, yaml.SequenceNode):
@@ -19,7 +19,7 @@ def entries(path: Path) -> Iterator[yaml.Node]:
 
 
 def included(name: str, path: Path) -> Iterator[tuple[str, yaml.Node]]:
-    """Names of the files that the defaults list of a file includes, with the entries."""
+    """Yield the names of the files that the defaults list of a file includes, with the entries."""
     folder = PurePosixPath(name).parent
     for item in entries(path):
         if isinstance(item, yaml.ScalarNode):
@@ -32,7 +32,7 @@ def included(name: str, path: Path) -> Iterator[tuple[str, yaml.Node]]:
 
 
 def chosen_groups(path: Path) -> dict[str, yaml.Node]:
-    """The groups that a file at the top of a folder of options chooses by itself, with the entries that do it.
+    """Return the groups that a file at the top of a folder of options chooses by itself, with the entries that do it.
 
     Overrides of what other files choose are left out.
     """
@@ -47,13 +47,13 @@ def chosen_groups(path: Path) -> dict[str, yaml.Node]:
 
 
 def options_of(node: yaml.Node) -> list[str]:
-    """Options named by an entry; none for null, `???` and interpolations."""
+    """List the options named by an entry; none for null, `???` and interpolations."""
     values = node.value if isinstance(node, yaml.SequenceNode) else [node]
     names = [str(value.value) for value in values if value.tag != "tag:yaml.org,2002:null"]
     return [name for name in names if "${" not in name and name != "???"]
 
 
 def absolute(name: str, folder: PurePosixPath) -> str:
-    """Full name of what an entry of a defaults list names, seen from the folder of its file."""
+    """Return the full name of what an entry of a defaults list names, seen from the folder of its file."""
     joined = PurePosixPath(name[1:]) if name.startswith("/") else folder / name
     return str(joined)

@@ -14,7 +14,7 @@ SCHEME = "experiments"
 
 
 def find_experiment(root: Path, name: str) -> Path | None:
-    """The file of an experiment: `a` is `a.yaml` or `a/a.yaml`, `a/b` is `a/b.yaml`."""
+    """Find the file of an experiment: `a` is `a.yaml` or `a/a.yaml`, `a/b` is `a/b.yaml`."""
     parts = [part for part in name.removesuffix(".yaml").split("/") if part]
     if not parts or any(part.startswith(".") for part in parts):
         return None
@@ -24,7 +24,7 @@ def find_experiment(root: Path, name: str) -> Path | None:
 
 
 def experiment_names(root: Path) -> dict[str, Path]:
-    """Every experiment below a folder, by the name to choose it with."""
+    """List every experiment below a folder, by the name to choose it with."""
     names = {}
     for path in sorted(root.rglob("*.yaml")) if root.is_dir() else []:
         parts = path.relative_to(root).with_suffix("").parts
@@ -40,7 +40,7 @@ class ExperimentSource(ConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """Prefix of the source in Hydra's search path."""
+        """Return the prefix of the source in Hydra's search path."""
         return SCHEME
 
     def load_config(self, config_path: str) -> ConfigResult:
@@ -54,24 +54,24 @@ class ExperimentSource(ConfigSource):
         return ConfigResult(config=config, path=str(path), provider=self.provider, header=header)
 
     def available(self) -> bool:
-        """Whether the folder is there."""
+        """Tell whether the folder is there."""
         return Path(self.path).is_dir()
 
     def is_group(self, config_path: str) -> bool:
-        """`experiment` and its folders that hold more than the experiment of their own name."""
+        """Tell whether a name is `experiment`, or a folder of it with more than the experiment of its own name."""
         inner = self._inner(config_path)
         return inner is not None and any(self._below(inner))
 
     def is_config(self, config_path: str) -> bool:
-        """Whether there is such an experiment."""
+        """Tell whether there is such an experiment."""
         return self._file(config_path) is not None
 
     def file_of(self, config_path: str) -> Path | None:
-        """The file of an experiment, by its name in the search path."""
+        """Return the file of an experiment, by its name in the search path."""
         return self._file(config_path)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> Names:
-        """Experiments or folders directly inside a folder."""
+        """List the experiments or folders directly inside a folder."""
         if config_path == "":
             return [GROUP] if results_filter in (None, ObjectType.GROUP) and self.is_group(GROUP) else []
         inner = self._inner(config_path)

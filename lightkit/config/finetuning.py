@@ -3,168 +3,161 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
 
-from lightkit.config.labels import check_patterns
-from lightkit.config.origins import Key
+from lightkit.config.origins import Key, dotted
+from lightkit.config.report import Report, Rule, UnusableError
+from lightkit.config.schema import Config, FinetuneConfig, RuleConfig
+from lightkit.config.schema.finetune import HeadConfig, ScheduleConfig
 
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
-
-Node = dict[str, Any]
 _RATES = ("lr", "lr_scale")
 _SETTINGS = (*_RATES, "weight_decay", "warmup_steps")
 _DISTANCES = ("every_epochs", "every_steps", "share")
 
 
-def finetuning(tree: Node, report: Report) -> None:
-    """Report parts of a fine-tuning that are right on their own and wrong together."""
-    check_patterns(tree, report)
-    node, trainer = _branch(tree, "finetune"), _branch(tree, "trainer")
-    for key, settings in _rate_holders(tree):
-        _one_rate(settings, key, report)
-    for index, rule in _entries(node, "rules"):
-        _rule_sets(rule, ("finetune", "rules", index), report)
-    _layer_rates(tree, report)
-    for index, entry in _entries(node, "schedule"):
-        _entry(entry, ("finetune", "schedule", index), _end(trainer), report)
-    _gradual(node, _end(trainer), report)
-    _parts(node, report)
-    _all_frozen(node, report)
+def one_rate(cfg: Config, report: Report) -> None:
+    """Refuse a learning rate that is given straight and as a factor."""
+    for key, settings in _rate_holders(cfg):
+        with suppress(UnusableError):
+            if settings.lr is not None and settings.lr_scale is not None:
+                received = f"lr: {settings.lr}, lr_scale: {settings.lr_scale}"
+                report.add(key, "sets either lr or lr_scale, not both", received=received)
 
 
-def _rate_holders(tree: Node) -> Iterator[tuple[Key, Node]]:
-    """Nodes that may set a learning rate, straight or as a factor."""
-    for group in ("optim", "finetune"):
-        for index, rule in _entries(_branch(tree, group), "rules"):
-            yield (group, "rules", index), rule
-    yield ("finetune", "head"), _branch(tree, "finetune", "head")
+def _rate_holders(cfg: Config) -> Iterator[tuple[Key, RuleConfig | HeadConfig]]:
+    """Yield the nodes that may set a learning rate, with their keys."""
+    with suppress(UnusableError):
+        yield from ((("optim", "rules", index), rule) for index, rule in enumerate(cfg.optim.rules))
+    with suppress(UnusableError):
+        yield from ((("finetune", "rules", index), rule) for index, rule in enumerate(cfg.finetune.rules))
+    yield ("finetune", "head"), cfg.finetune.head
 
 
-def _one_rate(settings: Node, key: Key, report: Report) -> None:
-    if all(settings.get(name) is not None for name in _RATES):
-        received = ", ".join(f"{name}: {settings[name]}" for name in _RATES)
-        report.add(key, "sets either lr or lr_scale, not both", received=received)
+def empty_rules(cfg: Config, report: Report) -> None:
+    """Refuse rules that set nothing."""
+    for index, rule in enumerate(cfg.finetune.rules):
+        with suppress(UnusableError):
+            if all(getattr(rule, name) is None for name in _SETTINGS):
+                expected = f"one or more of {', '.join(_SETTINGS)}"
+                report.add(("finetune", "rules", index), "the rule sets nothing", expected=expected)
 
 
-def _rule_sets(rule: Node, key: Key, report: Report) -> None:
-    if all(rule.get(name) is None for name in _SETTINGS):
-        report.add(key, "the rule sets nothing", expected=f"one or more of {', '.join(_SETTINGS)}")
-
-
-def _layer_rates(tree: Node, report: Report) -> None:
-    """Rates by layer can be given in three ways, of which a run can have one."""
-    ways = {
-        ("finetune", "layer_decay"): _branch(tree, "finetune").get("layer_decay"),
-        ("finetune", "slices"): _branch(tree, "finetune").get("slices"),
-        ("optim", "layer_decay"): _branch(tree, "optim").get("layer_decay"),
+def rates_of_layers(cfg: Config, report: Report) -> None:
+    """Refuse rates by layer in more than one of the three ways in which they can be given."""
+    ways: dict[Key, object] = {
+        ("finetune", "layer_decay"): cfg.finetune.layer_decay,
+        ("finetune", "slices"): cfg.finetune.slices,
+        ("optim", "layer_decay"): cfg.optim.layer_decay,
     }
     given = [key for key, value in ways.items() if value not in (None, [])]
     if len(given) > 1:
-        names = [".".join(map(str, key)) for key in given]
-        unset = " or ".join(f"{name}={[] if name.endswith('slices') else 'null'}" for name in names)
-        report.add(given[0], "the rates of the layers are set twice", received=" and ".join(names), fix=unset)
+        unset = " or ".join(f"{dotted(key)}={'[]' if key[-1] == 'slices' else 'null'}" for key in given)
+        received = " and ".join(map(dotted, given))
+        report.add(given[0], "the rates of the layers are set twice", received=received, fix=unset)
 
 
-def _end(trainer: Node) -> tuple[str, int] | None:
-    """What a run is measured in, and how many of these it lasts; None where that cannot be told."""
-    steps, epochs = trainer.get("steps"), trainer.get("epochs", 20)
-    if steps is not None:
-        return ("step", steps) if _is_count(steps) else None
-    return ("epoch", epochs) if _is_count(epochs) else None
+def schedule_of_freezing(cfg: Config, report: Report) -> None:
+    """Refuse changes at no moment or at two, changes of nothing, and those that come after the end."""
+    for index, entry in enumerate(cfg.finetune.schedule):
+        key = ("finetune", "schedule", index)
+        with suppress(UnusableError):
+            _check_moment(cfg, entry, key, report)
+        with suppress(UnusableError):
+            if not entry.unfreeze and not entry.freeze:
+                what, expected = "nothing begins or stops to train here", "patterns in unfreeze or freeze"
+                report.add(key, what, expected=expected)
+            both = [pattern for pattern in entry.unfreeze if pattern in entry.freeze]
+            if both:
+                report.add(key, "frozen and unfrozen at once", received=", ".join(both))
 
 
-def _entry(entry: Node, key: Key, end: tuple[str, int] | None, report: Report) -> None:
-    """One change of the schedule."""
-    given = [name for name in ("epoch", "step", "share") if entry.get(name) is not None]
+def _check_moment(cfg: Config, entry: ScheduleConfig, key: Key, report: Report) -> None:
+    moments = {"epoch": entry.epoch, "step": entry.step, "share": entry.share}
+    given = {unit: moment for unit, moment in moments.items() if moment is not None}
     if len(given) != 1:
         what = "this is to happen at two moments" if given else "this is to happen at no moment"
         report.add(key, what, expected="one of epoch, step and share", received=" and ".join(given) or None)
-    changes = {name: entry.get(name) for name in ("unfreeze", "freeze")}
-    if not any(changes.values()):
-        report.add(key, "nothing begins or stops to train here", expected="patterns in unfreeze or freeze")
-    both = _common(changes["unfreeze"], changes["freeze"])
-    if both:
-        report.add(key, "frozen and unfrozen at once", received=", ".join(both))
-    for unit in given:
-        _too_late(entry[unit], unit, (*key, unit), end, report)
+    for unit in ("epoch", "step"):
+        _check_end(cfg, moments[unit], unit, (*key, unit), report)
 
 
-def _common(one: Any, other: Any) -> list[str]:
-    lists = isinstance(one, list) and isinstance(other, list)
-    return [item for item in one if isinstance(item, str) and item in other] if lists else []
+def _check_end(cfg: Config, moment: float | None, unit: str, key: Key, report: Report) -> None:
+    """Refuse a moment that comes after the end of a run, where both are counted in the same unit."""
+    trainer = cfg.trainer
+    counted, length = ("epoch", trainer.epochs) if trainer.steps is None else ("step", trainer.steps)
+    if moment is not None and length is not None and counted == unit and moment >= length:
+        fix = f"a longer run (trainer.{unit}s={moment + 1}), or an earlier {unit}"
+        what, expected = f"this comes after the last {unit}", f"at most {length - 1}"
+        report.add(key, what, expected=expected, received=moment, fix=fix)
 
 
-def _too_late(moment: Any, unit: str, key: Key, end: tuple[str, int] | None, report: Report) -> None:
-    if end is None or end[0] != unit or not _is_count(moment) or moment < end[1]:
-        return
-    last, setting = end[1] - 1, f"trainer.{unit}s"
-    fix = f"a longer run ({setting}={moment + 1}), or an earlier {unit}"
-    report.add(key, f"this comes after the last {unit}", expected=f"at most {last}", received=moment, fix=fix)
-
-
-def _gradual(node: Node, end: tuple[str, int] | None, report: Report) -> None:
-    gradual, key = _branch(node, "gradual"), ("finetune", "gradual")
-    given = [name for name in _DISTANCES if gradual.get(name) is not None]
+def gradual_unfreezing(cfg: Config, report: Report) -> None:
+    """Refuse a distance that is given twice, nothing to unfreeze, and a first unfreezing that cannot be."""
+    gradual, key = cfg.finetune.gradual, ("finetune", "gradual")
+    given = [name for name in _DISTANCES if getattr(gradual, name) is not None]
     if not given:
         return
     if len(given) > 1:
         unset = " or ".join(f"finetune.gradual.{name}=null" for name in given)
         report.add(key, "the distance is given twice", received=" and ".join(given), fix=unset)
-    thaws = node.get("freeze") or any(entry.get("freeze") for _, entry in _entries(node, "schedule"))
-    if not thaws:
-        fix = "finetune.freeze=['*'] finetune.train=[@head]"
-        report.add(key, "nothing is frozen that could be unfrozen", expected="patterns in finetune.freeze", fix=fix)
-    first, is_shared = gradual.get("first"), given[0] == "share"
-    if is_shared and first is not None:
-        what = "share spreads the unfreezings from the start of the run on, so there is no first one to set"
-        report.add((*key, "first"), what, received=first, fix="finetune.gradual.first=null")
-    elif not is_shared:
-        place = given[0] if first is None else "first"
+    if not cfg.finetune.freeze and not any(entry.freeze for entry in cfg.finetune.schedule):
+        what, fix = "nothing is frozen that could be unfrozen", "finetune.freeze=['*'] finetune.train=[@head]"
+        report.add(key, what, expected="patterns in finetune.freeze", fix=fix)
+    if given[0] != "share":
+        name = given[0] if gradual.first is None else "first"
         unit = given[0].removeprefix("every_").removesuffix("s")
-        _too_late(gradual[place], unit, (*key, place), end, report)
+        _check_end(cfg, getattr(gradual, name), unit, (*key, name), report)
+    elif gradual.first is not None:
+        what = "share spreads the unfreezings from the start of the run on, so there is no first one to set"
+        report.add((*key, "first"), what, received=gradual.first, fix="finetune.gradual.first=null")
 
 
-def _parts(node: Node, report: Report) -> None:
-    """Parts that want others, or do not go with them."""
-    lora, peft = _branch(node, "lora"), _branch(node, "peft")
-    if lora.get("ranks") and not lora.get("match"):
+def ranks_without_lora(cfg: Config, report: Report) -> None:
+    """Refuse ranks where no layer gets a LoRA."""
+    if cfg.finetune.lora.ranks and not cfg.finetune.lora.match:
         what, fix = "ranks for layers, but no layer gets a LoRA", "finetune=lora, or finetune.lora.match=[PATTERN]"
         report.add(("finetune", "lora", "ranks"), what, fix=fix)
-    if peft and lora.get("match"):
+
+
+def two_loras(cfg: Config, report: Report) -> None:
+    """Refuse LoRA of our own and peft in one run."""
+    if cfg.finetune.peft is not None and cfg.finetune.lora.match:
         what, fix = "LoRA of our own and peft in one run", "finetune.peft=null or finetune.lora.match=[]"
         report.add(("finetune", "peft"), what, fix=fix)
-    if "megatron_core" in peft:
+
+
+def import_of_peft(cfg: Config, report: Report) -> None:
+    """Refuse the argument of peft that names a module to import."""
+    module = getattr(cfg.finetune.peft, "megatron_core", None)
+    if module is not None:
         what = "this names a module to import, which a configuration may not do"
-        report.add(("finetune", "peft", "megatron_core"), what, received=peft["megatron_core"])
+        report.add(("finetune", "peft", "megatron_core"), what, received=module)
 
 
-def _all_frozen(node: Node, report: Report) -> None:
-    """Everything frozen in so many words; what patterns with names come to is seen when there is a model."""
-    freeze = node.get("freeze")
-    is_all = isinstance(freeze, list) and ("*" in freeze or {"@head", "@body"} <= {*map(str, freeze)})
-    brings = any(_branch(node, part).get("match") for part in ("lora", "adapter", "prefix")) or node.get("peft")
-    gradual = _branch(node, "gradual")
-    later = any(gradual.get(name) is not None for name in _DISTANCES)
-    later = later or any(entry.get("unfreeze") for _, entry in _entries(node, "schedule"))
-    if is_all and not (node.get("train") or brings or later or node.get("bn") == "train"):
-        fix = "name what is to train: finetune.train=[@head]"
-        report.add(("finetune", "freeze"), "everything is frozen", received=", ".join(map(str, freeze or ())), fix=fix)
+def everything_frozen(cfg: Config, report: Report) -> None:
+    """Refuse to freeze everything in so many words; what patterns with names come to is seen when there is a model."""
+    node = cfg.finetune
+    if ("*" in node.freeze or {"@head", "@body"} <= {*node.freeze}) and not _trains(node):
+        received, fix = ", ".join(node.freeze), "name what is to train: finetune.train=[@head]"
+        report.add(("finetune", "freeze"), "everything is frozen", received=received, fix=fix)
 
 
-def _branch(tree: Node, *key: str) -> Node:
-    node: Any = tree
-    for part in key:
-        node = node.get(part) if isinstance(node, dict) else None
-    return node if isinstance(node, dict) else {}
+def _trains(node: FinetuneConfig) -> bool:
+    """Tell whether something trains in a network that is frozen, at once or later."""
+    injected = node.lora.match or node.adapter.match or node.prefix.match or node.peft is not None
+    gradual = any(getattr(node.gradual, name) is not None for name in _DISTANCES)
+    later = gradual or any(entry.unfreeze for entry in node.schedule)
+    return bool(node.train or injected or later or node.bn == "train")
 
 
-def _entries(node: Node, name: str) -> Iterator[tuple[int, Node]]:
-    entries = node.get(name)
-    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        if isinstance(entry, dict):
-            yield index, entry
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+FINETUNE_RULES: tuple[Rule, ...] = (
+    one_rate,
+    empty_rules,
+    rates_of_layers,
+    schedule_of_freezing,
+    gradual_unfreezing,
+    ranks_without_lora,
+    two_loras,
+    import_of_peft,
+    everything_frozen,
+)

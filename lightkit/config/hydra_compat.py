@@ -33,7 +33,7 @@ COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, R
 
 
 def prepare(named: Sequence[str] = ()) -> None:
-    """Fix the behaviour level and make Hydra know its plugins and our configuration sources; may be called again.
+    """Prepare Hydra: fix its behaviour level, make its plugins and our sources known; may be called again.
 
     Args:
         named: Entries of `trust` that the user typed, which may name plugins of the project.
@@ -45,7 +45,7 @@ def prepare(named: Sequence[str] = ()) -> None:
 
 
 def typed_list(overrides: Sequence[str], key: str) -> list[str]:
-    """The texts in a list that was typed for a key; none where nothing was, or what can't be read."""
+    """Return the texts in a list that was typed for a key; none where nothing was, or what can't be read."""
     texts = [text for text in overrides if text.lstrip("+").partition("=")[0] == key]
     try:
         values = [OverridesParser.create().parse_override(text).value() for text in texts[-1:]]
@@ -101,7 +101,7 @@ class ConfigLoader(ConfigLoaderImpl):
         self.defaults, self.repo, self.base = [], None, None
 
     def compose(self, config_name: str, overrides: list[str]) -> DictConfig:
-        """The whole tree, Hydra's own node included."""
+        """Compose the whole tree, Hydra's own node included."""
         self.defaults, self.repo, self.base = [], None, None
         return self.load_configuration(config_name, overrides, RunMode.RUN)
 
@@ -117,7 +117,7 @@ class ConfigLoader(ConfigLoaderImpl):
             raise ValueError(str(error)) from error
 
     def options(self, group: str) -> list[str]:
-        """Options of a group, those in folders below it by their longer names too; `_base` and the like are none."""
+        """List the options of a group, those in folders by their longer names too; `_base` and the like are none."""
         found = [name for name in self.repository.get_group_options(group) if not name.startswith("_")]
         for folder in self.repository.get_group_options(group, ObjectType.GROUP):
             found += [f"{folder}/{name}" for name in self.options(f"{group}/{folder}")]
@@ -130,24 +130,24 @@ class ConfigLoader(ConfigLoaderImpl):
         config_name: str | None = None,
         overrides: list[str] | None = None,
     ) -> list[str]:
-        """What Hydra's completion and `glob` see: files that start with `_` are no options."""
+        """List what Hydra's completion and `glob` see: files that start with `_` are no options."""
         found = super().get_group_options(group_name, results_filter, config_name, overrides)
         return [name for name in found if not name.startswith("_")]
 
     def groups(self, parent: str = "") -> list[str]:
-        """Groups of options directly below a group."""
+        """List the groups of options directly below a group."""
         return self.repository.get_group_options(parent, ObjectType.GROUP)
 
     def is_group(self, name: str) -> bool:
-        """Whether there is such a group."""
+        """Tell whether there is such a group."""
         return self.repository.group_exists(name)
 
     def is_option(self, group: str, option: str) -> bool:
-        """Whether a group has such an option."""
+        """Tell whether a group has such an option."""
         return self.repository.config_exists(f"{group}/{option}")
 
     def file_of(self, config: str) -> Path | None:
-        """The file that `group/option` is read from; None for what is part of Hydra."""
+        """Return the file that `group/option` is read from; None for what is part of Hydra."""
         for source in self.repository.get_sources():
             if source.is_config(config):
                 if isinstance(source, (ExperimentSource, ProjectSource)):
@@ -156,13 +156,13 @@ class ConfigLoader(ConfigLoaderImpl):
         return None
 
     def used_files(self) -> list[tuple[str, Path]]:
-        """Name and file of every configuration read in the last composition, in the order of reading."""
+        """List name and file of every configuration read in the last composition, in the order of reading."""
         names = dict.fromkeys(self.repo.asked if self.repo is not None else ())
         pairs = [(name, self.file_of(name)) for name in names]
         return [(name, path) for name, path in pairs if path is not None]
 
     def choices(self, cfg: DictConfig) -> dict[str, str]:
-        """The option chosen for every group of the last composition; several are written as they are typed: `[a,b]`.
+        """Return the option chosen for every group of the last composition; several are written as typed: `[a,b]`.
 
         Hydra keeps no record of several options, so these are told from the files that were merged.
         """
@@ -178,7 +178,7 @@ class ConfigLoader(ConfigLoaderImpl):
         return {**found, **{group: _as_typed(list(options)) for group, options in several.items()}}
 
     def layers(self) -> list[tuple[Path, str]]:
-        """File and package of every layer of the last composition, the strongest last."""
+        """List file and package of every layer of the last composition, the strongest last."""
         found = []
         for default in self.defaults:
             path = self.file_of(default.config_path) if default.config_path else None
@@ -187,7 +187,7 @@ class ConfigLoader(ConfigLoaderImpl):
         return found
 
     def failing(self, overrides: Sequence[str]) -> list[tuple[str, str]]:
-        """Those of the overrides that can't be applied to the tree of the last composition, each with the reason."""
+        """List the overrides that can't be applied to the tree of the last composition, each with the reason."""
         failed = []
         base = self.base
         if base is None:
@@ -220,7 +220,7 @@ def _as_typed(options: Sequence[str]) -> str:
 
 
 def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of every job that Hydra's basic sweeper makes of `overrides`.
+    """Return the overrides of every job that Hydra's basic sweeper makes of `overrides`.
 
     Raises:
         ValueError: A sweep that can't be enumerated.
@@ -240,7 +240,7 @@ def set_hydra_config(cfg: DictConfig) -> None:
 
 
 def hydra_app(loader: ConfigLoader) -> Any:
-    """Hydra's application object around our loader, the only one of the process."""
+    """Make Hydra's application object around our loader, the only one of the process."""
     from hydra._internal.hydra import Hydra
     from hydra.core.global_hydra import GlobalHydra
 
@@ -251,7 +251,7 @@ def hydra_app(loader: ConfigLoader) -> Any:
 
 
 def native_parser() -> Any:
-    """Hydra's own argument parser."""
+    """Return Hydra's own argument parser."""
     from hydra._internal.utils import get_args_parser
 
     return get_args_parser()
@@ -267,21 +267,21 @@ def run_multirun(
 
 
 def build(config: dict[str, Any]) -> Any:
-    """`hydra.utils.instantiate`."""
+    """Build what a node names with `hydra.utils.instantiate`."""
     from hydra.utils import instantiate
 
     return instantiate(config)
 
 
 def locate(path: str) -> Any:
-    """The object at a dotted path, imported."""
+    """Import the object at a dotted path."""
     from hydra._internal.utils import _locate
 
     return _locate(path)
 
 
 def built_from(error: BaseException) -> bool:
-    """Whether an exception is Hydra's wrapping of another one."""
+    """Tell whether an exception is Hydra's wrapping of another one."""
     return isinstance(error, InstantiationException)
 
 
@@ -295,14 +295,14 @@ def apply_override(override: Override, cfg: DictConfig) -> str | None:
 
 
 def hydra_node(cfg: DictConfig) -> DictConfig:
-    """Only Hydra's node of a composition, without its long help texts."""
+    """Return only Hydra's node of a composition, without its long help texts."""
     from hydra._internal.hydra import Hydra
 
     return Hydra.get_sanitized_hydra_cfg(cfg)
 
 
 def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
-    """Jobs that show every value of every sweep once, the others at their first value."""
+    """Make jobs that show every value of every sweep once, the others at their first value."""
     axes = []
     for text in overrides:
         override = loader.parse(text)

@@ -44,12 +44,12 @@ class Failure(NamedTuple):
     fix: str | None = None
 
 
-class _OpenError(Exception):
+class _CannotTellError(Exception):
     """From here on anything may be importable."""
 
 
 def failing_import(target: str, trust: Trust) -> Failure | None:
-    """The first import that fails when the module of a target is imported; None where none does for sure.
+    """Find the first import that fails when the module of a target is imported; None where none does for sure.
 
     Args:
         target: Dotted path of what is to be built; None is said of one that does not exist, or can't be read itself.
@@ -63,25 +63,25 @@ def failing_import(target: str, trust: Trust) -> Failure | None:
     except (UnreadableError, RecursionError):
         pass
     try:
-        return _Walk(trust).through(module.name)
-    except (_OpenError, RecursionError):
+        return _ImportWalk(trust).walk(module.name)
+    except (_CannotTellError, RecursionError):
         return None
 
 
-class _Walk:
+class _ImportWalk:
     """Goes through modules in the order in which Python would."""
 
     def __init__(self, trust: Trust) -> None:
         self.trust, self.seen = trust, set[str]()
 
-    def through(self, name: str) -> Failure | None:
-        """The first failure in a module and those around it; None also for what is not the user's."""
+    def walk(self, name: str) -> Failure | None:
+        """Find the first failure in a module and those around it; None also for what is not the user's."""
         if name.partition(".")[0] == "lightkit":
             return None  # its own modules are many, and can be imported
-        return next((found for found in map(self.inside, _prefixes(name)) if found is not None), None)
+        return next((found for found in map(self.look_into, _packages_around(name)) if found is not None), None)
 
-    def inside(self, name: str) -> Failure | None:
-        """The first failure in a module itself, or in those that it imports."""
+    def look_into(self, name: str) -> Failure | None:
+        """Find the first failure in a module itself, or in those that it imports."""
         module = modules.load(name)
         if module is None or name in self.seen or name in sys.modules or not self.trust.in_project(module):
             return None
@@ -90,34 +90,34 @@ class _Walk:
             error = BrokenError(module)
             return Failure(error.place, error.what.removeprefix(f"{error.place}: "), fix=f"mend {error.place}")
         if modules.says(module, *_STEERING):
-            raise _OpenError
+            raise _CannotTellError
         for statement in takewhile(_is_harmless, module.body):
-            for found in self.of(statement, module):
+            for found in self.imported_by(statement, module):
                 if found is not None:
                     return found
         if not all(map(_is_harmless, module.body)):
-            raise _OpenError
+            raise _CannotTellError
         return None
 
-    def of(self, statement: ast.stmt, module: Module) -> Iterator[Failure | None]:
-        """What comes of each name that a statement imports."""
+    def imported_by(self, statement: ast.stmt, module: Module) -> Iterator[Failure | None]:
+        """Tell what comes of each name that a statement imports."""
         place = f"{relative(str(module.file))}:{statement.lineno}"
         if isinstance(statement, ast.Import):
             for alias in statement.names:
-                yield self.through(alias.name) or self.module(alias.name, place)
+                yield self.walk(alias.name) or self.missing_module(alias.name, place)
         elif isinstance(statement, ast.ImportFrom):
             if statement.level > module.name.count(".") + bool(module.folders):
                 yield Failure(place, "the dots lead out of the package", fix="write the full path of the module")
                 return
             source = modules.absolute_name(module, statement)
-            yield self.through(source) or self.module(source, place)
+            yield self.walk(source) or self.missing_module(source, place)
             for alias in statement.names:
-                yield self.through(f"{source}.{alias.name}") or self.name(source, alias.name, place)
+                yield self.walk(f"{source}.{alias.name}") or self.missing_name(source, alias.name, place)
 
-    def module(self, name: str, place: str) -> Failure | None:
-        """The failure of a module that is not there."""
+    def missing_module(self, name: str, place: str) -> Failure | None:
+        """Make the failure of a module that is not there."""
         parent = None
-        for prefix in _prefixes(name):
+        for prefix in _packages_around(name):
             module = modules.load(prefix)
             if module is None and prefix not in sys.modules:
                 break
@@ -132,10 +132,10 @@ class _Walk:
         if parent is None or not self.trust.in_project(parent):
             return None
         close = tuple(nearest(prefix.rpartition(".")[2], modules.submodules(parent)))
-        return Failure(place, f"there is no module {prefix}", prefix, close, _meant(close, place))
+        return Failure(place, f"there is no module {prefix}", prefix, close, _fix_for(close, place))
 
-    def name(self, source: str, name: str, place: str) -> Failure | None:
-        """The failure of a name that a module does not have."""
+    def missing_name(self, source: str, name: str, place: str) -> Failure | None:
+        """Make the failure of a name that a module does not have."""
         module = modules.load(source)
         imported = vars(sys.modules[source]) if source in sys.modules else {}
         if name == "*" or module is None or name in imported:
@@ -147,22 +147,22 @@ class _Walk:
         except TargetError as error:
             if not modules.says(module, *_MAKING):
                 close = tuple(nearest(name, error.choices))
-                return Failure(place, f"the module {source} has no {name}", name, close, _meant(close, place))
+                return Failure(place, f"the module {source} has no {name}", name, close, _fix_for(close, place))
         return None
 
 
-def _meant(close: tuple[str, ...], place: str) -> str:
+def _fix_for(close: tuple[str, ...], place: str) -> str:
     return f"did you mean {close[0]}? It is to be mended in {place}" if close else f"mend {place}"
 
 
-def _prefixes(name: str) -> Iterator[str]:
-    """`a`, `a.b` and `a.b.c` for `a.b.c`."""
+def _packages_around(name: str) -> Iterator[str]:
+    """List `a`, `a.b` and `a.b.c` for `a.b.c`."""
     parts = name.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _is_harmless(statement: ast.stmt) -> bool:
-    """Whether nothing changes what can be imported after a statement: a docstring, a definition, a guarded import."""
+    """Tell whether a statement changes nothing of what can be imported after it: a docstring, a guarded import."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     return isinstance(statement, (*_HARMLESS, ast.If, ast.Try))

@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, is_dead_worker, user_frame
 from lightkit.config.allow import judge, refused, targets_in, verify
 from lightkit.config.annotations import becomes_tensor, fits, item_type
-from lightkit.config.check import schema_fields
+from lightkit.config.fields import field_types
 from lightkit.config.hydra_compat import build, built_from, locate
 from lightkit.config.origins import dotted, parts_of
 from lightkit.config.project import project_folders
@@ -55,7 +55,8 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     target = plain.get("_target_") if isinstance(plain, dict) else None
     if not isinstance(target, str):
         raise UserError("nothing to build: there is no `_target_`", key=key, received=plain)
-    _admit(plain, key, _trust(node), expected)
+    entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
+    _admit(plain, key, Trust(tuple(entries or ()), project_folders()), expected)
     config = {name: value for name, value in plain.items() if name not in _own_keys(key)}
     keep_partial = config.pop("_partial_", False)
     if not keep_partial:
@@ -63,7 +64,8 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     try:
         extra = _missing_ones(config, provided)
         config = _as_annotated(config)
-        inner = {name: _with_provided(value, _plain_values(provided)) for name, value in config.items()}
+        plain_ones = {name: value for name, value in provided.items() if _is_plain(value)}
+        inner = {name: _with_provided(value, plain_ones) for name, value in config.items()}
         with checked_downloads():
             call = build({"_convert_": "all", **inner, "_partial_": True})
             made = functools.partial(call, **extra) if keep_partial else call(**extra)
@@ -72,12 +74,6 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     if expected is not None and not isinstance(made, expected):
         raise _wrong_kind(target, key, expected)
     return made
-
-
-def _trust(node: Any) -> Trust:
-    """What the configuration that a node is part of may build."""
-    entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
-    return Trust(tuple(entries or ()), project_folders())
 
 
 def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None:
@@ -124,7 +120,7 @@ def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
 
 
 def _public_name(kind: Any) -> str:
-    """The shortest path of a class: `torch.nn.Module`, though it is defined further down."""
+    """Find the shortest path of a class: `torch.nn.Module`, though it is defined further down."""
     parts = kind.__module__.split(".")
     names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     home = next((name for name in names if getattr(sys.modules.get(name), kind.__name__, None) is kind), None)
@@ -132,17 +128,17 @@ def _public_name(kind: Any) -> str:
 
 
 def _own_keys(key: str) -> set[str]:
-    """Keys of the node at `key` that belong to the schema and are no arguments of its target."""
+    """Return the keys of the node at `key` that belong to the schema and are no arguments of its target."""
     kind: Any = Config
     for part in parts_of(key):
-        fields = schema_fields(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
+        fields = field_types(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
         kind = fields.get(str(part))
-    fields = schema_fields(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
+    fields = field_types(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
     return set(fields) - {"_target_"}
 
 
 def _missing_ones(config: dict[str, Any], provided: dict[str, Any]) -> dict[str, Any]:
-    """Those of `provided` that the target of a node takes and the node does not set."""
+    """Return those of `provided` that the target of a node takes and the node does not set."""
     if not provided:
         return {}
     accepted = _accepted(config["_target_"])
@@ -179,7 +175,7 @@ def _signature(target: str) -> Signature | None:
 
 
 def _accepted(target: str) -> dict[str, Any]:
-    """The arguments that a target takes, with their types."""
+    """Return the arguments that a target takes, with their types."""
     signature = _signature(target)
     if signature is None:
         return dict.fromkeys(_inspected(locate(target)), Any)
@@ -187,7 +183,7 @@ def _accepted(target: str) -> dict[str, Any]:
 
 
 def _may_be(value: Any, kind: Any) -> bool:
-    """Whether a value is among those that an argument can have; only where all of them are listed is that asked."""
+    """Tell whether a value is among those that an argument can have; asked only where all of them are listed."""
     return typing.get_origin(kind) is not typing.Literal or fits(value, kind)
 
 
@@ -200,7 +196,7 @@ def _inspected(built: Any) -> list[str]:
 
 
 def _as_annotated(value: Any) -> Any:
-    """The same node with lists as their arguments want them: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
+    """Return a node with lists as their arguments want them: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
     if isinstance(value, list):
         return [_as_annotated(item) for item in value]
     if not isinstance(value, dict):
@@ -217,23 +213,20 @@ def _as_annotated(value: Any) -> Any:
 
 
 def _floats(items: Any) -> Any:
-    """The same lists with whole numbers as floats."""
+    """Return lists with whole numbers as floats."""
     if isinstance(items, list):
         return [_floats(item) for item in items]
     return float(items) if type(items) is int else items
 
 
-def _plain_values(provided: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in provided.items() if _is_plain(value)}
-
-
 def _is_plain(value: Any) -> bool:
+    """Tell whether a value can be given to nested targets: a number, text, or a tuple or list of them."""
     inside: Iterable[Any] = value if isinstance(value, (tuple, list)) else (value,)
     return all(item is None or isinstance(item, (int, float, str, bool)) for item in inside)
 
 
 def _with_provided(value: Any, provided: dict[str, Any]) -> Any:
-    """The same value, with the missing arguments of all nested targets filled in."""
+    """Return a value with the missing arguments of all nested targets filled in."""
     if isinstance(value, list):
         return [_with_provided(item, provided) for item in value]
     if not isinstance(value, dict):
@@ -245,7 +238,7 @@ def _with_provided(value: Any, provided: dict[str, Any]) -> Any:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What the target itself raised, below what Hydra wraps around it."""
+    """Find what the target itself raised, below what Hydra wraps around it."""
     while built_from(error) and error.__cause__ is not None:
         error = error.__cause__
     return error

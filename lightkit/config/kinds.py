@@ -29,7 +29,7 @@ _NAMED = {
     "torch.optim.lr_scheduler.LRScheduler": "a schedule of PyTorch",
     "torch.nn.modules.loss._Loss": "a loss",
 }
-_HOMES = {
+_PLACES = {
     "torch.optim.Optimizer": "optim",
     "lightkit.optim.schedulers.Schedule": "scheduler",
     "torchmetrics.Metric": "metrics.val.NAME",
@@ -61,23 +61,23 @@ def mismatch(target: str, key: Key) -> dict[str, str] | None:
         `what`, `expected`, `received` and `fix` of the message; None where it fits, or the source does not tell.
     """
     wanted = next((kinds for place, kinds in KINDS.items() if _is_at(key, place)), ())
-    found = _class_at(target) if wanted or key == _OF_LOSS else None
+    found = _find_class(target) if wanted or key == _OF_LOSS else None
     if found is None:
         return None
     own, lineage = found
-    if _compares(own) if key == _OF_LOSS else _is_any(lineage, wanted):
+    if _takes_output_and_target(own) if key == _OF_LOSS else _derives_from(lineage, wanted):
         return _CLOSURE | {"received": target} if key == ("optim",) and _wants_closure(own) else None
-    kind = next((kind for kind in _HOMES if _is_any(lineage, (kind,))), "")
+    kind = next((kind for kind in _PLACES if _derives_from(lineage, (kind,))), "")
     return {
         "what": "a class of another kind",
         "expected": _LOSS if key == _OF_LOSS else " or ".join(_NAMED[kind] for kind in wanted),
         "received": f"{target}, {_NAMED[kind]}" if kind else target,
-        "fix": _better_place(target, key, _HOMES.get(kind, "")),
+        "fix": _better_place(target, key, _PLACES.get(kind, "")),
     }
 
 
-def _class_at(target: str) -> tuple[Found, set[tuple[str, str]]] | None:
-    """A class and those above it; None for what is no class, or whose source does not tell."""
+def _find_class(target: str) -> tuple[Found, set[tuple[str, str]]] | None:
+    """Find a class and those above it; None for what is no class, or whose source does not tell."""
     try:
         found = find(target)[0]
         return (found, _lineage(found)) if isinstance(found.node, ast.ClassDef) else None
@@ -86,7 +86,7 @@ def _class_at(target: str) -> tuple[Found, set[tuple[str, str]]] | None:
 
 
 def _better_place(target: str, key: Key, home: str) -> str:
-    """What to do with a class whose kind belongs to `home`."""
+    """Say what to do with a class whose kind belongs to `home`."""
     if home and home.partition(".")[0] != key[0]:
         return f"{home}._target_={target}"
     return f"`lightkit config {key[0]}` shows what goes there"
@@ -97,7 +97,7 @@ def _is_at(key: Key, place: Key) -> bool:
 
 
 def _lineage(found: Found) -> set[tuple[str, str]]:
-    """Module and name of a class and of all classes above it.
+    """Return module and name of a class and of all classes above it.
 
     Raises:
         UnreadableError: The source of one does not tell.
@@ -108,19 +108,19 @@ def _lineage(found: Found) -> set[tuple[str, str]]:
     return names
 
 
-def _is_any(lineage: set[tuple[str, str]], kinds: tuple[str, ...]) -> bool:
-    return bool(lineage & {_home(kind) for kind in kinds})
+def _derives_from(lineage: set[tuple[str, str]], kinds: tuple[str, ...]) -> bool:
+    return bool(lineage & {_definition(kind) for kind in kinds})
 
 
 @cache
-def _home(kind: str) -> tuple[str, str]:
-    """Module and name of the definition behind a public path."""
+def _definition(kind: str) -> tuple[str, str]:
+    """Return module and name of the definition behind a public path."""
     found = find(kind)[0]
     return found.module.name, found.node.name  # type: ignore[union-attr]
 
 
-def _compares(found: Found) -> bool:
-    """Whether objects of a class can be called with an output and a target; True where the source does not tell."""
+def _takes_output_and_target(found: Found) -> bool:
+    """Tell whether objects of a class take an output and a target; True where the source does not tell."""
     try:
         called = member(found, "forward", 0) or member(found, "__call__", 0)
     except (TargetError, UnreadableError):
@@ -132,7 +132,7 @@ def _compares(found: Found) -> bool:
 
 
 def _wants_closure(found: Found) -> bool:
-    """Whether the step of an optimizer cannot do without a function that computes the loss anew."""
+    """Tell whether the step of an optimizer cannot do without a function that computes the loss anew."""
     try:
         step = member(found, "step", 0)
     except (TargetError, UnreadableError):

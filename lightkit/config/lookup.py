@@ -50,7 +50,7 @@ class TargetError(ValueError):
         return self._find_choices()
 
     def sentence(self, target: str) -> str:
-        """What to tell about the whole path."""
+        """Say what is wrong with the whole path."""
         return f"{target} does not exist: {self.what}"
 
 
@@ -67,12 +67,12 @@ class BrokenError(TargetError):
         super().__init__(f"{self.place}: {reason}", received=module.name)
 
     def sentence(self, target: str) -> str:
-        """What to tell about the whole path."""
+        """Say what is wrong with the whole path."""
         return f"{target} can't be read, as its file is no valid Python: {self.what}"
 
 
 def relative(place: str) -> str:
-    """A file, and what follows it, as the user knows it: from the working directory on, where it is below that."""
+    """Show a file, and what follows it, as the user knows it: from the working directory on, where it is below that."""
     here = f"{Path.cwd()}{os.sep}"
     return place.removeprefix(here)
 
@@ -98,7 +98,7 @@ class Found:
 
 
 def find(target: str) -> tuple[Found, Found | None]:
-    """The definition a dotted path leads to, and for a method its class.
+    """Find the definition a dotted path leads to, and for a method its class.
 
     Raises:
         TargetError: There is no such module, or no such name in it.
@@ -112,7 +112,7 @@ def find(target: str) -> tuple[Found, Found | None]:
 
 
 def step(found: Found, name: str, *, last: bool) -> Found:
-    """What a name means inside a module or class; `last` says that it ends the path.
+    """Find what a name means inside a module or class; `last` says that it ends the path.
 
     Raises:
         TargetError: There is no such name.
@@ -130,7 +130,7 @@ def step(found: Found, name: str, *, last: bool) -> Found:
 
 
 def split(target: str) -> tuple[Module, list[str]]:
-    """The module a path starts with, as long as it can be found on disk, and the names after it.
+    """Split a path into the module it starts with, as long as it can be found on disk, and the names after it.
 
     Raises:
         TargetError: There is no such module, or nothing after it.
@@ -182,7 +182,7 @@ def _module_attribute(module: Module, name: str, depth: int) -> Found:
 
 
 def _follow(module: Module, binding: Binding, depth: int) -> Found:
-    """From the statement that binds a name to the definition behind it."""
+    """Follow the statement that binds a name to the definition behind it."""
     if binding.node is None:
         source = modules.load(binding.module)
         if source is not None and source.broken:
@@ -203,7 +203,7 @@ def _follow(module: Module, binding: Binding, depth: int) -> Found:
 
 
 def _expression(module: Module, value: ast.expr, depth: int) -> Found:
-    """What a name or dotted name means inside a module."""
+    """Find what a name or dotted name means inside a module."""
     if depth > _DEPTH:
         raise UnreadableError(module.name)
     if isinstance(value, ast.Subscript):
@@ -239,7 +239,7 @@ def _from_stars(module: Module, name: str, depth: int) -> Found | None:
 
 
 def _lazy(module: Module, name: str, depth: int) -> Found:
-    """A name that `__getattr__` imports, by the table beside it."""
+    """Find a name that `__getattr__` imports, by the table beside it."""
     place = module.lazy.get(name, "").replace(":", ".").lstrip(".")
     for candidate in (place, f"{module.name}.{place}"):
         source = modules.load(candidate) if place else None
@@ -264,7 +264,7 @@ def _methods(node: ast.ClassDef) -> list[str]:
 
 
 def bases(found: Found, depth: int = 0) -> list[Found]:
-    """The base classes that could hold a constructor, in the order they are searched."""
+    """Return the base classes that could hold a constructor, in the order they are searched."""
     assert isinstance(found.node, ast.ClassDef)
     result = []
     for base in found.node.bases:
@@ -279,21 +279,21 @@ def bases(found: Found, depth: int = 0) -> list[Found]:
 
 
 def last_name(node: ast.expr) -> str:
-    """`C` of `a.b.C[T]`."""
+    """Return `C` of `a.b.C[T]`."""
     if isinstance(node, ast.Subscript):
         return last_name(node.value)
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 
 def own(node: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    """The function of that name in the class body."""
+    """Return the function of that name in the class body."""
     # The last definition counts: earlier ones are overloads.
     found = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == name]
     return found[-1] if found else None
 
 
 def member(found: Found, name: str, depth: int) -> Found | None:
-    """The method of a class or of the first base that has it."""
+    """Find the method of a class or of the first base that has it."""
     assert isinstance(found.node, ast.ClassDef)
     method = own(found.node, name)
     if method is not None:

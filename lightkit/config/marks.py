@@ -41,7 +41,7 @@ def mark(run: Path, text: str) -> None:
         return
     project, inode = str(root or ""), _inode(root)
     new = Mark(project, inode, _signature(key, project, inode, text))
-    found = [*(item for item in _marks(run) if item != new), new]
+    found = [*(item for item in _read_marks(run) if item != new), new]
     temporary = run / f"{run_files.MARK}.{os.getpid()}"
     with suppress(OSError):  # a full disk stops the run where it matters
         lines = (json.dumps(item._asdict()) for item in found[-_MOST_MARKS:])
@@ -50,7 +50,7 @@ def mark(run: Path, text: str) -> None:
 
 
 def is_marked(run: Path, text: str) -> bool:
-    """Whether this project wrote a configuration into the folder of a run, as far as that can be proved.
+    """Tell whether this project wrote a configuration into the folder of a run, as far as that can be proved.
 
     It holds for the project we are in, and for the one in which the run lies: also where their folders were renamed.
 
@@ -62,7 +62,7 @@ def is_marked(run: Path, text: str) -> bool:
     homes = [home for home in (root, project_of(run)) if home is not None]
     names, inodes = {str(home) for home in homes} or {""}, {_inode(home) for home in homes}
     keys = [key for key in (_key_of_user(), *map(_key_of_project, homes)) if key is not None]
-    ours = (item for item in _marks(run) if item.project in names or item.inode in inodes)
+    ours = (item for item in _read_marks(run) if item.project in names or item.inode in inodes)
     pairs = [(item.mac, _signature(key, item.project, item.inode, text)) for item in ours for key in keys]
     return any(hmac.compare_digest(theirs.encode(errors="replace"), right.encode()) for theirs, right in pairs)
 
@@ -78,8 +78,8 @@ class Mark(NamedTuple):
     """The signature."""
 
 
-def _marks(run: Path) -> list[Mark]:
-    """The marks in a folder, whoever wrote them."""
+def _read_marks(run: Path) -> list[Mark]:
+    """Read the marks in a folder, whoever wrote them."""
     path, found = run / run_files.MARK, []
     with suppress(OSError, UnicodeDecodeError):
         if not path.is_file():
@@ -110,7 +110,7 @@ def _inode(folder: Path | None) -> int:
 
 
 def _key_of_user(*, make: bool = False) -> bytes | None:
-    """The key in the user's state folder; None where there is none, or none can be made."""
+    """Return the key in the user's state folder; None where there is none, or none can be made."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         state = named if named.is_absolute() else Path.home() / ".local" / "state"
@@ -121,7 +121,7 @@ def _key_of_user(*, make: bool = False) -> bytes | None:
 
 
 def _key_of_project(root: Path | None, *, make: bool = False) -> bytes | None:
-    """The key of a project, bound to the file that holds it."""
+    """Return the key of a project, bound to the file that holds it."""
     found = _read_key(root / run_files.OUTPUTS / ".key", make=make) if root is not None else None
     if found is None:
         return None

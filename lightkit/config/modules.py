@@ -73,7 +73,7 @@ def load(name: str) -> Module | None:
 
 
 def may_define(module_name: str, name: str) -> bool:
-    """Whether a module could have a name, by the words in its file: what reading it would cost is mostly parsing."""
+    """Tell by the words in its file whether a module could have a name: reading it would cost parsing."""
     module = _locate(module_name)
     if module is None or module.file is None or module.opaque:
         return True
@@ -81,15 +81,15 @@ def may_define(module_name: str, name: str) -> bool:
         text = _text(module.file)
     except OSError:
         return True
-    if _hides(module.file):
+    if _may_hide_names(module.file):
         return True
     pattern = re.compile(_BINDING.replace("NAME", re.escape(name)).encode())
     return any(pattern.search(line) for line in _lines_with(text, name.encode()))
 
 
 @cache
-def _hides(file: Path) -> bool:
-    """Whether a module may have names that do not stand in its file."""
+def _may_hide_names(file: Path) -> bool:
+    """Tell whether a module may have names that do not stand in its file."""
     return any(word in _text(file) for word in _HIDING)
 
 
@@ -111,7 +111,7 @@ def clear() -> None:
     load.cache_clear()
     _locate.cache_clear()
     _text.cache_clear()
-    _hides.cache_clear()
+    _may_hide_names.cache_clear()
     importlib.invalidate_caches()
 
 
@@ -157,7 +157,7 @@ def _in_folder(folder: Path, last: str, name: str) -> Module | None:
 
 
 def says(module: Module, *words: bytes) -> bool:
-    """Whether any of these words is in the source of a module."""
+    """Tell whether any of these words is in the source of a module."""
     try:
         text = _text(module.file) if module.file is not None and not module.opaque else b""
     except OSError:
@@ -166,12 +166,12 @@ def says(module: Module, *words: bytes) -> bool:
 
 
 def submodules(module: Module) -> list[str]:
-    """Names of the modules directly inside a package."""
+    """List the names of the modules directly inside a package."""
     return sorted(info.name for info in pkgutil.iter_modules(map(str, module.folders)))
 
 
 def top_level_names() -> list[str]:
-    """Names of everything that `import NAME` would find."""
+    """List the names of everything that `import NAME` would find."""
     return sorted({*sys.stdlib_module_names, *(info.name for info in pkgutil.iter_modules())})
 
 
@@ -192,7 +192,7 @@ def _read(module: Module) -> None:
 
 
 def _statements(body: Iterable[ast.stmt], first: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
-    """Top-level statements, also inside `if`, `try` and `with`; `first` is False on branches that only fill gaps."""
+    """Yield top-level statements, also in `if`, `try` and `with`; `first` is False on branches that only fill gaps."""
     for statement in body:
         if isinstance(statement, ast.If):
             yield from _statements(statement.body, first)
@@ -209,11 +209,11 @@ def _statements(body: Iterable[ast.stmt], first: bool = True) -> Iterator[tuple[
 
 def _bind(module: Module, statement: ast.stmt, first: bool) -> None:
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        _put(module, statement.name, Binding(statement), first)
+        _add_binding(module, statement.name, Binding(statement), first)
     elif isinstance(statement, ast.Import):
         for alias in statement.names:
             bound = alias.name if alias.asname else alias.name.partition(".")[0]
-            _put(module, alias.asname or bound, Binding(module=bound), first)
+            _add_binding(module, alias.asname or bound, Binding(module=bound), first)
     elif isinstance(statement, ast.ImportFrom):
         _bind_from(module, statement, first)
     elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
@@ -228,11 +228,11 @@ def _bind_from(module: Module, statement: ast.ImportFrom, first: bool) -> None:
         if alias.name == "*":
             module.stars.append(source)
         else:
-            _put(module, alias.asname or alias.name, Binding(module=source, name=alias.name), first)
+            _add_binding(module, alias.asname or alias.name, Binding(module=source, name=alias.name), first)
 
 
 def absolute_name(module: Module, statement: ast.ImportFrom) -> str:
-    """The module that a statement of a module imports from."""
+    """Return the module that a statement of a module imports from."""
     if not statement.level:
         return statement.module or ""
     parts = module.name.split(".")
@@ -246,7 +246,7 @@ def _bind_assignment(module: Module, statement: ast.Assign | ast.AnnAssign, firs
     for target in targets:
         for name in [target] if isinstance(target, ast.Name) else getattr(target, "elts", ()):
             if isinstance(name, ast.Name):
-                _put(module, name.id, Binding(statement), first)
+                _add_binding(module, name.id, Binding(statement), first)
     if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
         module.exports = _strings(statement.value)
     elif isinstance(statement.value, ast.Dict):
@@ -256,20 +256,20 @@ def _bind_assignment(module: Module, statement: ast.Assign | ast.AnnAssign, firs
 
 
 def _collect_lazy(module: Module, table: ast.Dict) -> None:
-    """Tables of the form `{"Name": "package.module"}`, which a module-level `__getattr__` imports from."""
+    """Collect tables of the form `{"Name": "package.module"}`, which a module-level `__getattr__` imports from."""
     for key, value in zip(table.keys, table.values):
         name, place = getattr(key, "value", None), getattr(value, "value", None)
         if isinstance(name, str) and isinstance(place, str):
             module.lazy.setdefault(name, place)
 
 
-def _put(module: Module, name: str, binding: Binding, first: bool) -> None:
+def _add_binding(module: Module, name: str, binding: Binding, first: bool) -> None:
     known = module.bindings.get(name)
-    if known is None or (first and not _weaker(binding, known)):
+    if known is None or (first and not _is_placeholder(binding, known)):
         module.bindings[name] = binding
 
 
-def _weaker(new: Binding, known: Binding) -> bool:
+def _is_placeholder(new: Binding, known: Binding) -> bool:
     # `Name = None` before or after a definition is a placeholder for it.
     return isinstance(new.node, (ast.Assign, ast.AnnAssign)) and not isinstance(known.node, (ast.Assign, ast.AnnAssign))
 
@@ -280,7 +280,7 @@ def _writes_names(statement: ast.stmt) -> bool:
 
 
 def _strings(value: ast.expr | None) -> tuple[str, ...] | None:
-    """The text constants of a list or tuple literal; None when it is anything else."""
+    """Return the text constants of a list or tuple literal; None when it is anything else."""
     if not isinstance(value, (ast.List, ast.Tuple)):
         return None
     found = [item.value for item in value.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]

@@ -63,7 +63,7 @@ def _jobs(loader: ConfigLoader, overrides: Sequence[str], config_name: str) -> t
 def _job_overrides(
     loader: ConfigLoader, texts: list[str], config_name: str, errors: list[UserError]
 ) -> list[list[str]]:
-    """The overrides of every job, without the `++` that was put in front for Hydra."""
+    """Return the overrides of every job, without the `++` that was put in front for Hydra."""
     fixed = [text for text in texts if not loader.parse(text).is_sweep_override()]
     try:
         sweeper = loader.compose(config_name, fixed).hydra.sweeper
@@ -113,7 +113,7 @@ def run_hydra(
     loader = make_loader(overrides, config_dir=config_dir)
     jobs, checked = _jobs(loader, overrides, config_name)
     _need_named(jobs[0])
-    own = _keys(overrides)
+    own = {text.lstrip("+~").partition("=")[0] for text in overrides}
     if sweep_dir is None and any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs):
         own.add("hydra.sweep.dir")  # in a file of the user's
     settings = [text for text in _settings(sweep_dir) if text.partition("=")[0] not in own]
@@ -132,19 +132,15 @@ def _need_named(job: Composed) -> None:
 
 
 def _settings(sweep_dir: Path | None) -> list[str]:
-    """Hydra's own settings: all goes below `outputs/`, the working directory stays, nothing is logged twice."""
+    """Make Hydra's own settings: all goes below `outputs/`, the working directory stays, nothing is logged twice."""
     root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
     folder = str(sweep_dir) if sweep_dir is not None else f"{root}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-${{name}}"
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
     return [*quiet, f"hydra.sweep.dir='{folder}'"]
 
 
-def _keys(overrides: Sequence[str]) -> set[str]:
-    return {text.lstrip("+~").partition("=")[0] for text in overrides}
-
-
 def hydra_command(args: Sequence[str]) -> None:
-    """Shell completion, `--hydra-help`, `--info` and `--cfg hydra|all`, printed by Hydra.
+    """Run shell completion, `--hydra-help`, `--info` and `--cfg hydra|all`, printed by Hydra.
 
     Args:
         args: Everything after `lightkit train`.
@@ -171,7 +167,7 @@ def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:
     elif options.hydra_help:
         hydra_compat.hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
     elif options.info:
-        texts = _checked(loader, options.overrides)
+        texts = _rewritten(loader, options.overrides)
         hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=texts)
     else:
         text = config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job")
@@ -180,7 +176,7 @@ def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:
 
 @contextmanager
 def _logging_restored() -> Iterator[None]:
-    """Hydra prints through the root logger, whose handler would go on printing everything that is logged later."""
+    """Take back the root logger that Hydra prints through, and that would go on printing everything logged later."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:
@@ -191,14 +187,14 @@ def _logging_restored() -> Iterator[None]:
 
 
 def _complete_shell(loader: ConfigLoader, config_name: str, overrides: list[str]) -> None:
-    """Hydra completes what follows the program's name, so our own command and switches are taken out of the line."""
+    """Let Hydra complete what follows the program's name; our command and switches are taken out of the line."""
     line = os.environ.get("COMP_LINE")
     if line is not None:
         os.environ["COMP_LINE"] = re.sub(r"\s(train|-m|--multirun)(?=\s)", "", line)
     hydra_compat.hydra_app(loader).shell_completion(config_name=config_name, overrides=overrides)
 
 
-def _checked(loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
+def _rewritten(loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
     checked = rewrite(loader, overrides)
     if checked.errors:
         raise UserErrors(checked.errors)
@@ -206,7 +202,7 @@ def _checked(loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
 
 
 def config_text(composed: Composed, kind: str = "job") -> str:
-    """A configuration as YAML: of the run (`job`), of Hydra (`hydra`) or both (`all`)."""
+    """Write a configuration as YAML: of the run (`job`), of Hydra (`hydra`) or both (`all`)."""
     if kind == "job" or composed.hydra_cfg is None:
         return OmegaConf.to_yaml(composed.cfg)
     hydra_part = hydra_compat.hydra_node(composed.hydra_cfg)

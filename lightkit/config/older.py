@@ -14,7 +14,7 @@ _FORMAT = re.compile(r"^# Format \d+ of lightkit's configurations", re.MULTILINE
 
 
 def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
-    """The content of a kept configuration with the meaning it had when it was written.
+    """Return the content of a kept configuration with the meaning it had when it was written.
 
     Args:
         text: The file.
@@ -25,8 +25,9 @@ def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
     for key, patterns, _ in list(pattern_places(tree)):
         if patterns and key[0] != "resume" and "ranks" not in key:
             holder = _at(tree, key[:-1])
+            texts = [text for text in (patterns if isinstance(patterns, list) else [patterns]) if isinstance(text, str)]
             if key[:2] == ("finetune", "rules") and not holder.get("name"):  # or its group would get another name
-                holder["name"] = "+".join(text.removeprefix("re:").lstrip("@") for text in _texts(patterns))
+                holder["name"] = "+".join(text.removeprefix("re:").lstrip("@") for text in texts)
             holder[key[-1]] = _widened(patterns)
     ranks = _at(tree, ("finetune", "lora", "ranks"))
     if isinstance(ranks, dict):
@@ -35,7 +36,7 @@ def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _at(tree: dict[str, Any], key: Key) -> Any:
-    """The node at a key; None where there is none."""
+    """Return the node at a key; None where there is none."""
     node: Any = tree
     for part in key:
         if isinstance(node, list) and isinstance(part, int):
@@ -43,10 +44,6 @@ def _at(tree: dict[str, Any], key: Key) -> Any:
         else:
             node = node.get(part) if isinstance(node, dict) else None
     return node
-
-
-def _texts(patterns: Any) -> list[str]:
-    return [text for text in (patterns if isinstance(patterns, list) else [patterns]) if isinstance(text, str)]
 
 
 def _widened(patterns: Any) -> Any:

@@ -15,7 +15,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def dotted(key: Key) -> str:
-    """`data.augment[0].size` for `("data", "augment", 0, "size")`."""
+    """Write `data.augment[0].size` for `("data", "augment", 0, "size")`."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -23,7 +23,7 @@ def dotted(key: Key) -> str:
 
 
 def parts_of(text: str) -> Key:
-    """The reverse of `dotted`."""
+    """Reverse `dotted`."""
     found: list[str | int] = []
     for part in text.replace("[", ".[").split("."):
         inner = part.removeprefix("[").removesuffix("]")
@@ -33,14 +33,14 @@ def parts_of(text: str) -> Key:
 
 
 def shown(path: Path) -> str:
-    """A file as the user knows it: relative below the working directory, absolute elsewhere."""
+    """Show a file as the user knows it: relative below the working directory, absolute elsewhere."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 @lru_cache(maxsize=256)
 def yaml_nodes(path: Path, changed: float = 0.0) -> yaml.Node | None:
-    """The YAML of a file with the line of every node; None when it can't be read. `changed` only keys the cache."""
+    """Read the YAML of a file with the line of every node; None when it can't be. `changed` only keys the cache."""
     try:
         return yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
@@ -48,7 +48,7 @@ def yaml_nodes(path: Path, changed: float = 0.0) -> yaml.Node | None:
 
 
 def nodes(path: Path) -> yaml.Node | None:
-    """The YAML of a file as it is now."""
+    """Read the YAML of a file as it is now."""
     try:
         return yaml_nodes(path, path.stat().st_mtime)
     except OSError:
@@ -56,10 +56,10 @@ def nodes(path: Path) -> yaml.Node | None:
 
 
 def line_of(path: Path, key: Key) -> int | None:
-    """Line of a key in a file, counted from 1."""
+    """Return the line of a key in a file, counted from 1."""
     node, line = nodes(path), 1
     for part in key:
-        step = _step(node, part)
+        step = _child(node, part)
         if step is None:
             return None
         node, line = step
@@ -67,14 +67,14 @@ def line_of(path: Path, key: Key) -> int | None:
 
 
 def _at(node: yaml.Node | None, key: Key) -> yaml.Node | None:
-    """The node at a key below another one; None where there is none."""
+    """Return the node at a key below another one; None where there is none."""
     for part in key:
-        step = _step(node, part)
+        step = _child(node, part)
         node = None if step is None else step[0]
     return node
 
 
-def _step(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
+def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
     if isinstance(node, yaml.MappingNode):
         hits = [(value, name.start_mark.line + 1) for name, value in node.value if str(name.value) == str(part)]
         return hits[-1] if hits else None
@@ -84,7 +84,7 @@ def _step(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | No
 
 
 def with_origins(text: str, sources: Sources, file: Path, *, below: Key = ()) -> str:
-    """A configuration as YAML, with `file:line` behind every value that comes from a file.
+    """Write a configuration as YAML, with `file:line` behind every value that comes from a file.
 
     Args:
         text: The YAML.
@@ -101,7 +101,7 @@ def with_origins(text: str, sources: Sources, file: Path, *, below: Key = ()) ->
 
 
 def _leaves(node: yaml.Node | None, key: Key) -> Iterator[tuple[Key, int]]:
-    """Keys of all values that are no mappings, and their lines counted from 0."""
+    """Return the keys of all values that are no mappings, and their lines counted from 0."""
     for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
         place = (*key, str(name.value))
         if isinstance(value, yaml.MappingNode) and value.value:
@@ -123,7 +123,7 @@ class Sources:
         self.overrides = [(parts_of(key), text) for key, text in overrides]
 
     def find(self, key: str | Key) -> str | None:
-        """`file:line` or `command line: a.b=c`, of the key or else of the nearest node around it.
+        """Return `file:line` or `command line: a.b=c`, of the key or else of the nearest node around it.
 
         Of a node, what is typed below it counts before its file; of what is nowhere set, the file of the node around
         it counts first.
@@ -140,37 +140,37 @@ class Sources:
         return None
 
     def exact(self, key: Key) -> str | None:
-        """The same, only for what sets the key itself."""
+        """Return the same as `find`, only for what sets the key itself."""
         return self.on_command_line(key) or self._in_files(key)
 
     def on_command_line(self, key: Key) -> str | None:
-        """The override that sets the key, or a node around it."""
+        """Return the override that sets the key, or a node around it."""
         for place, text in reversed(self.overrides):
             if place and key[: len(place)] == place:
                 return f"command line: {text}"
         return None
 
     def is_of_option(self, key: Key) -> bool:
-        """Whether the option file of a group sets the key, and nothing stronger: none of what the user runs with."""
+        """Tell whether the option file of a group sets the key, and nothing stronger that the user runs with."""
         if self.on_command_line(key) is not None:
             return False
         return next((bool(package) for package, _ in self._layers_of(key)), False)
 
     def former_option(self, key: Key) -> str | None:
-        """The text that the strongest option file but the winner sets a key to; None where there is none."""
+        """Return the text that the strongest option file but the winner sets a key to; None where there is none."""
         found = [(package, node) for package, node in self._layers_of(key) if isinstance(node, yaml.ScalarNode)]
         weaker = found if self.on_command_line(key) is not None else found[1:]
         return next((str(node.value) for package, node in weaker if package), None)
 
     def _layers_of(self, key: Key) -> Iterator[tuple[Key, yaml.Node]]:
-        """Package and node of every file that sets the key itself, the strongest first."""
+        """List package and node of every file that sets the key itself, the strongest first."""
         for path, package in reversed(self.layers):
             node = _at(nodes(path), key[len(package) :]) if key[: len(package)] == package else None
             if node is not None:
                 yield package, node
 
     def _below(self, key: Key) -> str | None:
-        """The last override that sets a key below this one."""
+        """Return the last override that sets a key below this one."""
         texts = (text for place, text in reversed(self.overrides) if place[: len(key)] == key)
         return next((f"command line: {text}" for text in texts), None)
 

@@ -5,9 +5,9 @@ Paths are looked at, of a table the first line is read, and modules are read as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvFile, open_csv
@@ -16,9 +16,8 @@ from lightkit.config.allow import judge, targets_in
 from lightkit.config.imports import failing_import
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import located
-
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
+from lightkit.config.report import Report
+from lightkit.config.schema import Config
 
 Node = dict[str, Any]
 _CSV, _IMAGES = "lightkit.data.csv_file.csv", "lightkit.data.images.ImageFolder"
@@ -33,47 +32,50 @@ _TEXT = {"delimiter": ",", "encoding": "utf-8"}
 _NAMING = ("target", "features", "categorical", "split_column")
 """Arguments of a table that name columns."""
 _WEIGHTS = {"path": "the folder of a run, or a file or folder of weights", "adapter": "an adapter file"}
+_TEACHER = "the folder of the teacher's run"
 
 
-def outside(tree: Node, report: Report) -> None:
-    """Report what a run that is about to start would not find.
+def check_outside(tree: Node, report: Report) -> None:
+    """Report the data and the imports that a run which is about to start would not find.
 
     One that was trained needs less of it: not its base, and its data only to go on.
     """
     told = set[str]()
     for key, node in targets_in(tree):
-        _data(node, key, report)
+        _check_data(node, key, report)
         found = None if judge(node["_target_"], report.trust) else failing_import(node["_target_"], report.trust)
         if found is not None and found.place not in told:
             told.add(found.place)
             what = f"{node['_target_']} can't be imported: {found.place}: {found.what}"
             report.add((*key, "_target_"), what, received=found.name, choices=found.choices, fix=found.fix)
-    finetune = _branch(tree, "finetune")
+
+
+def check_finetune_files(cfg: Config, report: Report) -> None:
+    """Report weights and a teacher that a run which is about to start would not find."""
     for name, kind in _WEIGHTS.items():
-        _exists(_branch(finetune, "weights").get(name), ("finetune", "weights", name), kind, report)
-    _teacher(_branch(finetune, "distill").get("teacher"), report)
+        _check_exists(getattr(cfg.finetune.weights, name, None), ("finetune", "weights", name), kind, report)
+    teacher, key = cfg.finetune.distill.teacher, ("finetune", "distill", "teacher")
+    found = _check_exists(teacher, key, _TEACHER, report)
+    if teacher is not None and found and not (located(teacher) / run_files.CONFIG).is_file():
+        report.add(key, "not the folder of a run: it has no config.yaml", expected=_TEACHER, received=teacher)
 
 
-def _data(node: Node, key: Key, report: Report) -> None:
-    """Files and folders of a data set, and the columns of a table."""
+def _check_data(node: Node, key: Key, report: Report) -> None:
+    """Check the files and folders of a data set, and the columns of a table."""
     wanted = _DATA.get(node["_target_"], {})
     there = [
-        name for name, kind in wanted.items() if _exists(node.get(name), (*key, name), kind, report, from_project=False)
+        name
+        for name, kind in wanted.items()
+        if _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
     ]
     if node["_target_"] == _IMAGES and there and not Path(node["root"]).expanduser().is_dir():
         report.add((*key, "root"), "a file, not a folder", expected=wanted["root"], received=node["root"])
     if node["_target_"] == _CSV:
-        _columns(node, there, key, report)
+        _check_columns(node, there, key, report)
 
 
-def _teacher(teacher: Any, report: Report) -> None:
-    key, kind = ("finetune", "distill", "teacher"), "the folder of the teacher's run"
-    if _exists(teacher, key, kind, report) and not (located(teacher) / run_files.CONFIG).is_file():
-        report.add(key, "not the folder of a run: it has no config.yaml", expected=kind, received=teacher)
-
-
-def _exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
-    """Whether there is a file or folder of that name; if not, what is beside it is told.
+def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bool = True) -> bool:
+    """Tell whether there is a file or folder of that name; if not, report it with what is beside it.
 
     Args:
         value: The name.
@@ -100,7 +102,7 @@ def _exists(value: Any, key: Key, kind: str, report: Report, *, from_project: bo
     return False
 
 
-def _columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
+def _check_columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None:
     """Report names of columns that are not in the first lines of tables.
 
     Args:
@@ -112,7 +114,7 @@ def _columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None
     asked = {dotted((*key, part)): _names(node.get(part)) for part in _NAMING}
     known: Sequence[str] = [name for names in asked.values() for name in names]
     for name in files:
-        file = _table(node, name, key, report)
+        file = _open_table(node, name, key, report)
         if file is None:
             continue
         # What the first file lacks is told of it alone; of the others it is they that are wrong.
@@ -123,8 +125,8 @@ def _columns(node: Node, files: Sequence[str], key: Key, report: Report) -> None
         known = [item for item in known if name != "path" or item in file.names]
 
 
-def _table(node: Node, name: str, key: Key, report: Report) -> CsvFile | None:
-    """A table and the names of its columns; None where they cannot be read, which is reported."""
+def _open_table(node: Node, name: str, key: Key, report: Report) -> CsvFile | None:
+    """Open a table and read the names of its columns; None where they cannot be read, which is reported."""
     file, options = Path(node[name]).expanduser(), {part: node.get(part, usual) for part, usual in _TEXT.items()}
     is_pipe = not file.is_file() and not file.is_dir()  # which gives what it has only once
     if is_pipe or not all(isinstance(value, str) for value in options.values()):
@@ -139,10 +141,3 @@ def _table(node: Node, name: str, key: Key, report: Report) -> CsvFile | None:
 def _names(value: Any) -> list[str]:
     listed = value if isinstance(value, list) else [value]
     return [item for item in listed if isinstance(item, str)]
-
-
-def _branch(tree: Mapping[str, Any], *key: str) -> Mapping[str, Any]:
-    node: Any = tree
-    for part in key:
-        node = node.get(part) if isinstance(node, dict) else None
-    return node if isinstance(node, dict) else {}

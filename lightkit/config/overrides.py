@@ -45,12 +45,12 @@ class Rewritten:
 
 
 def command_line(text: str) -> str:
-    """Origin of something that an override says."""
+    """Return the origin of something that an override says."""
     return f"command line: {text}"
 
 
 def plain(text: str) -> str:
-    """An override without the `+` in front, as it is used in names and tables."""
+    """Return an override without the `+` in front, as it is used in names and tables."""
     return text.lstrip("+")
 
 
@@ -87,7 +87,7 @@ def rewrite(loader: ConfigLoader, overrides: Sequence[str], *, sweep: bool = Fal
 
 
 def is_choice(loader: ConfigLoader, text: str) -> bool:
-    """Whether an override picks the option of a group that a configuration has a key for."""
+    """Tell whether an override picks the option of a group that a configuration has a key for."""
     try:
         override = loader.parse(text)
     except ValueError:
@@ -104,7 +104,7 @@ def _is_group(loader: ConfigLoader, override: Override) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """The override with quotes around a plain text in letters beyond ASCII, which Hydra wants there."""
+    """Put quotes around a plain text in letters beyond ASCII in an override, which Hydra wants there."""
     key, _, value = text.partition("=")
     plain_text = not value.isascii() and _TEXT.fullmatch(value) and look_alike(value) is None
     return f'{key}="{value}"' if plain_text else text
@@ -158,7 +158,7 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
 
 
 def _group_of(loader: ConfigLoader, option: str) -> str | None:
-    """The group that has an option of that name, where the name is no key by itself."""
+    """Find the group that has an option of that name, where the name is no key by itself."""
     if option in {field.name for field in fields(Config)}:
         return None
     return next((group for group in loader.groups() if loader.is_option(group, option)), None)
@@ -190,7 +190,7 @@ def _choose(loader: ConfigLoader, override: Override, text: str, result: Rewritt
 
 
 def _choices(loader: ConfigLoader, override: Override, value: Any) -> list[list[str]]:
-    """The options of each choice: one, or with a sweep several, of one option or a list of them."""
+    """List the options of each choice: one, or with a sweep several, of one option or a list of them."""
     if override.is_sweep_override():
         texts = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
         values = (loader.parse(f"{override.key_or_group}={text}").value() for text in texts)
@@ -205,7 +205,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def undeletable(text: str, reason: str, names: Sequence[str]) -> UserError:
-    """The error for an override that Hydra could not apply."""
+    """Make the error for an override that Hydra could not apply."""
     key = plain(text.lstrip("~")).partition("=")[0]
     if text.startswith("~") and "does not exist" in reason:
         beside = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]

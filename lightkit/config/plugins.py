@@ -37,7 +37,7 @@ PACKAGE = "hydra_plugins"
 
 
 def load_plugins(named: Sequence[str] = ()) -> Plugins:
-    """Hydra's plugins: those of installed distributions, and those of the project that the user names.
+    """Find Hydra's plugins: those of installed distributions, and those of the project that the user names.
 
     Args:
         named: Entries of `trust` on the command line: `hydra_plugins`, or modules below it.
@@ -45,7 +45,7 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
     Raises:
         UserError: A plugin that was named cannot be imported.
     """
-    found = _scanned()
+    found = _scan()
     SourcesRegistry.instance().types[PackageSource.scheme()] = PackageSource
     for name in _project_plugins():
         if any(name == entry or name.startswith(f"{entry}.") for entry in named):
@@ -53,8 +53,8 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
     return found
 
 
-def _scanned() -> Plugins:
-    """What Hydra finds when it looks for plugins, once in a process."""
+def _scan() -> Plugins:
+    """Find what Hydra finds when it looks for plugins, once in a process."""
     if Plugins in Singleton._instances:
         return Plugins.instance()
     with _installed_only():
@@ -62,7 +62,7 @@ def _scanned() -> Plugins:
 
 
 def is_unnamed(target: str) -> bool:
-    """Whether a plugin is one of the project that Hydra does not know, as the user has not named it."""
+    """Tell whether a plugin is one of the project that Hydra does not know, as the user has not named it."""
     name = target.rpartition(".")[0]
     return name in _project_plugins() and target not in Plugins.instance().class_name_to_class
 
@@ -78,7 +78,7 @@ def _register(plugins: Plugins, name: str) -> None:
 
 
 def _project_plugins() -> list[str]:
-    """Names of the modules in `hydra_plugins/` of the project, as their files tell."""
+    """List the names of the modules in `hydra_plugins/` of the project, as their files tell."""
     return [name for root in project_folders() for name in _modules(root / PACKAGE, f"{PACKAGE}.")]
 
 
@@ -91,7 +91,7 @@ def _modules(folder: Path, prefix: str) -> Iterator[str]:
 
 @contextmanager
 def _installed_only() -> Iterator[None]:
-    """Inside, `hydra_plugins` is the package of installed distributions only, or not there."""
+    """Let `hydra_plugins` be the package of installed distributions only, or not be there."""
     before = sys.modules.pop(PACKAGE, None)
     spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if _is_installed(entry)])
     if spec is None:
@@ -111,7 +111,7 @@ def _installed_only() -> Iterator[None]:
 
 
 def _is_installed(entry: str) -> bool:
-    """Whether distributions are installed in a place of `sys.path`, or it is the source of one that is."""
+    """Tell whether distributions are installed in a place of `sys.path`, or it is the source of one that is."""
     path = Path(entry).resolve()
     if path in _site_folders() or not path.exists():  # finders of distributions in development are no folders
         return True
@@ -124,7 +124,7 @@ def _is_installed(entry: str) -> bool:
 
 @cache
 def _site_folders() -> frozenset[Path]:
-    """Where pip installs, and the folders that `.pth` files there add."""
+    """List where pip installs, and the folders that `.pth` files there add."""
     names = {*site.getsitepackages(), site.getusersitepackages()}
     names |= {sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib", "platstdlib")}
     folders = {Path(name).resolve() for name in names}
@@ -140,13 +140,13 @@ class PackageSource(ImportlibResourcesConfigSource):
     """Configurations in a package (`pkg://package.conf`); one of the project is read as files, without importing it."""
 
     def __new__(cls, provider: str = "", path: str = "") -> Any:
-        """The source, or one that reads files; without arguments for a copy of this one."""
+        """Return the source, or one that reads files; without arguments for a copy of this one."""
         folder = _project_package(path.partition("://")[2])
         return super().__new__(cls) if folder is None else FileConfigSource(provider, str(folder))
 
 
 def _project_package(path: str) -> Path | None:
-    """The folder of a package that is not installed, whether it exists or not; None for an installed one."""
+    """Return the folder of a package that is not installed, whether it exists or not; None for an installed one."""
     top, *below = path.replace("/", ".").rstrip(".").split(".")
     module = load(top)
     if module is None:

@@ -20,12 +20,12 @@ _ROOTS: dict[Path, None] = {}  # what `make_importable` put on `sys.path`, which
 
 
 def shipped_conf() -> Path:
-    """The folder of the shipped options: inside an installed package, or beside it in a checkout."""
+    """Return the folder of the shipped options: inside an installed package, or beside it in a checkout."""
     return _shipped("conf")
 
 
 def shipped_experiments() -> Path:
-    """The folder of the shipped experiments."""
+    """Return the folder of the shipped experiments."""
     return _shipped("experiments")
 
 
@@ -35,7 +35,7 @@ def _shipped(name: str) -> Path:
 
 
 def project_root() -> Path | None:
-    """The user's project: `LIGHTKIT_PROJECT`, or the nearest folder upwards that has `conf/` or `experiments/`.
+    """Find the user's project: `LIGHTKIT_PROJECT`, or the nearest folder upwards with `conf/` or `experiments/`.
 
     The folder of a run is none, nor is a folder below one: anybody may have written what is in it.
 
@@ -55,7 +55,7 @@ def project_root() -> Path | None:
 
 
 def located(path: str) -> Path:
-    """A file or folder that a configuration names: as it stands, or else in the project or in its `outputs/`.
+    """Find a file or folder that a configuration names: as it stands, or in the project or in its `outputs/`.
 
     Args:
         path: Absolute, from the home folder (`~`), or from any of these places; what is nowhere comes back as it is.
@@ -65,7 +65,7 @@ def located(path: str) -> Path:
 
 
 def project_of(place: Path) -> Path | None:
-    """The nearest folder from `place` upwards that has `conf/` or `experiments/`, and is neither a run nor in one."""
+    """Find the nearest folder from `place` upwards with `conf/` or `experiments/` that is neither a run nor in one."""
     here, found = place.resolve(), None
     for folder in (here, *here.parents):
         if is_run(folder):
@@ -76,7 +76,7 @@ def project_of(place: Path) -> Path | None:
 
 
 def beside(name: str) -> str | None:
-    """What to do about a module that lies in the working directory, where it is not looked for.
+    """Say what to do about a module that lies in the working directory, where it is not looked for.
 
     Args:
         name: The first part of its dotted path.
@@ -99,7 +99,7 @@ def beside(name: str) -> str | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run: its `config.yaml` is a whole configuration, not one to compose others from."""
+    """Tell whether a folder is that of a run: its `config.yaml` is whole, not one to compose others from."""
     path = folder / run_files.CONFIG
     try:
         facts = path.stat()
@@ -138,7 +138,7 @@ def make_importable(project: Path | None) -> None:
 
 
 def project_folders() -> tuple[Path, ...]:
-    """Folders whose modules are the user's own: what was made importable, the project, and the shipped experiments.
+    """List the folders whose modules are the user's: made importable, the project, and shipped experiments.
 
     Raises:
         UserError: `LIGHTKIT_PROJECT` names no folder.
@@ -161,7 +161,7 @@ class _ExperimentsFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The namespace package, when it is the one asked for."""
+        """Find the namespace package, when it is the one asked for."""
         if name != "experiments":
             return None
         spec = ModuleSpec(name, None, is_package=True)
@@ -171,7 +171,7 @@ class _ExperimentsFinder:
 
 
 def find_config_dir(folder: str | os.PathLike[str] | None) -> Path | None:
-    """The folder of `--config-dir`.
+    """Return the folder of `--config-dir`.
 
     Raises:
         UserError: It does not exist.

@@ -18,6 +18,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.config.entries import chosen_groups, entries, included, options_of
+from lightkit.config.fields import field_types, is_required
 from lightkit.config.origins import nodes
 from lightkit.config.project import project_root, shipped_conf
 from lightkit.config.schema import Config
@@ -30,7 +31,7 @@ class ProjectSource(FileConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """Prefix of the source in Hydra's search path."""
+        """Return the prefix of the source in Hydra's search path."""
         return SCHEME
 
     def load_config(self, config_path: str) -> ConfigResult:
@@ -41,11 +42,11 @@ class ProjectSource(FileConfigSource):
         return result
 
     def is_config(self, config_path: str) -> bool:
-        """Whether there is such a file; its `config.yaml` has the other name only."""
+        """Tell whether there is such a file; its `config.yaml` has the other name only."""
         return config_path.removesuffix(".yaml") != FILE and super().is_config(self._own(config_path))
 
     def file_of(self, config_path: str) -> Path:
-        """The file of a configuration, by its name in the search path."""
+        """Return the file of a configuration, by its name in the search path."""
         return Path(self.path, f"{self._own(config_path).removesuffix('.yaml')}.yaml")
 
     @staticmethod
@@ -54,14 +55,14 @@ class ProjectSource(FileConfigSource):
 
 
 def project_file() -> Path | None:
-    """The `conf/config.yaml` of the project we are in, where there is one that is not the shipped one."""
+    """Return the `conf/config.yaml` of the project we are in, where there is one that is not the shipped one."""
     root = project_root()
     path = root / "conf" / f"{FILE}.yaml" if root is not None else None
     return path if path is not None and path.is_file() and path != _shipped() else None
 
 
 def choices_in(path: Path) -> dict[str, tuple[str, int]]:
-    """The option that the defaults list of a file chooses for each group, as it is typed, and its line."""
+    """Return the option that the defaults list of a file chooses for each group, as it is typed, and its line."""
     found = {}
     for item in entries(path):
         if isinstance(item, yaml.MappingNode) and item.value:
@@ -73,7 +74,7 @@ def choices_in(path: Path) -> dict[str, tuple[str, int]]:
 
 
 def _adding(defaults: Any) -> Any:
-    """A defaults list that changes the choices of the shipped one: `- data: wine` and `- override data: wine` alike."""
+    """Write a defaults list that changes choices of the shipped one: `- data: wine`, `- override data: wine` alike."""
     groups, found = chosen_groups(_shipped()), []
     for entry in defaults if isinstance(defaults, list) else ():
         if isinstance(entry, str) and entry.strip("/") == FILE:
@@ -90,7 +91,7 @@ def _shipped() -> Path:
 
 
 def adds(folder: Path, others: Sequence[Path]) -> bool:
-    """Whether the `config.yaml` of a project adds to the shipped one: it does not choose everything a run needs.
+    """Tell whether the `config.yaml` of a project adds to the shipped one: it chooses less than a run needs.
 
     Args:
         folder: The project's `conf/`.
@@ -99,12 +100,12 @@ def adds(folder: Path, others: Sequence[Path]) -> bool:
     path = folder / f"{FILE}.yaml"
     if not path.is_file() or path == _shipped():
         return False
-    needed = {field.name for field in dataclasses.fields(Config) if _required(field)}
+    needed = {field.name for field in dataclasses.fields(Config) if is_required(field)}
     return not needed <= _chosen(path, [folder, *others], {path})
 
 
 def _chosen(path: Path, folders: Sequence[Path], seen: set[Path]) -> set[str]:
-    """The nodes that a file chooses an option for, or writes out, also by files that it includes."""
+    """Return the nodes that a file chooses an option for, or writes out, also by files that it includes."""
     found = {*chosen_groups(path), *_written_out(path)}
     for name, entry in included(FILE, path):
         if isinstance(entry, yaml.ScalarNode) and name != FILE:
@@ -115,16 +116,12 @@ def _chosen(path: Path, folders: Sequence[Path], seen: set[Path]) -> set[str]:
 
 
 def _written_out(path: Path) -> set[str]:
-    """Nodes that a file gives all of that has no default."""
-    root, kinds = nodes(path), typing.get_type_hints(Config)
+    """Return the nodes that a file gives all of that has no default."""
+    root, kinds = nodes(path), field_types(Config)
     found = set()
     for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
         kind = kinds.get(str(name.value))
         if dataclasses.is_dataclass(kind) and isinstance(value, yaml.MappingNode):
-            needed = {field.name for field in dataclasses.fields(typing.cast(type, kind)) if _required(field)}
+            needed = {field.name for field in dataclasses.fields(typing.cast(type, kind)) if is_required(field)}
             found |= {str(name.value)} if needed <= {str(key.value) for key, _ in value.value} else set()
     return found
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

@@ -9,18 +9,16 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkit.config.allow import judge, targets_in
 from lightkit.config.lookup import TargetError, UnreadableError, find
 from lightkit.config.origins import Key
 from lightkit.config.project import project_root
+from lightkit.config.report import Report
 from lightkit.config.signatures import read
 from lightkit.config.tree import UNKNOWN
 from lightkit.config.trust import Trust
-
-if TYPE_CHECKING:
-    from lightkit.config.check import Report
 
 FOLDER = "LIGHTKIT_DATASETS"
 """Environment variable that names a folder for data sets outside of the project."""
@@ -48,25 +46,27 @@ def check_reach(tree: Any, report: Report) -> None:
 
 
 def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
-    """The arguments with which an allowed target would fetch from, or write to, a place that nobody has agreed to.
+    """Yield the arguments with which an allowed target would fetch from, or write to, a place nobody has agreed to.
 
     Args:
         node: A node with a `_target_`.
         trust: What may be built; an entry that covers the target covers all of its arguments.
     """
-    target, home = node["_target_"], _home(node["_target_"])
+    target, home = node["_target_"], _defined_path(node["_target_"])
     if trust.covers(target) or trust.covers(home):
         return
-    given = _given(node)
+    given = _arguments_by_name(node)
     for names in (names for package, names in _FETCHING.items() if _within(home, package)):
         for name in filter(names.match, given):
-            yield (name,), *_fetches(target, name, given[name], trust)
+            what = f"{target} would load what {name} names, from anywhere"
+            fix = f"finetune.weights.path=FILE loads weights from a file; {_trusting(target, trust)}"
+            yield (name,), what, {"received": None if given[name] is UNKNOWN else given[name], "fix": fix}
     if home == _OURS or _within(home, _DATASETS):
         yield from _writes(target, home, given, trust)
 
 
-def _home(target: str) -> str:
-    """The path of a target where it is defined."""
+def _defined_path(target: str) -> str:
+    """Return the path of a target where it is defined."""
     try:
         found = find(target)[0]
     except (TargetError, UnreadableError, RecursionError):
@@ -79,19 +79,13 @@ def _within(name: str, package: str) -> bool:
     return name.startswith(f"{package}.")
 
 
-def _given(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a node by name, those given by position too."""
+def _arguments_by_name(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a node by name, those given by position too."""
     positional = node.get("_args_") or ()
     signature = read(node["_target_"]) if positional else None
     names = signature.names() if signature is not None else []
     by_position = dict(zip(names, positional)) if isinstance(positional, list) else {}
     return by_position | {str(name): value for name, value in node.items() if name != "_target_"}
-
-
-def _fetches(target: str, name: str, value: Any, trust: Trust) -> tuple[str, dict[str, Any]]:
-    what = f"{target} would load what {name} names, from anywhere"
-    fix = f"finetune.weights.path=FILE loads weights from a file; {_trusting(target, trust)}"
-    return what, {"received": None if value is UNKNOWN else value, "fix": fix}
 
 
 def _writes(target: str, home: str, given: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
@@ -102,7 +96,7 @@ def _writes(target: str, home: str, given: Mapping[str, Any], trust: Trust) -> I
     fetches = any(part.get("download") not in (None, False, UNKNOWN) for part in (given, options))
     root = given.get("root", "datasets" if home == _OURS else None)
     is_trusted = trust.covers(f"{_DATASETS}.{name}")
-    if root in (None, UNKNOWN) or is_trusted or not (fetches or name in _UNPACKING) or _is_ours(root):
+    if root in (None, UNKNOWN) or is_trusted or not (fetches or name in _UNPACKING) or _is_users_folder(root):
         return
     stated = os.environ.get(FOLDER)
     places = f"a folder in the project, or in that of the environment variable {FOLDER}"
@@ -115,8 +109,8 @@ def _trusting(target: str, trust: Trust) -> str:
     return f"trust=[{', '.join([*trust.entries, target])}] if no harm can come of it"
 
 
-def _is_ours(root: Any) -> bool:
-    """Whether a folder is in the project, where the command runs, or in the stated folder; as written or as it is."""
+def _is_users_folder(root: Any) -> bool:
+    """Tell whether a folder, as written or as it is, is in the project, where the command runs, or the stated one."""
     if not isinstance(root, str):
         return False
     path, stated = Path(root).expanduser(), os.environ.get(FOLDER)

@@ -13,7 +13,8 @@ from lightkit.config.allow import judge, targets_in
 from lightkit.config.grants import withdraw
 from lightkit.config.origins import shown
 from lightkit.config.project import project_folders, project_root, shipped_experiments
-from lightkit.config.tree import Silent, plain_tree
+from lightkit.config.report import Silent
+from lightkit.config.tree import plain_tree
 from lightkit.config.trust import Trust
 
 BY_OVERRIDE = "trust=[{}] if you know who made it"
@@ -21,7 +22,7 @@ BY_OVERRIDE = "trust=[{}] if you know who made it"
 
 
 def unnamed(cfg: DictConfig, run: Path, wide: Trust, *, fix: str = BY_OVERRIDE) -> UserError | None:
-    """The error for targets that only the user can allow, all of them in one; None where there are none.
+    """Make the error for targets that only the user can allow, all of them in one; None where there are none.
 
     Args:
         cfg: The configuration; its `trust` is what the user has named so far.
@@ -63,12 +64,12 @@ def check_received(cfg: DictConfig, run: Path) -> None:
 
 
 def known_trust(run: Path, entries: Sequence[str] = ()) -> Trust:
-    """What a run may build that the project wrote: its modules, but for those in the folder of the run."""
+    """Return what a run may build that the project wrote: its modules, but for those in the folder of the run."""
     return Trust(tuple(entries), project_folders(), outside=(run.resolve(),))
 
 
 def without_grants(text: str) -> str:
-    """A configuration as YAML, in which no key grants trust.
+    """Write a configuration as YAML in which no key grants trust.
 
     Raises:
         UserError: A key could be reached by an interpolation.

@@ -46,17 +46,17 @@ def save(cfg: DictConfig, folder: Path) -> Path:
 
 
 def to_yaml(cfg: DictConfig) -> str:
-    """The configuration as YAML, resolved but for what comes from the environment; a line tells the format."""
+    """Write the configuration as YAML, resolved but for what comes from the environment; a line tells the format."""
     return MARK + OmegaConf.to_yaml(OmegaConf.create(public(cfg)))
 
 
 def from_yaml(text: str) -> dict[str, Any]:
-    """What `to_yaml` wrote, in this or an older format; what comes from the environment stays a reference."""
+    """Read what `to_yaml` wrote, in this or an older format; what comes from the environment stays a reference."""
     return as_meant(text, cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.create(text))))
 
 
 def public(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values, resolved but for what comes from the environment: it may be a secret."""
+    """Return the configuration as plain values, resolved but for what comes from the environment, maybe secrets."""
     content: dict[str, Any] = _public(cfg)
     return content
 
@@ -76,19 +76,19 @@ def _public_value(parent: DictConfig | ListConfig, key: Any) -> Any:
 
 
 def _is_secret(parent: DictConfig | ListConfig, raw: Any, depth: int) -> bool:
-    """Whether a value comes from the environment, by itself or through the values it refers to."""
+    """Tell whether a value comes from the environment, by itself or through the values it refers to."""
     if not isinstance(raw, str) or depth > 20:
         return False
     if _SECRET.search(raw):
         return True
     for reference in _REFERENCE.findall(raw):
-        holder = _holder(parent, reference)
+        holder = _referenced(parent, reference)
         if holder is not None and _is_secret(holder[0], holder[1], depth + 1):
             return True
     return False
 
 
-def _holder(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig | ListConfig, Any] | None:
+def _referenced(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig | ListConfig, Any] | None:
     node: Any = parent._get_root()
     if reference.startswith("."):
         node, reference = parent, reference[1:]
@@ -111,7 +111,7 @@ def load_run(
     fix: str = BY_OVERRIDE,
     new: bool = False,
 ) -> Composed:
-    """The configuration a run was started with, changed by value overrides and checked again.
+    """Load the configuration a run was started with, changed by value overrides and checked again.
 
     A run that this project wrote is taken as it stands. Any other may come from anybody: what its file grants counts
     for nothing, and a `_target_` beyond those of lightkit and its packages must be named by the user, by an override
@@ -132,10 +132,12 @@ def load_run(
     path, folder = Path(run) / run_files.CONFIG, Path(run).resolve()
     make_importable(project_root())
     text, loader, errors = _text(path), make_loader(), list[UserError]()
-    known, tree = known or is_marked(folder, text), _kept(path, text)
-    offered, in_project = _strings(tree), project_trust()
+    known, tree = known or is_marked(folder, text), _parsed(path, text)
+    if text.startswith(_HEAD):  # one without it was made by hand, and means what it says
+        tree = as_meant(text, tree)
+    offered, in_project = _trust_entries(tree), project_trust()
     withdraw(tree, changed_around(overrides) if known else None)
-    tree["trust"] = [*dict.fromkeys([*(_strings(tree) + in_project if known else ()), *trust])]
+    tree["trust"] = [*dict.fromkeys([*(_trust_entries(tree) + in_project if known else ()), *trust])]
     cfg = OmegaConf.create(tree)
     chosen = [text for text in overrides if new and is_choice(loader, text)]
     errors += _choose(cfg, loader, chosen)
@@ -168,7 +170,7 @@ def _choose(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Se
 
 
 def saved_group(run: Path, group: str) -> Any:
-    """What the file of a run says about a group, as plain values that nobody has checked.
+    """Return what the file of a run says about a group, as plain values that nobody has checked.
 
     Raises:
         UserError: There is no readable configuration in the folder.
@@ -178,14 +180,14 @@ def saved_group(run: Path, group: str) -> Any:
 
 
 def project_trust() -> tuple[str, ...]:
-    """What `conf/config.yaml` of the user's project trusts."""
+    """Return what `conf/config.yaml` of the user's project trusts."""
     root = project_root()
     path = root / "conf" / "config.yaml" if root is not None else None
-    return _strings(_parsed(path, _text(path))) if path is not None and path.is_file() else ()
+    return _trust_entries(_parsed(path, _text(path))) if path is not None and path.is_file() else ()
 
 
-def _strings(tree: Any) -> tuple[str, ...]:
-    """`trust` as it is written, without resolving anything."""
+def _trust_entries(tree: Any) -> tuple[str, ...]:
+    """Return `trust` as it is written, without resolving anything."""
     entries = tree.get("trust")
     return tuple(item for item in entries if isinstance(item, str)) if isinstance(entries, list) else ()
 
@@ -199,14 +201,8 @@ def _text(path: Path) -> str:
         raise UserError(f"can't be read: {error}", key=shown(path)) from error
 
 
-def _kept(path: Path, text: str) -> dict[str, Any]:
-    """The content of a run's file. One without the head that `save` writes was made by hand, and means what it says."""
-    tree = _parsed(path, text)
-    return as_meant(text, tree) if text.startswith(_HEAD) else tree
-
-
 def _parsed(path: Path, text: str) -> dict[str, Any]:
-    """The configuration in a file as plain values, with interpolations as they are written."""
+    """Read the configuration in a file as plain values, with interpolations as they are written."""
     try:
         cfg = OmegaConf.load(io.StringIO(text))
     except (yaml.YAMLError, OmegaConfBaseException) as error:

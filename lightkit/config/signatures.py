@@ -44,23 +44,23 @@ class Signature:
     positional: int = 0
 
     def names(self) -> list[str]:
-        """Names of the arguments, in order."""
+        """Return the names of the arguments, in order."""
         return [parameter.name for parameter in self.parameters]
 
     def get(self, name: str) -> Parameter | None:
-        """The argument of that name."""
+        """Return the argument of that name."""
         return next((parameter for parameter in self.parameters if parameter.name == name), None)
 
 
 @cache
 def read(target: str) -> Signature | None:
-    """The signature of a class, function or method by its dotted path; None when the source does not tell.
+    """Read the signature of a class, function or method by its dotted path; None when the source does not tell.
 
     Raises:
         TargetError: There is no such module, or no such name in it.
     """
     try:
-        return _of(*find(target))
+        return _signature_of(*find(target))
     except (UnreadableError, RecursionError):
         return None
 
@@ -71,7 +71,7 @@ def clear() -> None:
     modules.clear()
 
 
-def _of(found: Found, owner: Found | None) -> Signature:
+def _signature_of(found: Found, owner: Found | None) -> Signature:
     if isinstance(found.node, ast.ClassDef):
         return _of_class(found)
     if not isinstance(found.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -88,7 +88,7 @@ def _decorated(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *nam
 
 
 def _of_class(found: Found) -> Signature:
-    """The constructor: of the class itself or of the first base that has one."""
+    """Read the constructor of the class itself or of the first base that has one."""
     node = found.node
     assert isinstance(node, ast.ClassDef)
     if own(node, "__new__") or any(
@@ -106,7 +106,7 @@ def _of_class(found: Found) -> Signature:
 
 
 def _makes_dataclasses(found: Found) -> bool:
-    """Whether a class, or one it comes from, makes data classes of all derived from it.
+    """Tell whether a class, or one it comes from, makes data classes of all derived from it.
 
     Configurations of transformers are such: they also take what they have no field for.
     """
@@ -129,7 +129,7 @@ _NOTHING = Signature(())
 def _of_function(
     node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module, *, skip: int, forwarded: Found | None
 ) -> Signature:
-    """The arguments of a function; with `forwarded`, the class whose bases get what `**kwargs` catches."""
+    """Read the arguments of a function; with `forwarded`, the class whose bases get what `**kwargs` catches."""
     listed = [*node.args.posonlyargs, *node.args.args]
     gap: list[ast.expr | None] = [None] * (len(listed) - len(node.args.defaults))
     pairs = list(zip(listed, [*gap, *node.args.defaults]))[skip:]
@@ -139,7 +139,7 @@ def _of_function(
     own_ones = tuple(_parameter(argument, default, module) for argument, default in pairs)
     if node.args.kwarg is None:
         return Signature(own_ones, positional=positional)
-    rest = _caught(node, node.args.kwarg.arg, forwarded)
+    rest = _taken_by_kwargs(node, node.args.kwarg.arg, forwarded)
     names = {parameter.name for parameter in own_ones}
     more = tuple(parameter for parameter in rest.parameters if parameter.name not in names)
     return Signature((*own_ones, *more), open=rest.open, positional=positional)
@@ -153,7 +153,7 @@ def _parameter(argument: ast.arg, default: ast.expr | None, module: Module) -> P
 
 
 def _alias(annotation: ast.expr | None, module: Module, depth: int = 0) -> ast.expr | None:
-    """What a name stands for where it is a `Literal[...]` with a name of its own, as in `mode: Mode`."""
+    """Find what a name stands for where it is a `Literal[...]` with a name of its own, as in `mode: Mode`."""
     binding = module.bindings.get(annotation.id) if isinstance(annotation, ast.Name) else None
     if binding is None or depth > 5:
         return annotation
@@ -167,8 +167,8 @@ def _alias(annotation: ast.expr | None, module: Module, depth: int = 0) -> ast.e
     return value if is_literal else annotation
 
 
-def _caught(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, found: Found | None) -> Signature:
-    """What `**kwargs` takes: the base's arguments when it is handed on, or the names popped when a rest is refused."""
+def _taken_by_kwargs(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, found: Found | None) -> Signature:
+    """Tell what `**kwargs` takes: the base's arguments when handed on, or the names popped when a rest is refused."""
     try:
         call = _super_call(node, kwargs)
         if found is not None and call is not None:
@@ -178,12 +178,12 @@ def _caught(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, found: Fo
             return Signature(tuple(kept), open=base.open)
     except UnreadableError:
         return Signature((), open=True)
-    popped = _popped(node, kwargs)
+    popped = _popped_names(node, kwargs)
     return Signature(tuple(map(Parameter, popped)), open=not (popped and _refuses_rest(node, kwargs)))
 
 
 def _super_call(node: ast.AST, kwargs: str) -> ast.Call | None:
-    """`super().__init__(..., **kwargs)` somewhere in a constructor."""
+    """Find `super().__init__(..., **kwargs)` somewhere in a constructor."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
             inner = call.func.value
@@ -193,7 +193,7 @@ def _super_call(node: ast.AST, kwargs: str) -> ast.Call | None:
     return None
 
 
-def _popped(node: ast.AST, kwargs: str) -> list[str]:
+def _popped_names(node: ast.AST, kwargs: str) -> list[str]:
     found = []
     for call in ast.walk(node):
         if (

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError, OmegaConfBaseException
 
 from lightkit.common.suggest import nearest
 from lightkit.config.origins import Key, dotted
-
-
-class _Collects(Protocol):
-    def add(self, key: Key, what: str, **facts: Any) -> None: ...
+from lightkit.config.report import Report, Silent
 
 
 class _Unknown:
@@ -28,8 +25,8 @@ _OF_HYDRA = re.compile(r"\$\{\s*hydra\s*:")
 _DEPTH = 60  # only a container that contains itself by interpolation goes that deep
 
 
-def plain_tree(cfg: DictConfig | ListConfig, report: _Collects, key: Key = ()) -> Any:
-    """Dicts, lists and scalars; `UNKNOWN` where there is no value."""
+def plain_tree(cfg: DictConfig | ListConfig, report: Report, key: Key = ()) -> Any:
+    """Turn a configuration into dicts, lists and scalars; `UNKNOWN` where there is no value."""
     if len(key) > _DEPTH:
         report.add(key[:5], "refers to itself")
         return UNKNOWN
@@ -38,7 +35,7 @@ def plain_tree(cfg: DictConfig | ListConfig, report: _Collects, key: Key = ()) -
     return {str(name): _value(cfg, name, report, (*key, str(name))) for name in cfg}
 
 
-def _value(parent: DictConfig | ListConfig, name: Any, report: _Collects, key: Key) -> Any:
+def _value(parent: DictConfig | ListConfig, name: Any, report: Report, key: Key) -> Any:
     node = parent._get_node(name)
     assert isinstance(node, Node)
     if node._is_missing():
@@ -51,7 +48,7 @@ def _value(parent: DictConfig | ListConfig, name: Any, report: _Collects, key: K
     return plain_tree(node, report, key) if isinstance(node, (DictConfig, ListConfig)) else node._value()
 
 
-def _resolved(parent: DictConfig | ListConfig, name: Any, report: _Collects, key: Key) -> Any:
+def _resolved(parent: DictConfig | ListConfig, name: Any, report: Report, key: Key) -> Any:
     raw = parent._get_node(name)._value()  # type: ignore[union-attr]
     if _OF_HYDRA.search(raw):  # which would be None, or of another composition, where Hydra has run in this process
         report.add(
@@ -95,13 +92,6 @@ def _all_keys(node: Any, prefix: str) -> list[str]:
     return found
 
 
-class Silent:
-    """Drops reports: what an interpolation leads to is reported where it stands itself."""
-
-    def add(self, key: Key, what: str, **facts: Any) -> None:
-        """Do nothing."""
-
-
 def to_plain(node: Any) -> Any:
-    """A node with everything resolved, as dicts, lists and scalars; other values are handed back as they are."""
+    """Return a node with everything resolved, as dicts, lists and scalars; other values are handed back as they are."""
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

@@ -100,22 +100,22 @@ class Trust:
     outside: tuple[Path, ...] = ()
 
     def names(self, target: str) -> bool:
-        """Whether an entry names this very class or function."""
+        """Tell whether an entry names this very class or function."""
         return target in self.entries
 
     def covers(self, name: str) -> bool:
-        """Whether a module or object is at or below an entry."""
+        """Tell whether a module or object is at or below an entry."""
         return _below(name, self.entries)
 
     def passes(self, module: Module) -> bool:
-        """Whether a path may lead through a module: it is allowed, or a package around what is allowed."""
+        """Tell whether a path may lead through a module: it is allowed, or a package around what is allowed."""
         around = f"{module.name}."
         known = (*PLACES, *self.entries)
         is_way = any(place.startswith(around) for place in known) or _below(module.name, SETTINGS[:1])
         return is_way or self.holds(module)
 
     def holds(self, module: Module, name: str = "") -> bool:
-        """Whether what a module defines may be built; with `name`, that one class or function."""
+        """Tell whether what a module defines may be built; with `name`, that one class or function."""
         full = f"{module.name}.{name}" if name else module.name
         if self.covers(full) or full in FUNCTIONS:
             return True
@@ -125,13 +125,13 @@ class Trust:
         return self.in_project(module)
 
     def in_project(self, module: Module) -> bool:
-        """Whether a module is the user's own, or one of the shipped experiments."""
+        """Tell whether a module is the user's own, or one of the shipped experiments."""
         if module.name.partition(".")[0] in sys.stdlib_module_names:
             return False
         return any(self._is_own(path) for path in _files(module))
 
     def _stands_in(self, module: Module) -> bool:
-        """Whether a module of a project bears the name of a listed package, which is not installed or comes later."""
+        """Tell whether a module of a project has the name of a listed package that is not installed or comes later."""
         places = (*self.roots, *self.outside)
         found = [path for path in _files(module) if not path.is_relative_to(_LIGHTKIT)]
         return any(_is_source(path, place) for path in found for place in places)
@@ -145,7 +145,7 @@ class Trust:
 
 
 def is_listed(name: str) -> bool:
-    """Whether a module belongs to one of the packages of `PLACES`."""
+    """Tell whether a module belongs to one of the packages of `PLACES`."""
     return name.partition(".")[0] in {place.partition(".")[0] for place in PLACES}
 
 
@@ -158,7 +158,7 @@ def _below(name: str, places: Iterable[str]) -> bool:
 
 
 def _is_source(path: Path, root: Path) -> bool:
-    """Whether a file is part of the project: not installed, hidden, or written by a run."""
+    """Tell whether a file is part of the project: not installed, hidden, or written by a run."""
     if not path.is_relative_to(root):
         return False
     parts = path.relative_to(root).parts

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,11 @@ from lightkit.config import schema
 from lightkit.config.describe import (
     describe_arguments,
     describe_group,
-    field_docs,
     first_comment,
     group_names,
     list_options,
 )
+from lightkit.config.fields import field_docs
 from lightkit.config.schema import Config
 
 
@@ -48,17 +49,19 @@ def test_limits_of_the_items_of_a_list() -> None:
 
 def test_every_class_of_the_schema_can_be_imported_from_it() -> None:
     for module in (schema.base, schema.finetune, schema.learning, schema.running):
-        classes = {name for name, item in vars(module).items() if getattr(item, "__module__", "") == module.__name__}
-        public = classes if module is not schema.finetune else {"FinetuneConfig"}
+        types = [
+            item for item in vars(module).values() if isinstance(item, type) and item.__module__ == module.__name__
+        ]
+        public = {kind.__name__ for kind in types} if module is not schema.finetune else {"FinetuneConfig"}
         assert public <= set(schema.__all__)
-        assert all(field_docs(name) or not vars(module)[name].__annotations__ for name in classes)
+        assert all(field_docs(kind).keys() >= {field.name for field in dataclasses.fields(kind)} for kind in types)
 
 
 def test_what_an_option_changes_of_a_group_with_defaults(toy: Path) -> None:
     found = {name: {item.key: item for item in items} for name, items in describe_arguments("finetune").items()}
     assert found["head"]["finetune.freeze"].value == '["*"]'
     assert found["head"]["finetune.freeze"].type == "a list (text each); [] by default"
-    assert found["gradual"]["finetune.gradual.share"].comment.startswith("all is unfrozen")
+    assert found["gradual"]["finetune.gradual.share"].meaning.startswith("Or: all is unfrozen")
     assert "finetune.peft.target_modules" in found["peft"]
     assert "none" not in found
     assert list(describe_arguments("checkpoint")) == ["none"]

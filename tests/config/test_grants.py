@@ -10,8 +10,8 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.config import grants
-from lightkit.config.check import valid_keys
 from lightkit.config.describe import describe_key
+from lightkit.config.fields import valid_keys
 from lightkit.config.grants import changed_around, granting_keys, withdraw
 from lightkit.config.origins import dotted
 from lightkit.config.schema import GRANTS

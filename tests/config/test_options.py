@@ -19,11 +19,11 @@ def arguments(group: str, option: str) -> dict[str, Argument]:
 
 
 def test_values_of_the_file_and_what_it_is_based_on(write: Write) -> None:
-    write("conf/model/base2.yaml", "_target_: toy.Net\nhidden: [4, 4]  # widths\nact: relu\n")
+    write("conf/model/base2.yaml", "_target_: toy.Net\nhidden: [4, 4]\nact: relu\n")
     write("conf/model/wider.yaml", "# Wider.\ndefaults:\n  - base2\nhidden: [64]\n")
     found = arguments("model", "wider")
     assert list(found) == ["model.hidden", "model.act", "model.body"]
-    assert (found["model.hidden"].value, found["model.hidden"].comment) == ("[64]", "widths")
+    assert found["model.hidden"].value == "[64]"
     assert found["model.act"].type == "one of relu, gelu"
     assert not found["model.body"].written
     assert found["model.body"].value == "null"
@@ -45,7 +45,7 @@ def test_meanings_come_from_docstrings(write: Write) -> None:
     write("conf/model/doc.yaml", "# N.\n_target_: toy2.N\nwide: 3\n")
     found = arguments("model", "doc")
     assert found["model.wide"].meaning == "How wide, in all."
-    assert found["model.deep"].comment == "Layers."
+    assert found["model.deep"].meaning == "Layers."
     assert arguments("optim", "sgd")["optim.lr"].meaning.startswith("learning rate")
 
 

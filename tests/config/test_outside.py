@@ -12,9 +12,9 @@ import pytest
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, load_run, signatures
-from lightkit.config.check import Report
 from lightkit.config.origins import Sources
-from lightkit.config.outside import outside
+from lightkit.config.outside import check_outside
+from lightkit.config.report import Report
 from lightkit.config.tree import UNKNOWN
 from tests.conftest import Outcome
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_told_before_the_run(project: Path, dataset: dict[str, An
 
 def found(tree: dict[str, Any]) -> list[UserError]:
     report = Report(Sources())
-    outside(tree, report)
+    check_outside(tree, report)
     return report.errors
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from lightkit.config.schema.base import GRANTS, SIZES, RuleConfig, Target
+from lightkit.config.schema.base import GRANTS, LABELS, SIZES, Range, RuleConfig, Target, number
 from lightkit.config.schema.finetune import FinetuneConfig
 from lightkit.config.schema.learning import (
+    ARGUMENT_RANGES,
     DataConfig,
     EnsembleConfig,
     LossConfig,
@@ -41,7 +42,9 @@ from lightkit.config.schema.running import (
 )
 
 __all__ = [
+    "ARGUMENT_RANGES",
     "GRANTS",
+    "LABELS",
     "SIZES",
     "CheckpointConfig",
     "Config",
@@ -62,6 +65,7 @@ __all__ = [
     "NonfiniteConfig",
     "OptimConfig",
     "ProfileConfig",
+    "Range",
     "ResumeConfig",
     "RuleConfig",
     "SchedulerConfig",
@@ -104,9 +108,9 @@ class Config:
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     """Going on with a run that was stopped."""
     name: Optional[str] = None
-    """Name of the run; ends the name of its folder. Null takes the name of the experiment, or else
-    the options of data and model, such as `wine_mlp`."""
-    seed: int = 0
+    """Name of the run; ends the name of its folder. Null takes the name of the experiment, or else the options of data
+    and model, such as `wine_mlp`."""
+    seed: int = number(0, low=0)
     """Seed of everything random in the run but the data split."""
     profile: bool = False
     """Record some steps with PyTorch's profiler and tell where the time of the run goes; the results are the same. The

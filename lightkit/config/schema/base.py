@@ -1,11 +1,18 @@
-"""Nodes that several groups share."""
+"""How the fields of the schema are written, and the nodes that several groups share.
+
+Metadata of a field: `range`, the numbers that it may hold; `patterns`, where it takes patterns (of a mapping, its keys
+are some), the labels that they may use; `grants`, where it grants trust.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Optional, Union
+from typing import Any, Optional, TypeVar, Union
+
+T = TypeVar("T")
 
 GRANTS: Mapping[str, bool] = MappingProxyType({"grants": True})
 """Metadata of every field that grants trust: that lets code run which lightkit would refuse otherwise. In the file of a
@@ -21,6 +28,55 @@ SIZES = (
     "task",
 )
 """Arguments a model, a loss or a metric may take without naming them: they come from the data set."""
+LAYER_LABELS = ("@linear", "@conv", "@embedding", "@attention", "@blocks")
+"""Labels that stand for layers by their kind; among parameters they stand for those of these layers."""
+LABELS = ("@head", "@body", "@norm", "@bias", "@tuned", *LAYER_LABELS)
+"""Labels that stand for parameters."""
+FREEZE = "to keep parameters as they are, freeze them instead of giving them a rate of 0"
+"""What to do in place of a learning rate of 0."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that are allowed; infinity and not-a-number never are."""
+
+    low: Optional[float] = None
+    """The smallest one."""
+    high: Optional[float] = None
+    """The largest one."""
+    above: Optional[float] = None
+    """They are larger than this."""
+    below: Optional[float] = None
+    """They are smaller than this."""
+    instead_of_zero: Optional[str] = None
+    """What to do in place of a 0 that is not allowed."""
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        bounds = {"above": self.above, "at least": self.low, "below": self.below, "at most": self.high}
+        return ", ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
+
+
+def number(
+    default: T,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    instead_of_zero: str | None = None,
+) -> T:
+    """Make a field of the schema for a number, or for a number or null; beside its default stand those of `Range`."""
+    made: Any = field(default=default, metadata={"range": Range(low, high, above, below, instead_of_zero)})
+    return made
 
 
 @dataclass
@@ -31,22 +87,25 @@ class Target:
     """Dotted path of a class or function: `package.module.Name`."""
 
 
+_FREEZE_OR_ALLOW = f"{FREEZE}; if that is what you want, add allow_zero: true to the rule"
+
+
 @dataclass
 class RuleConfig:
     """Settings for the parameters whose names match."""
 
-    match: Union[str, list[str]]
+    match: Union[str, list[str]] = field(metadata={"patterns": ()})
     """Pattern or list of patterns of parameters, or of modules with all parameters in them: a glob that fits a whole
     dotted name, or `re:` and a regular expression that is searched in it."""
     name: Optional[str] = None
     """Name of the group in logs and tables; null takes the pattern."""
-    lr: Optional[float] = None
+    lr: Optional[float] = number(None, above=0, instead_of_zero=_FREEZE_OR_ALLOW)
     """Learning rate of these parameters, in place of the optimizer's."""
-    lr_scale: Optional[float] = None
+    lr_scale: Optional[float] = number(None, above=0, instead_of_zero=_FREEZE_OR_ALLOW)
     """Factor on the optimizer's learning rate."""
-    weight_decay: Optional[float] = None
+    weight_decay: Optional[float] = number(None, low=0)
     """Weight decay of these parameters."""
-    warmup_steps: Optional[int] = None
+    warmup_steps: Optional[int] = number(None, low=0)
     """Optimizer steps of linear warm-up of these parameters, counted from the step at which they first train; null has
     none of their own."""
     allow_zero: bool = False

@@ -8,9 +8,11 @@ head), `@norm`, `@bias`, `@tuned` (what LoRA, adapters and prefixes brought in),
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import GRANTS, RuleConfig, Target
+from lightkit.config.schema.base import FREEZE, GRANTS, LABELS, LAYER_LABELS, Range, RuleConfig, Target, number
+
+_LAYERS = (*LAYER_LABELS, "@head")
 
 
 @dataclass
@@ -18,22 +20,24 @@ class WeightsConfig:
     """The weights to start from."""
 
     path: Optional[str] = None
-    """Folder of a run of lightkit (its best checkpoint is taken), or a checkpoint, state dict, safetensors file or
-    training file of others; null starts from the weights that the model has by itself."""
+    """Folder of a run, or a file or folder of weights; null: those that the model has by itself. Of a run of lightkit
+    the best checkpoint is taken; a file is a checkpoint, state dict, safetensors file or training file of others."""
     adapter: Optional[str] = None
-    """Adapter file that an earlier fine-tuning wrote, put on top of the base it was written for; null puts none."""
+    """Adapter file that an earlier fine-tuning wrote, put on top of its base; null puts none."""
     key: Optional[str] = None
     """Where in the file the weights are (`model`, `ema.weights`); null looks in the usual places."""
     mapping: dict[str, Optional[str]] = field(default_factory=dict)
-    """New names of the file's tensors: pattern to replacement, applied in order. Each `*` of a replacement is what that
-    of the pattern stood for; null in place of a name leaves the tensors out."""
+    """New names of the file's tensors, pattern to replacement: `{"encoder.*": "body.*", "fc.*": null}`. Applied in
+    order. Each `*` of a replacement is what that of the pattern stood for; null in place of a name leaves the tensors
+    out."""
     strict: Literal["exact", "complete", "matching"] = "complete"
-    """`exact`: the file and the model have the same tensors; `complete`: every tensor of the model gets its weights,
-    what else is in the file is left out; `matching`: layers that fit are taken. The head is apart from that."""
+    """How well file and model must fit: same tensors, all of the model's, or what fits. With `complete` every tensor of
+    the model gets its weights, and what else is in the file is left out; with `matching` layers that fit are taken. The
+    head is apart from that."""
     head: Literal["keep", "reset", "refuse"] = "keep"
-    """The output layer in the file: `keep` takes it where it fits, and starts a new one where it does not or where the
-    file is that of a run with other classes; `reset` starts a new one in any case; `refuse` does not train with one
-    that does not fit."""
+    """The output layer in the file: keep what fits, reset all of it, or refuse a misfit. `keep` takes it where it fits,
+    and starts a new one where it does not or where the file is that of a run with other classes; `reset` starts a new
+    one in any case; `refuse` does not train with one that does not fit."""
     trust: bool = field(default=False, metadata=GRANTS)
     """Open a pickle of Python objects, which runs the code in it: only for files whose origin is known. What the file
     of a run from elsewhere says here counts for nothing."""
@@ -44,18 +48,18 @@ class HeadConfig:
     """The output layer."""
 
     name: Optional[str] = None
-    """Its path in the model, that of a part that ends in it (`classifier`), or the name of a parameter; null takes what
-    a forward pass computes the outputs with."""
+    """Its path in the model; null takes what a forward pass has its outputs from (`lightkit plan` tells). The path of a
+    part that ends in it (`classifier`) and the name of a parameter will do, too."""
     replace: Literal["never", "auto", "always"] = "auto"
-    """Put a new one in its place: `auto` when its outputs are not as many as the data asks for; `never` also keeps that
-    of a base with other classes."""
+    """Put a new one in its place; `auto`: where its outputs do not suit the data. `never` also keeps that of a base
+    with other classes."""
     init: Literal["default", "zeros", "normal"] = "default"
-    """How a new one starts: as PyTorch starts such a layer, at zero, or normal with standard deviation 0.01."""
-    lr: Optional[float] = None
-    """Learning rate of the head, in place of the optimizer's; null takes the optimizer's."""
-    lr_scale: Optional[float] = None
-    """Factor on the optimizer's learning rate for the head; null is 1."""
-    weight_decay: Optional[float] = None
+    """How a new one starts. As PyTorch starts such a layer, at zero, or normal with standard deviation 0.01."""
+    lr: Optional[float] = number(None, above=0, instead_of_zero=FREEZE)
+    """Learning rate of the head; null takes the optimizer's."""
+    lr_scale: Optional[float] = number(None, above=0, instead_of_zero=FREEZE)
+    """Or: factor on the optimizer's learning rate; null is 1."""
+    weight_decay: Optional[float] = number(None, low=0)
     """Weight decay of the head; null takes the optimizer's."""
 
 
@@ -63,15 +67,15 @@ class HeadConfig:
 class ScheduleConfig:
     """What begins or stops to train at a moment of the run."""
 
-    epoch: Optional[int] = None
+    epoch: Optional[int] = number(None, low=0)
     """At the start of this epoch, counted from 0; give one of this, `step` and `share`."""
-    step: Optional[int] = None
+    step: Optional[int] = number(None, low=0)
     """Before this optimizer step, counted from 0."""
-    share: Optional[float] = None
+    share: Optional[float] = number(None, above=0, high=1)
     """After this share of the run's optimizer steps, 0 to 1."""
-    unfreeze: list[str] = field(default_factory=list)
+    unfreeze: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
     """Patterns of parameters that train from then on."""
-    freeze: list[str] = field(default_factory=list)
+    freeze: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
     """Patterns of parameters that rest from then on."""
 
 
@@ -79,59 +83,60 @@ class ScheduleConfig:
 class GradualConfig:
     """Unfreezing layer by layer from the head down (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146)."""
 
-    every_epochs: Optional[int] = None
+    every_epochs: Optional[int] = number(None, low=1)
     """Epochs between two unfreezings. With this, `every_steps` and `share` at null nothing is unfrozen gradually."""
-    every_steps: Optional[int] = None
-    """The same in optimizer steps."""
-    share: Optional[float] = None
-    """Or: unfreezings at equal distances, so that all is unfrozen after this share of the run, 0 to 1."""
-    layers: int = 1
+    every_steps: Optional[int] = number(None, low=1)
+    """Or: the same in optimizer steps."""
+    share: Optional[float] = number(None, above=0, high=1)
+    """Or: all is unfrozen after this share of the run, 0 to 1. The unfreezings then are at equal distances."""
+    layers: int = number(1, low=1)
     """Layers unfrozen at a time."""
-    first: Optional[int] = None
-    """Epoch or optimizer step, counted from 0, of the first unfreezing; null waits as long as between two."""
+    first: Optional[int] = number(None, low=0)
+    """Epoch or optimizer step of the first one, counted from 0; null waits as long as between two."""
 
 
 @dataclass
 class LoraConfig:
     """Low-rank updates beside frozen weights (Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
 
-    match: list[str] = field(default_factory=list)
-    """Patterns of the layers that get one (`layer4.*`, @linear, @conv, @embedding, @attention); [] is no LoRA. The head
-    is only meant by its name, and by @head."""
-    rank: int = 8
+    match: list[str] = field(default_factory=list, metadata={"patterns": _LAYERS})
+    """Patterns of the layers that get one (`layer4.*`, @linear, @conv, …); [] is no LoRA. Labels are @linear, @conv,
+    @embedding, @attention and @blocks; the head is only meant by its name, and by @head."""
+    rank: int = number(8, low=1)
     """Rank of the update."""
-    alpha: float = 16.0
+    alpha: float = number(16.0, above=0)
     """Scale: the update is multiplied with alpha / rank."""
-    dropout: float = 0.0
+    dropout: float = number(0.0, low=0, below=1)
     """Dropout in front of the update, 0 to below 1."""
     rslora: bool = False
     """Multiply with alpha / √rank, which keeps large ranks learning (https://arxiv.org/abs/2312.03732)."""
-    ranks: dict[str, int] = field(default_factory=dict)
-    """Other ranks by pattern, for some of the layers of `match`."""
+    ranks: dict[str, int] = field(default_factory=dict, metadata={"range": Range(low=1), "patterns": _LAYERS})
+    """Other ranks by pattern, for some of the layers of `match`: `{"layer4.*": 16}`."""
     impl: Literal["parametrize", "wrap"] = "parametrize"
-    """`parametrize` adds the update to the weight, `wrap` computes it beside the layer."""
-    lr_ratio: Optional[float] = None
-    """Learning rate of the second matrix relative to the first (LoRA+, https://arxiv.org/abs/2402.12354); null gives
-    both the same."""
+    """Add the update to the weight, or compute it beside the layer."""
+    lr_ratio: Optional[float] = number(None, above=0)
+    """Learning rate of the second matrix over that of the first, such as 16; null: the same. See LoRA+,
+    https://arxiv.org/abs/2402.12354."""
 
 
 @dataclass
 class AdapterConfig:
     """Small bottleneck layers put into a frozen network."""
 
-    match: list[str] = field(default_factory=list)
+    match: list[str] = field(default_factory=list, metadata={"patterns": _LAYERS})
     """Patterns of the blocks that get one (@blocks); [] is no adapter."""
     kind: Literal["houlsby", "pfeiffer", "parallel"] = "pfeiffer"
-    """Where: `houlsby` after attention and feed-forward of each block, `pfeiffer` at its end, `parallel` beside it."""
-    width: Optional[int] = None
+    """Place in a block. `houlsby` is after attention and feed-forward of each, `pfeiffer` at its end, `parallel` beside
+    it."""
+    width: Optional[int] = number(None, low=1)
     """Width of the bottleneck; null divides that of the block by `reduction`."""
-    reduction: int = 8
+    reduction: int = number(8, low=1)
     """Width of the block relative to that of the bottleneck."""
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "elu", "selu", "tanh", "sigmoid", "identity"] = "gelu"
     """Activation in the bottleneck."""
-    dropout: float = 0.0
+    dropout: float = number(0.0, low=0, below=1)
     """Dropout of what the adapter adds, 0 to below 1."""
-    scale: float = 1.0
+    scale: float = number(1.0, above=0)
     """Factor on what the adapter adds."""
 
 
@@ -139,19 +144,21 @@ class AdapterConfig:
 class PrefixConfig:
     """Learnt positions in front of a frozen attention network."""
 
-    match: list[str] = field(default_factory=list)
-    """Patterns of the attention layers (`prefix`: @attention), or of the blocks, lists of blocks or encoders (`prompt`:
-    @blocks) that get positions of their own; [] is none."""
+    match: list[str] = field(default_factory=list, metadata={"patterns": _LAYERS})
+    """Patterns of attention layers, or for a prompt of blocks or encoders, that get some; [] is none. Often @attention
+    for `prefix`, @blocks for `prompt`, which takes lists of blocks, too."""
     kind: Literal["prefix", "prompt"] = "prefix"
-    """`prefix`: keys and values of attention layers (https://arxiv.org/abs/2101.00190); `prompt`: positions in front of
-    the input of an encoder (https://arxiv.org/abs/2104.08691) or block (https://arxiv.org/abs/2203.12119)."""
-    length: int = 16
+    """Keys and values of attention layers, or positions in front of an input. For `prefix` see
+    https://arxiv.org/abs/2101.00190, for `prompt` in front of the input of an encoder https://arxiv.org/abs/2104.08691,
+    of a block https://arxiv.org/abs/2203.12119."""
+    length: int = number(16, low=1)
     """Number of learnt positions."""
     softmax: Literal["own", "joint"] = "own"
-    """Of a prefix: `own` reads learnt positions apart from the others and adds what it read, and starts as the plain
-    network; `joint` shares one softmax with them, as in the original, and takes attention away from them at once."""
-    init_std: Optional[float] = None
-    """Standard deviation they start with; null takes 1 for the keys of a prefix, and 0.02 for a prompt."""
+    """Of a prefix: its own softmax (starts as the plain network), or one with the others, as in the original. `own`
+    reads learnt positions apart from the others and adds what it read; `joint` takes attention away from the others at
+    once."""
+    init_std: Optional[float] = number(None, low=0)
+    """Standard deviation they start with; null takes 1 for the keys of a prefix, 0.02 for a prompt."""
 
 
 @dataclass
@@ -160,11 +167,19 @@ class DistillConfig:
 
     teacher: Optional[str] = None
     """Folder of the teacher's run; null has none."""
-    temperature: float = 2.0
-    """Both outputs are divided by it before they are compared, above 0; a higher one tells more of the unlikely
-    classes."""
-    weight: float = 0.5
+    temperature: float = number(2.0, above=0)
+    """Both outputs are divided by it before they are compared. A higher one tells more of the unlikely classes."""
+    weight: float = number(0.5, low=0, high=1)
     """Share of the teacher in the loss, 0 to 1; the rest is that of the targets."""
+
+
+@dataclass
+class FinetuneRuleConfig(RuleConfig):
+    """Settings for the parameters whose names match, or that a label stands for."""
+
+    match: Union[str, list[str]] = field(metadata={"patterns": LABELS})
+    """Pattern, label or list of these, of parameters or of modules with all parameters in them: a glob that fits a
+    whole dotted name, or `re:` and a regular expression that is searched in it."""
 
 
 @dataclass
@@ -175,29 +190,30 @@ class FinetuneConfig:
     """The weights to start from."""
     head: HeadConfig = field(default_factory=HeadConfig)
     """The output layer."""
-    freeze: list[str] = field(default_factory=list)
-    """What does not train from the start, parameters or modules with all parameters in them: globs that fit a whole
-    name (`conv1`, `layer4.*`, `*`), `re:` and a regular expression that is searched in it, or labels: @head, @body (all
-    but the head), @norm, @bias, @linear, @conv, @embedding, @attention, @blocks. What LoRA, adapters and prefixes bring
-    in (@tuned) trains all the same."""
-    train: list[str] = field(default_factory=list)
+    freeze: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
+    """Patterns of what does not train from the start: parameters, or modules with all in them. A pattern is a glob that
+    fits a whole name (`conv1`, `layer4.*`, `*`), `re:` and a regular expression that is searched in it, or a label:
+    @head, @body (all but the head), @norm, @bias, @linear, @conv, @embedding, @attention, @blocks. What LoRA, adapters
+    and prefixes bring in (@tuned) trains all the same."""
+    train: list[str] = field(default_factory=list, metadata={"patterns": LABELS})
     """Patterns of exceptions from `freeze`: these train."""
     bn: Literal["frozen", "stats", "train"] = "frozen"
-    """Norm layers with running statistics in frozen parts: `frozen` holds them as they are, `stats` lets the statistics
+    """Norm layers with running statistics in frozen parts. `frozen` holds them as they are, `stats` lets the statistics
     go on, `train` trains their weights too. One is frozen where its weight is, also when its bias trains. With `frozen`
     layers that keep other numbers which training changes, such as those of spectral norm, rest too."""
     dropout: Literal["keep", "off"] = "keep"
     """Dropout in frozen parts: as the model has it, or off."""
     schedule: list[ScheduleConfig] = field(default_factory=list)
-    """What begins or stops to train later."""
+    """What begins or stops to train later: `[{epoch: 3, unfreeze: ["layer4.*"]}]`."""
     gradual: GradualConfig = field(default_factory=GradualConfig)
-    """Unfreezing layer by layer."""
-    rules: list[RuleConfig] = field(default_factory=list)
-    """Settings by pattern or label. Two rules that set the same of one parameter are refused."""
-    layer_decay: Optional[float] = None
-    """Factor on the learning rate per layer counted from the output, 0 to 1; null gives all layers the same rate."""
-    slices: list[float] = field(default_factory=list)
-    """Factors on the learning rate from input to output, such as [0.01, 0.1, 1.0]: the layers are cut into as many
+    """Unfreezing layer by layer, from the head down."""
+    rules: list[FinetuneRuleConfig] = field(default_factory=list)
+    """Settings by pattern or label: `[{match: "@norm", lr_scale: 0.1, warmup_steps: 100}]`. Two rules that set the same
+    of one parameter are refused."""
+    layer_decay: Optional[float] = number(None, above=0, high=1)
+    """Factor on the learning rate per layer from the output, such as 0.75; null: the same rate."""
+    slices: list[float] = field(default_factory=list, metadata={"range": Range(above=0, instead_of_zero=FREEZE)})
+    """Or: factors on the learning rate from input to output, such as [0.01, 0.1, 1.0]. The layers are cut into as many
     slices; [] leaves the rates alone."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Low-rank updates."""
@@ -206,9 +222,9 @@ class FinetuneConfig:
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     """Learnt positions."""
     peft: Optional[Target] = None
-    """Any method of Hugging Face's peft: its configuration as a node with `_target_` (needs the extra `peft`)."""
+    """Any method of Hugging Face's peft: `{_target_: peft.LoraConfig, r: 8}` (needs the extra `peft`)."""
     distill: DistillConfig = field(default_factory=DistillConfig)
     """Learning from a teacher."""
     audit: Literal["fail", "warn", "none"] = "fail"
-    """Look after each phase whether all that should have moved did, and nothing else, and after each epoch whether the
+    """Look whether what should have moved did, and nothing else. After each phase, and after each epoch whether the
     optimizer is as planned; `fail` ends the run if not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from lightkit.config.schema.base import RuleConfig, Target
+from lightkit.config.schema.base import FREEZE, Range, RuleConfig, Target, number
 
 
 @dataclass
@@ -13,21 +13,21 @@ class SplitConfig:
     """How the rows of a data set become train, val and test."""
 
     by: Literal["stratified", "random", "ordered", "file", "fold"] = "random"
-    """Way of drawing: `stratified` keeps class shares, `ordered` cuts without shuffling, `file` keeps the splits the
+    """Way of drawing. `stratified` keeps class shares, `ordered` cuts without shuffling, `file` keeps the splits the
     data set brings with it, `fold` takes fold number `fold` of `folds` as test."""
-    val: float = 0.1
-    """Share of all rows for validation, 0 to 1; 0 leaves the split out."""
-    test: float = 0.2
-    """Share of all rows for test, 0 to 1; ignored for `fold` and where the data set brings a test split."""
-    seed: int = 0
-    """Seed of the draw, apart from the run's seed, so that runs with other seeds see the same split."""
-    folds: int = 5
+    val: float = number(0.1, low=0, below=1)
+    """Share of all rows for validation; 0 leaves the split out."""
+    test: float = number(0.2, low=0, below=1)
+    """Share of all rows for test; ignored for `fold` and where the data set brings a test split."""
+    seed: int = number(0, low=0)
+    """Seed of the draw, apart from the run's, so that runs with other seeds see the same split."""
+    folds: int = number(5, low=2)
     """Number of folds for `by: fold`."""
-    fold: int = 0
+    fold: int = number(0, low=0)
     """Which fold is the test split, 0 to folds - 1, for `by: fold`."""
-    per_class: Optional[int] = None
+    per_class: Optional[int] = number(None, low=1)
     """At most this many training rows of each class, the first of the drawn order; null takes all."""
-    limit: Optional[int] = None
+    limit: Optional[int] = number(None, low=1)
     """At most this many training rows, the first of the drawn order; null takes all."""
 
 
@@ -35,9 +35,9 @@ class SplitConfig:
 class MixupConfig:
     """Mixing pairs of training samples and their targets (Zhang et al. 2018, https://arxiv.org/abs/1710.09412)."""
 
-    alpha: Optional[float] = None
-    """Parameter of Beta(alpha, alpha), above 0; null switches mixup off."""
-    probability: float = 1.0
+    alpha: Optional[float] = number(None, above=0)
+    """Parameter of Beta(alpha, alpha), such as 0.2; null switches mixup off."""
+    probability: float = number(1.0, low=0, high=1)
     """Share of batches that are mixed, 0 to 1."""
 
 
@@ -47,17 +47,17 @@ class DataConfig:
 
     dataset: Target
     """The data set: a class or function under `lightkit.data`, of your own, or a `torch.utils.data.Dataset`."""
-    split: SplitConfig
+    split: SplitConfig = field(default_factory=SplitConfig)
     """How the rows become train, val and test."""
-    batch_size: int = 64
-    """Samples per training batch, over all processes of `device.nproc`, each of which computes its part."""
-    eval_batch_size: Optional[int] = None
+    batch_size: int = number(64, low=1)
+    """Samples per training batch, over all processes of `device.nproc`. Each of them computes its part."""
+    eval_batch_size: Optional[int] = number(None, low=1)
     """Samples per batch in validation and test; null takes `batch_size`. No result depends on it."""
     normalize: Literal["none", "standard", "minmax", "image", "base"] = "none"
-    """Scaling fitted on the training rows only: per feature (`standard`, `minmax`) or per channel (`image`). `base`
-    takes over that of the run that `finetune.weights.path` is of. A run keeps what it found, for `resume`, `eval` and
-    `predict`."""
-    normalize_rows: Optional[int] = None
+    """Scaling, fitted on training rows only. `standard` and `minmax` scale each feature, `image` each channel; `base`
+    takes over the scaling of the run that `finetune.weights.path` is of. A run keeps what it found, for `resume`,
+    `eval` and `predict`."""
+    normalize_rows: Optional[int] = number(None, low=1)
     """Fit the scaling on at most this many training rows, evenly spaced; null takes all. Data that is not in memory is
     read once for it before a run begins, by the loader processes."""
     augment: list[Target] = field(default_factory=list)
@@ -67,17 +67,17 @@ class DataConfig:
     """Mixup of training batches."""
     drop_last: bool = False
     """Leave out a last smaller training batch."""
-    num_workers: int = 0
-    """Loader processes for data that is read sample by sample; in-memory data needs none. No result depends on it."""
+    num_workers: int = number(0, low=0)
+    """Loader processes for data that is read sample by sample. In-memory data needs none; no result depends on it."""
     pin_memory: Optional[bool] = None
     """Page-locked host memory for faster copies to a GPU; null switches it on when a GPU is used."""
     persistent_workers: bool = True
     """Keep loader processes alive between epochs."""
-    prefetch_factor: int = 2
+    prefetch_factor: int = number(2, low=1)
     """Batches each loader process prepares ahead."""
-    timeout_seconds: Optional[float] = None
-    """Longest wait for a batch of the loader processes, after which the run ends with status 1 (`timeout` of PyTorch's
-    `DataLoader`); null or 0 waits for as long as it takes. Either way a line after a minute tells what they are at."""
+    timeout_seconds: Optional[float] = number(None, low=0)
+    """Longest wait for a batch of the loader processes; null or 0 waits for as long as it takes. After it the run ends
+    with status 1 (`timeout` of PyTorch's `DataLoader`). Either way a line after a minute tells what they are at."""
 
 
 @dataclass
@@ -95,11 +95,12 @@ class OptimConfig(Target):
     """The optimizer and the rules that give parameters their own settings."""
 
     rules: list[RuleConfig] = field(default_factory=list)
-    """Settings by pattern. Of several rules for one parameter, the later wins, attribute by attribute."""
+    """Settings by pattern of parameters or modules: `[{match: head, lr_scale: 10}]`. Of several rules for one
+    parameter, the later wins, attribute by attribute."""
     no_decay: bool = False
     """No weight decay on biases, norm layers and other one-dimensional parameters."""
-    layer_decay: Optional[float] = None
-    """Factor on the learning rate per layer counted from the output, 0 to 1; null gives all layers the same rate."""
+    layer_decay: Optional[float] = number(None, above=0, high=1)
+    """Factor on the learning rate per layer from the output, such as 0.75; null: the same rate."""
 
 
 @dataclass
@@ -130,3 +131,38 @@ class MetricsConfig:
     """Metrics of the final test, by name; null leaves one out that another file set."""
     figures: list[Literal["confusion_matrix", "per_class", "roc", "pr"]] = field(default_factory=list)
     """Figures drawn after the final evaluation, to TensorBoard and as PNG files."""
+
+
+ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
+    "model": {"dropout": Range(low=0, high=1)},
+    "loss": {"label_smoothing": Range(low=0, high=1)},
+    "optim": {
+        "lr": Range(above=0, instead_of_zero=FREEZE),
+        "weight_decay": Range(low=0),
+        "momentum": Range(low=0),
+        "eps": Range(low=0),
+        "betas[]": Range(low=0, below=1),
+        "alpha": Range(low=0, high=1),
+        "lr_decay": Range(low=0),
+        "momentum_decay": Range(low=0),
+        "initial_accumulator_value": Range(low=0),
+    },
+    "scheduler": {
+        "floor": Range(low=0, high=1),
+        "threshold": Range(low=0),
+        "every_epochs": Range(above=0),
+        "scheduler.gamma": Range(above=0),
+        "warmup_steps": Range(low=0),
+        "warmup_epochs": Range(low=0),
+    },
+    "metrics": {
+        "num_classes": Range(low=1),
+        "num_labels": Range(low=1),
+        "top_k": Range(low=1),
+        "k": Range(low=1),
+        "thresholds": Range(low=2),
+        "thresholds[]": Range(low=0, high=1),
+    },
+}
+"""The numbers that arguments of targets may be, by group and name: those of PyTorch check few of theirs, or check them
+after the data is loaded. `[]` stands for the items of a list."""

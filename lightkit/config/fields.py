@@ -1,0 +1,122 @@
+"""What the classes of the schema say about their fields: types, defaults, ranges, marks and meanings."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lightkit.config.schema as schema
+from lightkit.config.origins import Key, dotted
+from lightkit.config.schema import ARGUMENT_RANGES, Config, Range
+
+Field = dataclasses.Field[Any]
+
+
+@cache
+def field_types(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a schema class by name."""
+    return typing.get_type_hints(kind)
+
+
+def is_required(field: Field) -> bool:
+    """Tell whether a field has no default."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def default_of(field: Field) -> Any:
+    """Return the default of a field as plain values."""
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+
+
+def yaml_text(value: object) -> str:
+    """Write a default, or the source of one, as YAML."""
+    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
+
+
+def class_in(kind: Any) -> type | None:
+    """Return the schema class that a type is or that is inside of its `Optional[...]`; None where there is none."""
+    parts = typing.get_args(kind) if typing.get_origin(kind) is typing.Union else (kind,)
+    found: Any = next((part for part in parts if dataclasses.is_dataclass(part)), None)
+    return typing.cast("type | None", found)
+
+
+@cache
+def valid_keys() -> tuple[str, ...]:
+    """Return all keys of the schema in full, without those of list items."""
+    return tuple(_keys_of(Config, ""))
+
+
+def _keys_of(kind: type, prefix: str) -> Iterator[str]:
+    for name, inner in field_types(kind).items():
+        yield prefix + name
+        if dataclasses.is_dataclass(inner):
+            yield from _keys_of(typing.cast(type, inner), f"{prefix}{name}.")
+
+
+def marked_fields(kind: type, mark: str) -> dict[Key, Field]:
+    """Return the fields at and below a schema class whose metadata has a mark.
+
+    Args:
+        kind: The class.
+        mark: A name of metadata, such as `grants`.
+
+    Returns:
+        The fields by key; `*` stands for any item of a list and any name of a mapping.
+    """
+    found: dict[Key, Field] = {}
+    for field in dataclasses.fields(kind):
+        if field.metadata.get(mark) is not None:
+            found[(field.name,)] = field
+        for inner, way in _classes_in(field_types(kind)[field.name]):
+            found |= {(field.name, *way, *key): below for key, below in marked_fields(inner, mark).items()}
+    return found
+
+
+def _classes_in(kind: Any, way: Key = ()) -> Iterator[tuple[type, Key]]:
+    """Yield the schema classes inside a type, each with the way through lists and mappings to it."""
+    if dataclasses.is_dataclass(kind):
+        yield typing.cast(type, kind), way
+    more = ("*",) if typing.get_origin(kind) in (list, dict) else ()
+    for part in typing.get_args(kind):
+        yield from _classes_in(part, (*way, *more))
+
+
+def argument_range(key: Key) -> Range | None:
+    """Return the numbers that an argument of a target may be, or an item of it; None where any will do."""
+    group, *names = key[:1] + key[3:] if key[0] == "metrics" else key
+    ranges: Mapping[str, Range] = ARGUMENT_RANGES.get(str(group), {})
+    is_item = bool(names) and isinstance(names[-1], int)
+    return ranges.get(dotted(tuple(names[:-1])) + "[]" if is_item else dotted(tuple(names)))
+
+
+@cache
+def field_docs(kind: type) -> Mapping[str, str]:
+    """Return the docstring under each field of a schema class and of those it derives from, read from their source."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        last = ""
+        for node in _schema_classes()[base.__name__].body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                last = node.target.id
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and last:
+                docs[last] = " ".join(str(node.value.value).split())
+    return docs
+
+
+@cache
+def _schema_classes() -> dict[str, ast.ClassDef]:
+    files = sorted(Path(inspect.getfile(schema)).parent.glob("*.py"))
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
+    return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def first_sentence(text: str) -> str:
+    """Return a text up to the end of its first sentence, without the full stop."""
+    return text.partition(". ")[0].removesuffix(".")

@@ -1,0 +1,85 @@
+"""Rules between keys of data, training, metrics, loss, optimizer and schedule."""
+
+from __future__ import annotations
+
+from lightkit.config.report import Report, Rule
+from lightkit.config.schema import Config
+
+
+def shares_of_split(cfg: Config, report: Report) -> None:
+    """Refuse shares that leave no training rows."""
+    split = cfg.data.split
+    if split.by in ("stratified", "random", "ordered") and split.val + split.test >= 1:
+        what = "val and test leave no training rows"
+        report.add(("data", "split"), what, expected="val + test below 1", received=split.val + split.test)
+
+
+def fold_of_split(cfg: Config, report: Report) -> None:
+    """Refuse a fold that is not one of the folds."""
+    split = cfg.data.split
+    if split.by == "fold" and split.fold >= split.folds:
+        expected = f"0 to {split.folds - 1}"
+        report.add(("data", "split", "fold"), "out of range", expected=expected, received=split.fold)
+
+
+def end_of_training(cfg: Config, report: Report) -> None:
+    """Refuse a run without an end."""
+    if cfg.trainer.epochs is None and cfg.trainer.steps is None:
+        expected = "a number of epochs or of steps"
+        report.add(("trainer", "epochs"), "training has no end", expected=expected, received="null")
+
+
+def monitored_metric(cfg: Config, report: Report) -> None:
+    """Refuse to monitor what is not measured: `val/f1` gives parts such as `val/f1/cat` only without an average."""
+    monitor, splits = cfg.metrics.monitor, ("train", "val", "test")
+    metrics = {f"{split}/{name}": node for split in splits for name, node in getattr(cfg.metrics, split).items()}
+    measured = [f"{split}/{name}" for split in splits for name in ("loss", *getattr(cfg.metrics, split))]
+    one = [name for name in measured if getattr(metrics.get(name), "average", None) in ("micro", "macro", "weighted")]
+    one += [f"{split}/loss" for split in splits]
+    if not any(monitor == name or (monitor.startswith(f"{name}/") and name not in one) for name in measured):
+        what = "no metric of that name is measured"
+        report.add(("metrics", "monitor"), what, received=monitor, choices=measured)
+
+
+def mean_of_loss(cfg: Config, report: Report) -> None:
+    """Refuse a loss of PyTorch that is no mean: it would be weighted by samples a second time."""
+    reduction = getattr(cfg.loss, "reduction", "mean")
+    if cfg.loss._target_.startswith("torch.nn.") and reduction not in ("mean", "batchmean"):
+        what = "a loss is the mean over the samples of its batch"
+        report.add(("loss", "reduction"), what, received=reduction, fix="loss.reduction=mean")
+
+
+def rates_of_optimizer(cfg: Config, report: Report) -> None:
+    """Refuse tensors, which PyTorch takes too: our groups and schedules are made from numbers."""
+    for name in ("lr", "weight_decay"):
+        if isinstance(getattr(cfg.optim, name, None), dict):
+            report.add(("optim", name), "wrong type", expected="a number", received="a `_target_`")
+
+
+def one_warmup(cfg: Config, report: Report) -> None:
+    """Refuse the warm-up of a schedule of ours in both ways in which it can be given."""
+    given = {name: getattr(cfg.scheduler, name, None) for name in ("warmup_steps", "warmup_epochs")}
+    if cfg.scheduler._target_.startswith("lightkit.optim.") and all(given.values()):
+        received = ", ".join(f"{name}: {value}" for name, value in given.items())
+        places = [name for name in given if report.sources.on_command_line(("scheduler", name))]
+        fix = "scheduler.warmup_steps=0 or scheduler.warmup_epochs=0"
+        report.add(("scheduler", (places or [*given])[-1]), "the warm-up is given twice", received=received, fix=fix)
+
+
+def name_of_run(cfg: Config, report: Report) -> None:
+    """Refuse a name that no folder can have."""
+    name = cfg.name
+    if name is not None and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
+        report.add(("name",), "can't be part of a folder's name", expected="text without slashes", received=name)
+
+
+RULES: tuple[Rule, ...] = (
+    shares_of_split,
+    fold_of_split,
+    end_of_training,
+    monitored_metric,
+    mean_of_loss,
+    rates_of_optimizer,
+    one_warmup,
+    name_of_run,
+)
