@@ -26,6 +26,7 @@ from lightkit.assembly.parts import (
     check_metrics,
 )
 from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import keys_under
 from lightkit.data import Data
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
@@ -99,7 +100,8 @@ def build(
         check_base(cfg)
     engine = build_engine(cfg, ranks)
     data = build_splits(cfg, engine, None if pretrained else folder, report=report)
-    data = data.shortened(rows, seed=cfg.seed) if rows else data
+    with keys_under("data"):
+        data = data.shortened(rows, seed=cfg.seed) if rows else data
     check_fit(cfg, data)
     timetable = build_timetable(cfg, data)
     run = None if pretrained else folder

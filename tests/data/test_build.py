@@ -80,7 +80,7 @@ def test_two_tensors_become_in_memory_data() -> None:
 
 
 def test_one_class_is_refused() -> None:
-    with pytest.raises(UserError, match=r"data\.dataset: there is one class only[\s\S]*2 classes or more"):
+    with pytest.raises(UserError, match=r"there is one class only[\s\S]*2 classes or more"):
         build_data(dataset=TensorData(torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64)), split={})
 
 
@@ -99,7 +99,7 @@ def test_a_first_sample_that_raises_is_named() -> None:
 @pytest.mark.parametrize(
     ("dataset", "text"),
     [
-        (object(), r"data.dataset: not a data set[\s\S]*'object'"),
+        (object(), r"not a data set[\s\S]*'object'"),
         (Rows([]), "the data set is empty"),
         (Rows([(X, 0)] * 10_001), "too many to read"),
         (Rows([(X, 0)] * 3, targets=[0, 1, 2], classes=["a", "b"]), "the label of row 2 is out of range"),

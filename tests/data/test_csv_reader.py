@@ -329,14 +329,14 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
     path.write_text("x\n1\noops\n")
     table = read_table(open_csv(path, delimiter=","), numbers=["x"], names=[])
     path.write_text("x\n1\n")
-    with pytest.raises(UserError, match=r"data\.dataset\.path: the file was changed while it was being read"):
-        table.numbers("x", key="data.dataset.features")
+    with pytest.raises(UserError, match=r"path: the file was changed while it was being read"):
+        table.numbers("x", argument="features")
 
 
 def test_an_encoding_that_is_none_of_text(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x\n1\n")
-    with pytest.raises(UserError, match=r"data\.dataset\.encoding: no such encoding[\s\S]*'rot13'"):
+    with pytest.raises(UserError, match=r"encoding: no such encoding[\s\S]*'rot13'"):
         open_csv(path, delimiter=",", encoding="rot13")
 
 

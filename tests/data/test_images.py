@@ -97,9 +97,9 @@ def test_bad_folders(folder: Path, tmp_path: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(UserError, match=r"a class folder holds no images[\s\S]*empty"):
         ImageFolder(str(folder))
-    with pytest.raises(UserError, match=r"data.dataset.channels: not a number of channels"):
+    with pytest.raises(UserError, match=r"channels: not a number of channels"):
         ImageFolder(str(folder), channels=2)
-    with pytest.raises(UserError, match=r"data.dataset.size: too small"):
+    with pytest.raises(UserError, match=r"size: too small"):
         ImageFolder(str(folder), size=0)
 
 
@@ -147,9 +147,9 @@ def test_torchvision_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     datasets = pytest.importorskip("torchvision.datasets")
     with pytest.raises(UserError, match=r"no such data set[\s\S]*nearest: CIFAR10"):
         torchvision_dataset("CIFR10", str(tmp_path))
-    with pytest.raises(UserError, match=r"data.dataset.root: CIFAR10 cannot be loaded[\s\S]*download=true"):
+    with pytest.raises(UserError, match=r"root: CIFAR10 cannot be loaded[\s\S]*download=true"):
         torchvision_dataset("CIFAR10", str(tmp_path))
-    with pytest.raises(UserError, match=r"data.dataset.options: FakeData does not take these arguments"):
+    with pytest.raises(UserError, match=r"options: FakeData does not take these arguments"):
         torchvision_dataset("FakeData", options={"sizes": 3})
 
     def offline(*args: Any, **kwargs: Any) -> None:

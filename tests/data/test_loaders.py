@@ -285,8 +285,8 @@ def test_a_worker_that_dies_while_it_hands_a_batch_over_is_explained(
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"batch_size": 0}, "data.batch_size: too small"),
-        ({"eval_batch_size": 0}, "data.eval_batch_size: too small"),
+        ({"batch_size": 0}, "batch_size: too small"),
+        ({"eval_batch_size": 0}, "eval_batch_size: too small"),
         ({"num_workers": -1}, "data.num_workers: too small"),
         ({"prefetch_factor": 0}, "data.prefetch_factor: too small"),
         ({"timeout_seconds": -1}, "data.timeout_seconds: too small"),

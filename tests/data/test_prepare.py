@@ -148,8 +148,8 @@ def test_mixup_probability_and_strength() -> None:
 @pytest.mark.parametrize(
     ("settings", "info", "text"),
     [
-        ({"alpha": 0.0}, INFO, r"data.mixup.alpha: not a parameter"),
-        ({"alpha": 1.0, "probability": 1.5}, INFO, "data.mixup.probability: not a share"),
+        ({"alpha": 0.0}, INFO, r"mixup.alpha: not a parameter"),
+        ({"alpha": 1.0, "probability": 1.5}, INFO, "mixup.probability: not a share"),
         ({"alpha": 1.0}, DataInfo("language_modeling", (8,), 5), "language_modeling targets cannot be mixed"),
     ],
 )
