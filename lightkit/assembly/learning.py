@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from torch.optim import Optimizer
 
 from lightkit.assembly.network import Network, finetune_options, trained_network
+from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
 from lightkit.data import DataInfo
@@ -32,7 +33,8 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
         "no_decay": cfg.optim.get("no_decay", False),
         "layer_decay": cfg.optim.get("layer_decay"),
     }
-    groups = parameter_groups(made.model, **settings | _of_finetuning(cfg, made, timetable))
+    with keys_under("optim"):
+        groups = parameter_groups(made.model, **settings | _of_finetuning(cfg, made, timetable))
     own = any(cfg.optim.get(flag) is not None for flag in FLAGS)
     steps = {} if own else engine.implementation(made.model, cfg.optim["_target_"].rpartition(".")[2])
     return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups, **steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.optim.layers import depth_of
 from lightkit.optim.rules import check_rate
 from lightkit.optim.settings import Settings
@@ -39,7 +39,8 @@ class LayerRates:
                 fix=f"set {self.decay_key}=null or {self.slices_key}=[]",
             )
         for index, factor in enumerate(self.slices):
-            check_rate(factor, f"{self.slices_key}[{index}]")
+            with keys_under(f"{self.slices_key}[{index}]"):
+                check_rate(factor, "")
 
     @property
     def asked(self) -> bool:
@@ -49,7 +50,7 @@ class LayerRates:
     def applied(
         self, settings: Mapping[str, Settings], depths: Mapping[str, int], aliases: Mapping[str, str]
     ) -> dict[str, Settings]:
-        """The settings with the factor of each parameter's layer.
+        """Return the settings with the factor of each parameter's layer.
 
         Args:
             settings: Settings by parameter name.
@@ -59,13 +60,13 @@ class LayerRates:
         Raises:
             UserError: There are more slices than layers.
         """
-        shares = self._shares(1 + max(depths.values()))
+        factors = self._factors(1 + max(depths.values()))
         key = self.slices_key if self.slices else self.decay_key
-        found = {name: shares[depth_of(depths, aliases.get(name, name))] for name in settings}
+        found = {name: factors[depth_of(depths, aliases.get(name, name))] for name in settings}
         return {name: base.in_layer(*found[name], key=key) for name, base in settings.items()}
 
-    def _shares(self, count: int) -> list[tuple[str, float]]:
-        """Name and factor for each of `count` layers."""
+    def _factors(self, count: int) -> list[tuple[str, float]]:
+        """Return name and factor for each of `count` layers."""
         if self.decay is not None:
             return [(_numbered("layer", n, count), self.decay ** (count - 1 - n)) for n in range(count)]
         pieces = len(self.slices)
@@ -81,5 +82,5 @@ class LayerRates:
 
 
 def _numbered(kind: str, number: int, count: int) -> str:
-    """Such as `layer_03` of 12: names in the order of the numbers."""
+    """Name one of several such that names sort by number: `layer_03` of 12."""
     return f"{kind}_{number:0{len(str(count - 1))}d}"

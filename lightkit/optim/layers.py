@@ -15,7 +15,7 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
-    """First names of the parameters that weight decay does not suit.
+    """Find the first names of the parameters that weight decay does not suit.
 
     These are parameters with at most one dimension (biases, scales), biases of any shape by their name, everything in a
     norm layer (PyTorch's, or any class whose name ends in Norm, Norm2d, NormAct and the like) and what the model lists
@@ -35,7 +35,7 @@ def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
 
 
 def layer_depths(model: nn.Module) -> dict[str, int]:
-    """Number of the layer each parameter belongs to, 0 at the input.
+    """Number the layer that each parameter belongs to, 0 at the input.
 
     timm's models tell by themselves (`group_matcher`). For every other model the order in which modules were created
     stands for the order in which they run, and a layer is
@@ -65,7 +65,7 @@ def layer_depths(model: nn.Module) -> dict[str, int]:
 
 
 def depth_of(depths: Mapping[str, int], name: str) -> int:
-    """Number of the layer of a parameter that came into a model after `layer_depths` had looked at it.
+    """Find the layer of a parameter that came into a model after `layer_depths` had looked at it.
 
     It belongs to the innermost module around it that has a place in `depths`: to its first layer, if that has several,
     as parameters do that a module holds directly.
@@ -84,7 +84,7 @@ def depth_of(depths: Mapping[str, int], name: str) -> int:
 
 
 def _held_directly(module: nn.Module, path: str) -> list[str]:
-    """Names of a module's own parameters, parametrized ones included, which are below a child called so."""
+    """List a module's own parameters, parametrized ones included, which are below a child called so."""
     own = [name for name, _ in module.named_parameters(recurse=False)]
     if is_parametrized(module):
         own += [f"parametrizations.{name}" for name, _ in module.parametrizations.named_parameters()]  # type: ignore[union-attr]
@@ -92,13 +92,13 @@ def _held_directly(module: nn.Module, path: str) -> list[str]:
 
 
 def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules a module is made of, by name; the parametrizations of its own parameters are none."""
+    """Yield the modules that a module is made of, by name, without parametrizations of its own parameters."""
     hidden = "parametrizations" if is_parametrized(module) else None
     return ((name, child) for name, child in module.named_children() if name != hidden)
 
 
 def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[tuple[str, nn.Module, list[str]]]:
-    """Path, module and names of the parameters its parents hold directly, layer by layer."""
+    """Yield path, module and names of the parameters its parents hold directly, layer by layer."""
     extra: list[str] = []
     for name, child in _children(module):
         child_path = f"{path}.{name}".lstrip(".")
@@ -116,6 +116,7 @@ def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[t
 
 
 def _is_made_of_layers(module: nn.Module, *, inside: bool) -> bool:
+    """Tell whether a module is a list of layers and not one layer."""
     if type(module) in _CONTAINERS:
         return True
     if inside:
@@ -125,14 +126,14 @@ def _is_made_of_layers(module: nn.Module, *, inside: bool) -> bool:
 
 
 def _held(module: nn.Module) -> int:
-    """Number of parameter elements below containers."""
+    """Count the parameter elements below containers."""
     if isinstance(module, _CONTAINERS):
         return sum(parameter.numel() for parameter in module.parameters())
     return sum(_held(child) for _, child in _children(module))
 
 
 def _is_repeated(module: nn.Module) -> bool:
-    """Whether a container holds equal blocks, each made of several layers."""
+    """Tell whether a container holds equal blocks, each made of several layers."""
     if not isinstance(module, _CONTAINERS):
         return False
     kinds = {type_before_parametrizations(child) for child in module.children()}
@@ -143,6 +144,7 @@ def _is_repeated(module: nn.Module) -> bool:
 
 
 def _timm_depths(model: nn.Module) -> dict[str, int]:
+    """Number the layers as timm's model groups its parameters."""
     helper = importlib.import_module("timm.models").group_parameters
     groups: dict[int, list[str]] = helper(model, model.group_matcher(coarse=False))  # type: ignore[operator]
     numbers = {layer: number for number, layer in enumerate(sorted(groups))}
