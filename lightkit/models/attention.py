@@ -85,7 +85,7 @@ class Block(nn.Module):
 
 
 def rotary_table(length: int, width: int, *, base: float = 10000.0) -> Tensor:
-    """Cosines and sines of rotary positions (RoFormer, https://arxiv.org/abs/2104.09864), `(2, length, width)`.
+    """Compute cosines and sines of rotary positions (RoFormer, https://arxiv.org/abs/2104.09864), `(2, length, width)`.
 
     Args:
         length: Number of positions.
@@ -112,26 +112,26 @@ def check_transformer(*, dim: int, depth: int, heads: int, mlp_ratio: float, dro
     """
     check_sizes(dim=dim, depth=depth, heads=heads)
     check_dropout(dropout)
-    check_choice(positions, ("learned", "rotary", "none"), key="model.positions")
+    check_choice(positions, Positions, argument="positions")
     if not 0 < mlp_ratio < math.inf:
         raise UserError(
-            "the perceptron needs a width", key="model.mlp_ratio", expected="above 0, and finite", received=mlp_ratio
+            "the perceptron needs a width", argument="mlp_ratio", expected="above 0, and finite", received=mlp_ratio
         )
     if dim % heads:
         raise UserError(
-            "the heads don't divide the width", key="model.heads", expected=f"a divisor of {dim}", received=heads
+            "the heads don't divide the width", argument="heads", expected=f"a divisor of {dim}", received=heads
         )
     if positions == "rotary" and dim // heads % 2:
         raise UserError(
             "rotary positions need an even width of a head",
-            key="model.heads",
+            argument="heads",
             expected="dim / heads even",
             received=heads,
         )
 
 
 def init_weights(model: nn.Module, *, depth: int, std: float = 0.02) -> None:
-    """GPT-2's start: small normal weights, smaller ones where a branch ends, biases zero.
+    """Initialise weights as GPT-2: small and normal, smaller ones where a branch ends, biases zero.
 
     See https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf, 2.3.
 

@@ -16,6 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.models.attention import Block, Positions, check_transformer, init_weights, rotary_table
 from lightkit.models.parts import check_choice, check_sizes
 
+Pooling = Literal["mean", "cls"]
 AUTO_TOKENS = 64
 """`patch: null` cuts an image into at most this many patches."""
 
@@ -57,12 +58,12 @@ class TransformerClassifier(nn.Module):
         dropout: float = 0.0,
         positions: Positions = "learned",
         patch: int | None = None,
-        pool: Literal["mean", "cls"] = "mean",
+        pool: Pooling = "mean",
     ) -> None:
         super().__init__()
         check_transformer(dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, dropout=dropout, positions=positions)
         check_sizes(num_classes=num_classes)
-        check_choice(pool, ("mean", "cls"), key="model.pool")
+        check_choice(pool, Pooling, argument="pool")
         values, length = _input_layer(input_shape, vocab_size=vocab_size, dim=dim, patch=patch)
         self.embed = Embed(values, length, dim, learned=positions == "learned", cls=pool == "cls", dropout=dropout)
         table = rotary_table(length + (pool == "cls"), dim // heads) if positions == "rotary" else None
@@ -222,7 +223,7 @@ class Patches(nn.Module):
 def _input_layer(
     input_shape: Sequence[int], *, vocab_size: int | None, dim: int, patch: int | None
 ) -> tuple[nn.Module, int]:
-    """The layer that turns samples of this shape into vectors, and how many vectors."""
+    """Make the layer that turns samples of this shape into vectors, and tell how many vectors."""
     if len(input_shape) == 1:
         length = input_shape[0]
         return (Numbers(length, dim) if vocab_size is None else nn.Embedding(vocab_size, dim)), length
@@ -231,13 +232,14 @@ def _input_layer(
     if len(input_shape) != 3:
         expected = "(T,), (T, F) or (C, H, W)"
         received = tuple(input_shape)
-        raise UserError("no transformer for this shape", key="model.input_shape", expected=expected, received=received)
+        raise UserError("no transformer for this shape", argument="input_shape", expected=expected, received=received)
     channels, height, width = input_shape
     side = _patch_side(height, width, patch)
     return Patches(channels, dim, side), height * width // side**2
 
 
 def _patch_side(height: int, width: int, patch: int | None) -> int:
+    """Check the side of a patch, or choose the smallest that makes few enough patches."""
     common = math.gcd(height, width)
     sides = [side for side in range(1, common + 1) if common % side == 0]
     if patch is None:
@@ -248,7 +250,7 @@ def _patch_side(height: int, width: int, patch: int | None) -> int:
         return patch
     raise UserError(
         f"no patch of this side tiles an image of {height} × {width} pixels",
-        key="model.patch",
+        argument="patch",
         received=patch,
         choices=[str(side) for side in sides],
         fix="choose a divisor of height and width, or resize the images",
