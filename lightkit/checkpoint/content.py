@@ -29,10 +29,10 @@ class Stateful(Protocol):
     """Something that can be saved: plain types and tensors out, the same back in."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on as if never stopped."""
+        """Return everything needed to go on as if never stopped."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> object:
-        """Take over a saved state."""
+        """Restore a saved state."""
 
 
 def gather(
@@ -117,20 +117,20 @@ def apply(
 
 
 def _formats(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[int, torch.dtype]:
-    """Saved number format of each parameter of an optimizer, by its number."""
+    """Return the saved number format of each parameter of an optimizer, by its number."""
     names = [name for group in optimizer_state.group_names(optimizer, model) for name in group]
     return {number: saved[name].dtype for number, name in enumerate(names)}
 
 
 def load_model(model: nn.Module, weights: dict[str, Any]) -> None:
-    """`load_state_dict` with whole tensors, also where each process holds a part of the model."""
+    """Load whole tensors into a model, also where each process holds a part of it."""
     ordered = OrderedDict(all_like(weights, model.state_dict()))
     ordered._metadata = getattr(weights, "_metadata", {})  # type: ignore[attr-defined]
     model.load_state_dict(ordered)
 
 
 def upgrade(content: dict[str, Any]) -> dict[str, Any]:
-    """The content in today's layout.
+    """Convert a content to today's layout.
 
     Raises:
         UserError: It comes from a later lightkit, or it is none of ours (exit code 5).
@@ -151,7 +151,7 @@ def upgrade(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_model_state(path: Path, *, averaged: bool = True) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint file alone, by the model's names, on the CPU.
+    """Read the weights of a checkpoint file alone, by the model's names, on the CPU.
 
     Args:
         path: A checkpoint file.
@@ -165,7 +165,7 @@ def load_model_state(path: Path, *, averaged: bool = True) -> dict[str, torch.Te
 
 
 def model_state(content: dict[str, Any], *, averaged: bool = True) -> dict[str, torch.Tensor]:
-    """The weights in a content of today's layout: the moving average where there is one and it is asked for."""
+    """Return the weights in a content of today's layout, on request those of the moving average if there is one."""
     weights = dict(content["model"])
     if averaged and content["ema"] is not None:
         weights.update(content["ema"]["weights"])
@@ -173,7 +173,7 @@ def model_state(content: dict[str, Any], *, averaged: bool = True) -> dict[str, 
 
 
 def model_problems(saved: dict[str, Any], model: nn.Module) -> list[UserError]:
-    """Why saved weights do not fit a model, by name and shape; empty when they fit. Changes nothing."""
+    """List why saved weights do not fit a model, by name and shape; nothing is changed."""
     here = model.state_dict()
     found = optimizer_state.name_problems(list(saved), list(here), what="weights", key="model")
     for name in saved:
@@ -193,7 +193,7 @@ def _module_versions(weights: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _with_versions(weights: dict[str, torch.Tensor], versions: dict[str, int]) -> dict[str, torch.Tensor]:
-    """The weights as `load_state_dict` gets them from `state_dict`, module versions included."""
+    """Add module versions to weights, as `state_dict` does for `load_state_dict`."""
     ordered = OrderedDict(weights)
     paths = {"", *(name.rpartition(".")[0] for name in weights), *versions}
     ordered._metadata = {path: {"version": versions.get(path, 1)} for path in paths}  # type: ignore[attr-defined]
@@ -205,7 +205,7 @@ def _states(parts: Mapping[str, Stateful]) -> dict[str, dict[str, Any]]:
 
 
 def _filled(states: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Without the parts that had nothing to remember."""
+    """Leave out the parts that had nothing to remember."""
     return {name: values for name, values in states.items() if values}
 
 

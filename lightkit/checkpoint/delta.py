@@ -50,7 +50,7 @@ class Delta:
 
 
 def fingerprint(base: Mapping[str, Any]) -> str:
-    """SHA-256 over names, types, shapes and bytes of tensors, in hex.
+    """Hash names, types, shapes and bytes of tensors by SHA-256, in hex.
 
     Prefixes of wrappers, the order of the names and the device make no difference; what is not a tensor is left out.
     """
@@ -69,7 +69,7 @@ def delta(
     source: str = "",
     config: str = "",
 ) -> Delta:
-    """What a model has beyond its base, found by comparing all tensors bit by bit.
+    """Find what a model has beyond its base, by comparing all tensors bit by bit.
 
     Args:
         state: `state_dict` of the model; the tensors themselves, so that tied ones can be told.
@@ -137,7 +137,7 @@ def read_delta(path: Path | str) -> Delta:
 
 
 def is_delta(content: object) -> bool:
-    """Whether what was read from a file is the content of an adapter file."""
+    """Tell whether what was read from a file is the content of an adapter file."""
     return isinstance(content, Mapping) and content.get("format") == FORMAT
 
 
@@ -205,12 +205,12 @@ def _own(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors by the model's own names, without prefixes of wrappers."""
+    """Return the tensors by the model's own names, without prefixes of wrappers."""
     return {own: state[name] for name, own in _own(state) if isinstance(state[name], torch.Tensor)}
 
 
 def _tied(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Names of the same memory together, in the order of the first of them."""
+    """Group the names of the same memory, in the order of the first of them."""
     groups: dict[Any, list[str]] = {}
     for name, tensor in state.items():
         place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())

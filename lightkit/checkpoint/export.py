@@ -45,7 +45,7 @@ def export(kind: str, folder: Path, model: nn.Module, *, state: Mapping[str, Any
     """
     if kind not in FILES or kind == "adapter":
         choices = [name for name in FILES if name != "adapter"]
-        raise UserError("no such kind of export", key="checkpoint.export", received=kind, choices=choices)
+        raise UserError("no such kind of export", argument="kind", received=kind, choices=choices)
     path = folder / FILES[kind]
     if kind == "model":
         write_model(model if state is None else _holding(model, state), path)
@@ -56,7 +56,7 @@ def export(kind: str, folder: Path, model: nn.Module, *, state: Mapping[str, Any
 
 
 def _holding(model: nn.Module, state: Mapping[str, Any]) -> nn.Module:
-    """A copy of a model with another state."""
+    """Copy a model and give the copy another state."""
     holder = copy.deepcopy(model)
     fit(holder, state, source="the state to write")
     return holder
@@ -117,7 +117,7 @@ def write_checkpoint(content: dict[str, Any], path: Path) -> None:
 
 
 def _drop_transient(model: nn.Module) -> None:
-    """Take off the hooks that belong to the run: the device room's, which mark themselves."""
+    """Take off the hooks that belong to the run, which mark themselves."""
     for module in model.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for number in [number for number, hook in hooks.items() if getattr(hook, "transient", False)]:

@@ -46,7 +46,7 @@ class LoadReport:
     """Shapes of the missing and unexpected tensors."""
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Column heads and rows: one line for all that was loaded, one for each other tensor."""
+        """Return column heads and rows: one line for all that was loaded, one for each other tensor."""
         rows = [["loaded", f"{len(self.loaded)} tensors", "", self.prefix]]
         rows += [["missing", name, _size(self.shapes[name]), self._like(name)] for name in self.missing]
         rows += [["unexpected", name, _size(self.shapes[name]), ""] for name in self.unexpected]
@@ -56,13 +56,13 @@ class LoadReport:
         return ["what", "tensor", "shape", "note"], rows
 
     def summary(self) -> str:
-        """One line: `60 loaded, 2 missing`."""
+        """Return one line: `60 loaded, 2 missing`."""
         groups = ("loaded", "missing", "unexpected", "reshaped", "left")
         counts = [(len(getattr(self, name)), name) for name in groups]
         return ", ".join(f"{count} {name}" for count, name in counts if count or name == "loaded")
 
     def text(self, limit: int = 20) -> str:
-        """The table as indented lines, at most `limit` of them."""
+        """Return the table as indented lines, at most `limit` of them."""
         rows = self.table()[1][1:]
         lines = ["    " + "  ".join([f"{row[0]:<10}", *filter(None, row[1:])]) for row in rows[:limit]]
         return "\n".join(lines + ([f"    … and {len(rows) - limit} more"] if len(rows) > limit else []))
@@ -125,13 +125,13 @@ def _leaving_out(asked: str | None) -> str | None:
     return f"{asked}mapping={{NAME: null}} with {asked}strict=matching to start a tensor anew" if asked else None
 
 
-def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
+def _check_choice(argument: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise UserError("no such way to load weights", key=key, received=value, choices=choices)
+        raise UserError("no such way to load weights", argument=argument, received=value, choices=choices)
 
 
 def _own(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The model's live tensors by its own names, without those of wrappers."""
+    """Return the model's live tensors by its own names, without those of wrappers."""
     state = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     return {own: state[name] for name, own in unwrapped(state).items()}
 
@@ -139,7 +139,7 @@ def _own(model: nn.Module) -> dict[str, torch.Tensor]:
 def _aligned(
     state: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """The file's tensors under the model's names where these differ in a prefix only, and a word on that."""
+    """Rename the file's tensors to the model's where the names differ in a prefix only, and say so."""
     off, on = shared_prefix(_shapes(state), _shapes(here))
     there = {on + name[len(off) :] if name.startswith(off) else name: tensor for name, tensor in state.items()}
     done = [f"{off!r} taken off the names in the file"] if off else []
@@ -148,19 +148,19 @@ def _aligned(
 
 
 def _head_prefix(names: Sequence[str], given: str | None) -> str:
-    """The module or tensor that the last layer is."""
+    """Find the module or tensor that the last layer is."""
     first = {name.split(".")[0] for name in names}
     usual = [name for name in HEADS if name in first]
     module = given or (usual[0] if usual else names[-1].rpartition(".")[0] if names else "")
     if given and not any(inside(name, given) for name in names):
-        raise UserError("the model has no such layer", key="head_name", received=given, choices=sorted(first))
+        raise UserError("the model has no such layer", argument="head_name", received=given, choices=sorted(first))
     return module or (names[-1] if names else "")
 
 
 def _compared(
     here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], report: LoadReport, *, under: str, head: str
 ) -> LoadReport:
-    """The report on the two sides; `under` is the module or tensor that the head is."""
+    """Compare the two sides; `under` is the module or tensor that the head is."""
     both = [name for name in here if name in there]
     fits = [name for name in both if _alike(here[name], there[name])]
     reshaped = {name: _differing(here[name], there[name]) for name in both if name not in set(fits)}
@@ -191,7 +191,7 @@ def _without(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
 
 
 def _reasons(left: Iterable[str], broken: Mapping[str, str], reshaped: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Why names are left that the file has a tensor for: that of the name itself, or another of its layer."""
+    """Say why names are left that the file has a tensor for: for their own sake or for another's in their layer."""
     found = {}
     for name in left:
         first = broken.get(name, name)
@@ -218,7 +218,7 @@ def _is_below(name: str, path: str | None) -> bool:
 def _really_missing(
     here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], loaded: Iterable[str]
 ) -> list[str]:
-    """Names that get no value: neither from the file nor by being the same tensor as one that does."""
+    """Find names that get no value: neither from the file nor by being the same tensor as one that does."""
     filled = {(here[name].data_ptr(), here[name].shape) for name in loaded}
     return [
         name
@@ -228,7 +228,7 @@ def _really_missing(
 
 
 def _advice(report: LoadReport, strict: str, head: str, asked: str | None) -> str | None:
-    """What would let more weights through than was asked for."""
+    """Suggest what would let more weights through than was asked for."""
     if asked is None:
         return None
     looser, ways = {"exact": "complete or matching", "complete": "matching"}.get(strict), list[str]()

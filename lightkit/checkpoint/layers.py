@@ -10,7 +10,7 @@ _ROLE = re.compile(r"weight|bias")
 
 
 def torn(names: Iterable[str], fitting: Iterable[str], *, unfit: Collection[str]) -> dict[str, str]:
-    """Tensors that fit, in layers of which another does not.
+    """Find tensors that fit, in layers of which another does not.
 
     Args:
         names: Names of all tensors of the model.
@@ -28,7 +28,7 @@ def torn(names: Iterable[str], fitting: Iterable[str], *, unfit: Collection[str]
 
 
 def _layers(names: Iterable[str]) -> dict[str, str]:
-    """Layer of each tensor: its module, where that holds no others, or else what it has in common with its bias.
+    """Find the layer of each tensor: its module, if that holds no others, or what it has in common with its bias.
 
     The class token of a transformer and its positions are no layer, `in_proj_weight` and `in_proj_bias` are one.
     """
@@ -43,6 +43,6 @@ def _layers(names: Iterable[str]) -> dict[str, str]:
 
 
 def _above(path: str) -> list[str]:
-    """The paths above a module, with the empty one of the network."""
+    """List the paths above a module, with the empty one of the network."""
     parts = path.split(".") if path else []
     return [".".join(parts[:count]) for count in range(len(parts))]

@@ -17,7 +17,7 @@ from lightkit.common.shards import like as shard_like
 
 
 def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """The state of an optimizer with parameter names in place of numbers.
+    """Return the state of an optimizer with parameter names in place of numbers.
 
     Returns:
         `kind` (class of the optimizer), `state` (by parameter name) and `groups` (settings, name and parameter names of
@@ -40,7 +40,7 @@ def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any
 
 
 def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """The other way round: what `optimizer.load_state_dict` wants, in the optimizer's own order.
+    """Convert a state by names to what `optimizer.load_state_dict` wants, in the optimizer's own order.
 
     The tensors are copies, so that `saved` stays what it is while training goes on. They lie in memory as their
     parameters do: fused optimizers go through both side by side, and on a CPU do not look. Call `problems` first.
@@ -59,7 +59,7 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
 
 
 def load(optimizer: torch.optim.Optimizer, converted: dict[str, Any], *, formats: dict[int, torch.dtype]) -> None:
-    """`optimizer.load_state_dict` that keeps the number formats of the state.
+    """Load an optimizer's state and keep the number formats of the state.
 
     PyTorch turns all of it into the format of the parameter: the float32 `mu_product` of NAdam with bfloat16 weights
     would lose its digits, and grow others with float64 ones. Only where the parameter itself has changed its format
@@ -85,7 +85,7 @@ def load(optimizer: torch.optim.Optimizer, converted: dict[str, Any], *, formats
 
 
 def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> list[UserError]:
-    """Why the saved state does not fit this optimizer; empty when it fits. Changes nothing."""
+    """List why the saved state does not fit this optimizer; nothing is changed."""
     if saved["kind"] != kind(optimizer):
         return [UserError("the checkpoint was written with another optimizer", key="optim._target_",
                           expected=saved["kind"], received=kind(optimizer))]  # fmt: skip
@@ -100,7 +100,7 @@ def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.
 
 
 def name_problems(saved: list[str], here: list[str], *, what: str, key: str) -> list[UserError]:
-    """One error for names that are here but not in the checkpoint, one for the reverse."""
+    """Make an error for names that are here but not in the checkpoint, and one for the reverse."""
     known, wanted = set(saved), set(here)
     missing, unexpected = [name for name in here if name not in known], [name for name in saved if name not in wanted]
     errors = []
@@ -114,7 +114,7 @@ def name_problems(saved: list[str], here: list[str], *, what: str, key: str) -> 
 
 
 def group_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str]]:
-    """The parameter names of each group, in the optimizer's order.
+    """Return the parameter names of each group, in the optimizer's order.
 
     Raises:
         ValueError: The optimizer holds a parameter that is not the model's.
@@ -127,17 +127,17 @@ def group_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list
 
 
 def kind(optimizer: torch.optim.Optimizer) -> str:
-    """The dotted path of the optimizer's class."""
+    """Return the dotted path of the optimizer's class."""
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
 def _own(group: dict[str, Any]) -> dict[str, Any]:
-    """What goes by the device, which may be another one than that of the checkpoint."""
+    """Return what goes by the device, which may be another one than that of the checkpoint."""
     return {name: group[name] for name in ("foreach", "fused") if name in group}
 
 
 def _sources(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The saved settings for each of the optimizer's groups: by group name, else by position."""
+    """Find the saved settings for each of the optimizer's groups: by group name, else by position."""
     named = {group.get("name"): group for group in saved["groups"]}
     if len(named) < len(saved["groups"]) or None in named:
         return list(saved["groups"])

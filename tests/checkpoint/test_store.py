@@ -527,9 +527,9 @@ def test_prepare_refuses_a_read_only_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep_last": 0}, r"checkpoint.keep_last: at least the newest is kept"),
-        ({"keep_best": -1}, r"checkpoint.keep_best: not a number of files"),
-        ({"mode": "maximum"}, r"metrics.mode: not a direction"),
+        ({"keep_last": 0}, r"keep_last: at least the newest is kept"),
+        ({"keep_best": -1}, r"keep_best: not a number of files"),
+        ({"mode": "maximum"}, r"mode: not a direction"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path, options, message):
@@ -571,5 +571,5 @@ def test_a_store_is_closed_after_a_block(tmp_path):
 
 
 def test_keep_every_must_be_a_number_of_steps(tmp_path):
-    with pytest.raises(UserError, match="checkpoint.keep_every: not a number of steps"):
+    with pytest.raises(UserError, match="keep_every: not a number of steps"):
         CheckpointStore(tmp_path, keep_every=0)
