@@ -57,12 +57,12 @@ class Counts:
             self._flush()
 
     def confusion(self) -> Tensor:
-        """`(C, C)` counts, rows true and columns predicted; `(L, 2, 2)` for several labels."""
+        """Return `(C, C)` counts, rows true and columns predicted; `(L, 2, 2)` for several labels."""
         self._flush()
         return self._metrics["matrix"].compute()
 
     def curves(self, kind: str, names: list[str]) -> list[Curve]:
-        """The curves of every class against the rest, or of every label; those without a sample are left out.
+        """Return the curves of every class against the rest, or of every label; of those with a sample.
 
         Args:
             kind: `roc` (x false positive rate, y true positive rate) or `pr` (x recall, y precision).
@@ -108,7 +108,7 @@ class Counts:
         self._metrics["curve"] = binned
 
     def _build(self, kind: str, thresholds: Any = False) -> Any:
-        """The torchmetrics class of that kind for the task."""
+        """Make the metric of that kind for the task."""
         from torchmetrics import classification
 
         sizes = {"multiclass": {"num_classes": self.num_classes}, "multilabel": {"num_labels": self.num_classes}}
@@ -118,7 +118,7 @@ class Counts:
 
 
 def _thresholds() -> Tensor:
-    """Evenly spaced logits, not probabilities: the scores of a good model crowd at 0 and 1."""
+    """Space thresholds evenly in logits, not probabilities: the scores of a good model crowd at 0 and 1."""
     inner = torch.linspace(-_STEEPEST_LOGIT, _STEEPEST_LOGIT, THRESHOLDS - 2).sigmoid()
     return torch.cat([torch.zeros(1), inner, torch.ones(1)])
 
@@ -128,7 +128,7 @@ def _trapezoids(x: Tensor, y: Tensor) -> float:
 
 
 def _average_precision(recall: Tensor, precision: Tensor) -> float:
-    """Mean precision weighted by the steps in recall."""
+    """Compute the mean precision weighted by the steps in recall."""
     return float(-((recall[1:] - recall[:-1]) * precision[:-1]).sum())
 
 
@@ -151,7 +151,7 @@ class ClassRow(NamedTuple):
 
 
 def per_class(matrix: Tensor, names: list[str]) -> list[ClassRow]:
-    """Precision, recall and F1 of every class, from a confusion matrix.
+    """Compute precision, recall and F1 of every class from a confusion matrix.
 
     Args:
         matrix: What `Counts.confusion` gave; of a binary task only the positive class is told.

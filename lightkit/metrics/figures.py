@@ -43,7 +43,7 @@ class Figures:
             self._counts.update(preds, target)
 
     def draw(self) -> dict[str, Any]:
-        """The matplotlib figures by name, in the order asked for."""
+        """Draw the matplotlib figures, by name, in the order asked for."""
         from lightkit.metrics import drawing  # matplotlib is slow to import
 
         if self._empty:
@@ -57,11 +57,11 @@ class Figures:
         return {name: makers[name]() for name in self.names}
 
     def rows(self) -> list[ClassRow]:
-        """The per-class table."""
+        """Return the per-class table."""
         return [] if self._empty else per_class(self._counts.confusion(), self._curve_names("pr"))
 
     def tables(self) -> dict[str, tuple[list[str], list[list[Any]]]]:
-        """Tables by name: heads of the columns and rows of plain values."""
+        """Return tables by name: heads of the columns and rows of plain values."""
         if self._empty or "per_class" not in self.names:
             return {}
         return {"per_class": (list(ClassRow._fields), [list(row) for row in self.rows()])}
@@ -93,7 +93,7 @@ class Figures:
         return drawing.confusion_matrix(matrix, self.class_names)
 
     def _curve_names(self, kind: str) -> list[str]:
-        """Classes a curve is drawn for: a yes-or-no question has one."""
+        """Return the classes a curve is drawn for: a yes-or-no question has one."""
         return self.class_names[1:] if self.task == "binary" else self.class_names
 
 
