@@ -38,7 +38,7 @@ class Bar:
         self._progress: Progress | None = None
 
     def __rich__(self) -> RenderableType:
-        """What to draw: made anew whenever rich draws, since the terminal may have another width than last time."""
+        """Render the bar anew whenever rich draws it: the terminal may have another width than last time."""
         return "" if self._progress is None else self.render(self._progress)
 
     def show(self, progress: Progress) -> None:
@@ -51,7 +51,7 @@ class Bar:
         self._live.refresh()
 
     def render(self, progress: Progress) -> RenderableType:
-        """The two lines, no wider than the terminal."""
+        """Render the two lines, no wider than the terminal."""
         width = self.console.width - 1
         before, after = _before(progress), _after(progress, width)
         room = width - len(before) - len(after) - 2

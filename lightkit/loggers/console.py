@@ -38,7 +38,7 @@ class ConsoleLogger(Logger):
 
     def __init__(self, style: str = "auto", every_seconds: float = 5.0, stream: TextIO | None = None) -> None:
         if style not in STYLES:
-            raise UserError("unknown style", key="logger.console.style", received=style, choices=STYLES)
+            raise UserError("unknown style", argument="style", received=style, choices=STYLES)
         self.stream: TextIO | None = sys.stdout if stream is None else stream
         live = style in ("auto", "bar") and _is_terminal(self.stream)
         self.style = style if style == "quiet" else "bar" if live else "lines"
@@ -50,7 +50,7 @@ class ConsoleLogger(Logger):
         self._pending: tuple[int, int, dict[str, float]] | None = None
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """One line for the values of whole splits; those of a training epoch wait for their validation."""
+        """Print a line for the values of whole splits; those of a training epoch wait for their validation."""
         shown = {name: value for name, value in values.items() if not name.endswith("loss_step")}
         if self.style == "quiet" or not any(name.endswith("/loss") for name in shown):
             return

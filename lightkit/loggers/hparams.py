@@ -13,7 +13,7 @@ ALWAYS = ("data", "model", "optim.lr", "seed")
 
 
 def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, bool | float | str]:
-    """The settings worth comparing: what was typed, as everything that is swept is, the seed, and what learns what.
+    """Choose the settings worth comparing: what was typed, as all that is swept is, the seed, what learns what.
 
     A `_target_` goes by the name of its class (`model: MLP`), an option by its own (`finetune: lora`). What is not set
     (null, an empty list) has no column.
@@ -31,7 +31,7 @@ def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[st
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    """Nested settings with dotted names. HParams knows only numbers, flags and text, so lists become text.
+    """Flatten settings to dotted names; lists become text, as HParams knows only numbers, flags and text.
 
     Args:
         params: Settings, nested mappings allowed.
@@ -51,7 +51,7 @@ def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float 
 
 
 def records(params: Mapping[str, bool | float | str]) -> list[Any]:
-    """The summaries that open and close a session.
+    """Make the summaries that open and close a session.
 
     There is no summary of the experiment on purpose: TensorBoard takes the first it finds for all runs, and so hides
     what only other runs have. Without one it makes a column of everything, those first in which the runs differ, and

@@ -80,7 +80,7 @@ class _Echo(logging.Handler):
 
 @contextmanager
 def _noted_warnings(handler: logging.Handler) -> Iterator[None]:
-    """Warnings are noted in the log; those that do not come from a library are shown as before."""
+    """Note warnings in the log; those that do not come from a library are shown as before."""
     shown: Any = warnings.showwarning
 
     def note(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:
@@ -123,7 +123,7 @@ def _noted_records(handler: logging.Handler) -> Iterator[None]:
 
 
 def _of_library(filename: str) -> bool:
-    """Whether a file is lightkit's, that of another installed package or of Python itself."""
+    """Tell whether a file is lightkit's, that of another installed package or of Python itself."""
     return bool({"site-packages", "dist-packages"} & set(Path(filename).parts)) or filename.startswith(_LIBRARY)
 
 

@@ -286,7 +286,7 @@ def test_standard_output_is_the_default(capsys):
 
 
 def test_unknown_style():
-    with pytest.raises(UserError, match=r"logger\.console\.style: unknown style"):
+    with pytest.raises(UserError, match=r"style: unknown style"):
         ConsoleLogger("lnes")
 
 
