@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +10,6 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint.finite import check_finite
-from lightkit.checkpoint.layers import torn
 from lightkit.checkpoint.names import nearest_names, shared_prefix, unwrapped
 from lightkit.common.errors import UserError
 from lightkit.common.modules import HEADS, inside
@@ -18,6 +18,8 @@ STRICT = ("exact", "complete", "matching")
 HEAD = ("keep", "reset", "refuse")
 _OPTIONAL = "num_batches_tracked"
 """A counter of batch norm that old files and converted ones lack, and that no result depends on."""
+_PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\.[^.]+$")
+_ROLE = re.compile(r"weight|bias")
 
 
 @dataclass(frozen=True)
@@ -114,15 +116,12 @@ def fit(
     _refuse(report, strict, head=under, head_fits=fits, fix=_advice(report, strict, head, asked))
     if finite:
         values = {name: there[name] for name in report.loaded}
-        check_finite(values, built=here, source=source, fix=_leaving_out(asked))
+        anew = f"{asked}mapping={{NAME: null}} with {asked}strict=matching to start a tensor anew" if asked else None
+        check_finite(values, built=here, source=source, fix=anew)
     with torch.no_grad():
         for name in report.loaded:
             here[name].copy_(there[name])
     return report
-
-
-def _leaving_out(asked: str | None) -> str | None:
-    return f"{asked}mapping={{NAME: null}} with {asked}strict=matching to start a tensor anew" if asked else None
 
 
 def _check_choice(argument: str, value: str, choices: Sequence[str]) -> None:
@@ -168,7 +167,7 @@ def _compared(
     # What names of the head a choice other than `refuse` leaves as they were built.
     freed = under if head != "refuse" else None
     unfit = {*absent, *reshaped, *(fits if head == "reset" else ())}
-    broken = torn(here, fits, unfit=(*reshaped, *(name for name in absent if here[name].ndim > 1)))
+    broken = _torn(here, fits, unfit=(*reshaped, *(name for name in absent if here[name].ndim > 1)))
     left = tuple(name for name in here if name in broken or (name in unfit and _is_below(name, freed)))
     missing = _without(absent, left)
     unexpected = tuple(name for name in there if name not in here and not _is_below(name, freed))
@@ -274,3 +273,42 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 def _size(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "single"
+
+
+def _torn(names: Iterable[str], fitting: Iterable[str], *, unfit: Collection[str]) -> dict[str, str]:
+    """Find tensors that fit, in layers of which another does not.
+
+    Args:
+        names: Names of all tensors of the model.
+        fitting: Names of those that fit.
+        unfit: Names of those that do not.
+
+    Returns:
+        Name of each that fits → the first of its layer that does not.
+    """
+    layers = _layers(names)
+    first: dict[str, str] = {}
+    for name in unfit:
+        first.setdefault(layers[name], name)
+    return {name: first[layers[name]] for name in fitting if layers[name] in first}
+
+
+def _layers(names: Iterable[str]) -> dict[str, str]:
+    """Find the layer of each tensor: its module, if that holds no others, or what it has in common with its bias.
+
+    The class token of a transformer and its positions are no layer, `in_proj_weight` and `in_proj_bias` are one.
+    """
+    plain = {name: _PARAMETRIZED.sub(r"\1", name) for name in names}
+    modules = {own.rpartition(".")[0] for own in plain.values()}
+    holding = {above for module in modules for above in _above(module)}
+    found = {}
+    for name, own in plain.items():
+        module, _, last = own.rpartition(".")
+        found[name] = f"{module}.{_ROLE.sub('', last)}" if module in holding else module
+    return found
+
+
+def _above(path: str) -> list[str]:
+    """List the paths above a module, with the empty one of the network."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:count]) for count in range(len(parts))]
