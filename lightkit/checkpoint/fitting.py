@@ -50,9 +50,13 @@ class LoadReport:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return column heads and rows: one line for all that was loaded, one for each other tensor."""
         rows = [["loaded", f"{len(self.loaded)} tensors", "", self.prefix]]
-        rows += [["missing", name, _size(self.shapes[name]), self._like(name)] for name in self.missing]
+        nearest = {name: f"nearest in the file: {other}" for name, other in self.nearest.items()}
+        rows += [["missing", name, _size(self.shapes[name]), nearest.get(name, "")] for name in self.missing]
         rows += [["unexpected", name, _size(self.shapes[name]), ""] for name in self.unexpected]
-        rows += [["reshaped", name, *_sides(*sizes)] for name, sizes in self.reshaped.items()]
+        rows += [
+            ["reshaped", name, here, f"in the file: {there}{_turned(here, there)}"]
+            for name, (here, there) in self.reshaped.items()
+        ]
         kept = "keeps the values the model was built with"
         rows += [["left", name, "", "; ".join(filter(None, [self.reasons.get(name), kept]))] for name in self.left]
         return ["what", "tensor", "shape", "note"], rows
@@ -68,9 +72,6 @@ class LoadReport:
         rows = self.table()[1][1:]
         lines = ["    " + "  ".join([f"{row[0]:<10}", *filter(None, row[1:])]) for row in rows[:limit]]
         return "\n".join(lines + ([f"    … and {len(rows) - limit} more"] if len(rows) > limit else []))
-
-    def _like(self, name: str) -> str:
-        return f"nearest in the file: {self.nearest[name]}" if name in self.nearest else ""
 
 
 def fit(
@@ -200,10 +201,6 @@ def _reasons(left: Iterable[str], broken: Mapping[str, str], reshaped: Mapping[s
         elif first != name:
             found[name] = f"{first} is not in the file"
     return found
-
-
-def _sides(here: str, there: str) -> tuple[str, str]:
-    return here, f"in the file: {there}{_turned(here, there)}"
 
 
 def _turned(here: str, there: str) -> str:

@@ -50,7 +50,8 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
     for names, source, live in zip(group_names(optimizer, model), _sources(saved, optimizer), optimizer.param_groups):
         first = len(numbers)
         numbers |= {name: first + offset for offset, name in enumerate(names)}
-        groups.append(source | _own(live) | {"params": [numbers[name] for name in names]})
+        by_device = {name: live[name] for name in ("foreach", "fused") if name in live}  # which may be another one
+        groups.append(source | by_device | {"params": [numbers[name] for name in names]})
     parameters = dict(model.named_parameters())
     return {
         "state": {numbers[name]: _copied(values, parameters[name]) for name, values in saved["state"].items()},
@@ -93,7 +94,8 @@ def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.
     there = [name for group in saved["groups"] for name in group["params"]]
     found = name_problems(there, here, what="optimizer state", key="optim")
     labels, wanted = [group.get("name") for group in saved["groups"]], [g.get("name") for g in optimizer.param_groups]
-    if not found and (len(labels) != len(wanted) or (_named(labels) and set(labels) != set(wanted))):
+    named = None not in labels and len(set(labels)) == len(labels)
+    if not found and (len(labels) != len(wanted) or (named and set(labels) != set(wanted))):
         found.append(UserError("the parameter groups are not those of the checkpoint", key="optim.rules",
                                expected=_listed(labels), received=_listed(wanted)))  # fmt: skip
     return found
@@ -131,21 +133,12 @@ def kind(optimizer: torch.optim.Optimizer) -> str:
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
-def _own(group: dict[str, Any]) -> dict[str, Any]:
-    """Return what goes by the device, which may be another one than that of the checkpoint."""
-    return {name: group[name] for name in ("foreach", "fused") if name in group}
-
-
 def _sources(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """Find the saved settings for each of the optimizer's groups: by group name, else by position."""
     named = {group.get("name"): group for group in saved["groups"]}
     if len(named) < len(saved["groups"]) or None in named:
         return list(saved["groups"])
     return [named[group["name"]] for group in optimizer.param_groups]
-
-
-def _named(labels: list[Any]) -> bool:
-    return None not in labels and len(set(labels)) == len(labels)
 
 
 def _copied(value: Any, like: torch.Tensor) -> Any:

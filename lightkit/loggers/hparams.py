@@ -46,7 +46,8 @@ def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float 
         elif name == "_target_" and prefix:
             found[prefix.removesuffix(".").removesuffix(".dataset")] = str(value).rpartition(".")[2]
         else:
-            found[f"{prefix}{name}"] = value if _is_plain(value) else str(value)
+            is_plain = isinstance(value, bool | str) or (isinstance(value, int | float) and math.isfinite(value))
+            found[f"{prefix}{name}"] = value if is_plain else str(value)
     return found
 
 
@@ -80,10 +81,6 @@ def _summary(tag: str, **content: Any) -> Any:
     data = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **content)
     plugin = SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=data.SerializeToString())
     return Summary(value=[Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin))])
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | str) or (isinstance(value, int | float) and math.isfinite(value))
 
 
 def _below(name: str, keys: Sequence[str]) -> bool:

@@ -93,7 +93,10 @@ def summary_line(values: Mapping[str, float], *, step: int, epoch: int, progress
         split, _, rest = name.partition("/")
         splits.setdefault(split, []).append(f"{rest} {number(float(value))}")
     epochs, steps = (progress.epochs, progress.total_steps) if progress else (None, None)
-    parts = [f"{split}: {', '.join(_first(found))}" for split, found in splits.items()]
+    for split, shown in splits.items():
+        if len(shown) > _VALUES_SHOWN:
+            splits[split] = [*shown[:_VALUES_SHOWN], f"{len(shown) - _VALUES_SHOWN} more"]
+    parts = [f"{split}: {', '.join(shown)}" for split, shown in splits.items()]
     return f"[epoch {_of(epoch, epochs)}, step {_of(step, steps)}] " + " | ".join(parts)
 
 
@@ -123,18 +126,17 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """
     lines = [list(columns), *map(list, rows)] if any(columns) else [list(row) for row in rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))] if lines else []
-    body = ["  " + "  ".join(_aligned(line, widths, numeric(rows))).rstrip() for line in lines]
-    return "\n".join(([title] if title else []) + body)
+    sides = [*numeric(rows), *[False] * len(columns)]
+    body = [
+        "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(line, widths, sides))
+        for line in lines
+    ]
+    return "\n".join(([title] if title else []) + [f"  {line.rstrip()}" for line in body])
 
 
 def numeric(rows: Sequence[Sequence[str]]) -> list[bool]:
     """Tell which columns hold nothing but numbers, and so are aligned to the right."""
     return [any(column) and all(not cell or _is_number(cell) for cell in column) for column in zip(*rows)]
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
-    sides = [*right, *[False] * (len(line) - len(right))]
-    return [cell.rjust(width) if side else cell.ljust(width) for cell, width, side in zip(line, widths, sides)]
 
 
 def _is_number(text: str) -> bool:
@@ -143,11 +145,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _first(found: list[str]) -> list[str]:
-    rest = len(found) - _VALUES_SHOWN
-    return found if rest <= 0 else [*found[:_VALUES_SHOWN], f"{rest} more"]
 
 
 def _of(value: int, total: int | None) -> str:

@@ -80,7 +80,7 @@ class Counts:
             first, second, _ = drawn.compute()
         xs, ys = (first, second) if kind == "roc" else (second, first)
         xs, ys = ([xs], [ys]) if self.task == "binary" else (xs, ys)
-        area = _trapezoids if kind == "roc" else _average_precision
+        area = _area if kind == "roc" else _average_precision
         return [Curve(name, x, y, area(x, y)) for name, x, y, some in zip(names, xs, ys, seen) if some]
 
     def _flush(self) -> None:
@@ -102,7 +102,9 @@ class Counts:
         exact = self._metrics["curve"]
         if exact.thresholds is not None or self._seen <= EXACT_ELEMENTS:
             return
-        binned = self._build("PrecisionRecallCurve", _thresholds())
+        # Evenly spaced logits, not probabilities: the scores of a good model crowd at 0 and 1.
+        inner = torch.linspace(-_STEEPEST_LOGIT, _STEEPEST_LOGIT, THRESHOLDS - 2).sigmoid()
+        binned = self._build("PrecisionRecallCurve", torch.cat([torch.zeros(1), inner, torch.ones(1)]))
         for preds, target in zip(exact.preds, exact.target):
             binned.update(preds, target)
         self._metrics["curve"] = binned
@@ -117,13 +119,8 @@ class Counts:
         return alone(getattr(classification, f"{self.task.capitalize()}{kind}")(**options))
 
 
-def _thresholds() -> Tensor:
-    """Space thresholds evenly in logits, not probabilities: the scores of a good model crowd at 0 and 1."""
-    inner = torch.linspace(-_STEEPEST_LOGIT, _STEEPEST_LOGIT, THRESHOLDS - 2).sigmoid()
-    return torch.cat([torch.zeros(1), inner, torch.ones(1)])
-
-
-def _trapezoids(x: Tensor, y: Tensor) -> float:
+def _area(x: Tensor, y: Tensor) -> float:
+    """Compute the area under a curve by trapezoids."""
     return float(torch.trapezoid(y, x).abs())
 
 

@@ -48,8 +48,14 @@ class Figures:
 
         if self._empty:
             return {}
+
+        def confusion() -> Any:
+            matrix = self._counts.confusion()
+            draw = drawing.label_matrices if matrix.ndim == 3 else drawing.confusion_matrix
+            return draw(matrix, self.class_names)
+
         makers = {
-            "confusion_matrix": lambda: self._draw_confusion(drawing),
+            "confusion_matrix": confusion,
             "per_class": lambda: drawing.per_class(self.rows()),
             "roc": lambda: drawing.roc(self._counts.curves("roc", self._curve_names("roc"))),
             "pr": lambda: drawing.precision_recall(self._counts.curves("pr", self._curve_names("pr"))),
@@ -86,12 +92,6 @@ class Figures:
             (target / f"{name}.csv").write_text(_csv(columns, rows), encoding="utf-8")
             logger.text(f"{split}/{name}", _markdown(columns, rows), step=step)
 
-    def _draw_confusion(self, drawing: Any) -> Any:
-        matrix = self._counts.confusion()
-        if matrix.ndim == 3:
-            return drawing.label_matrices(matrix, self.class_names)
-        return drawing.confusion_matrix(matrix, self.class_names)
-
     def _curve_names(self, kind: str) -> list[str]:
         """Return the classes a curve is drawn for: a yes-or-no question has one."""
         return self.class_names[1:] if self.task == "binary" else self.class_names
@@ -107,11 +107,10 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [columns, ["---"] * len(columns), *([_cell(value) for value in row] for row in rows)]
+    def cell(value: Any) -> str:
+        if isinstance(value, float):
+            return "–" if math.isnan(value) else f"{value:.4f}"
+        return str(value).replace("|", "\\|")
+
+    lines = [columns, ["---"] * len(columns), *(map(cell, row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return "–" if math.isnan(value) else f"{value:.4f}"
-    return str(value).replace("|", "\\|")
