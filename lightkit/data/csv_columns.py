@@ -43,7 +43,7 @@ def _is_finite(cell: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberColumn:
     """A column of numbers.
 
     Args:
@@ -56,14 +56,16 @@ class Numbers:
     missing: np.ndarray
     text: np.ndarray
 
-    def take(self, rows: np.ndarray) -> Numbers:
+    def take(self, rows: np.ndarray) -> NumberColumn:
         """Return the column at some rows."""
         size = len(self.values)
-        return Numbers(self.values[rows], *(np.flatnonzero(_mask(at, size)[rows]) for at in (self.missing, self.text)))
+        return NumberColumn(
+            self.values[rows], *(np.flatnonzero(_mask(at, size)[rows]) for at in (self.missing, self.text))
+        )
 
 
 @dataclass(frozen=True)
-class Names:
+class NameColumn:
     """A column of names.
 
     Args:
@@ -75,7 +77,7 @@ class Names:
     kinds: Any
 
     @cached_property
-    def as_kinds(self) -> Numbers:
+    def as_kinds(self) -> NumberColumn:
         """The kinds as numbers."""
         return parse_numbers(self.kinds)
 
@@ -85,10 +87,10 @@ class Names:
         return self._rows(self.as_kinds.missing)
 
     @property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumberColumn:
         """The column as numbers."""
         found = self.as_kinds
-        return Numbers(found.values[self.codes], self._rows(found.missing), self._rows(found.text))
+        return NumberColumn(found.values[self.codes], self._rows(found.missing), self._rows(found.text))
 
     @property
     def used(self) -> np.ndarray:
@@ -100,9 +102,9 @@ class Names:
         codes = self.used
         return dict(zip(self.kinds.take(_integers(codes)).to_pylist(), codes.tolist(), strict=True))
 
-    def take(self, rows: np.ndarray) -> Names:
+    def take(self, rows: np.ndarray) -> NameColumn:
         """Return the column at some rows."""
-        return Names(self.codes[rows], self.kinds)
+        return NameColumn(self.codes[rows], self.kinds)
 
     def numbered(self, numbers: dict[str, int]) -> np.ndarray:
         """Return the `(N,)` int64 number of each cell, by its name; -1 for names that have none."""
@@ -115,12 +117,12 @@ class Names:
         return np.flatnonzero(_mask(kinds, len(self.kinds))[self.codes]) if len(kinds) else _NONE
 
 
-def join_numbers(pieces: Sequence[Numbers]) -> Numbers:
+def join_numbers(pieces: Sequence[NumberColumn]) -> NumberColumn:
     """Join pieces of a column of numbers."""
     starts = np.cumsum([0, *(len(piece.values) for piece in pieces)])
     missing = np.concatenate([_NONE, *(piece.missing + start for piece, start in zip(pieces, starts))])
     text = np.concatenate([_NONE, *(piece.text + start for piece, start in zip(pieces, starts))])
-    return Numbers(np.concatenate([piece.values for piece in pieces]), missing, text)
+    return NumberColumn(np.concatenate([piece.values for piece in pieces]), missing, text)
 
 
 def parse_names(cells: Any) -> Any:
@@ -128,14 +130,14 @@ def parse_names(cells: Any) -> Any:
     return pc.utf8_trim(cells, characters=_SPACE).dictionary_encode()
 
 
-def join_names(pieces: Sequence[Any]) -> Names:
+def join_names(pieces: Sequence[Any]) -> NameColumn:
     """Join pieces of a column of names, which come from `parse_names`."""
     whole = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    return Names(_view(whole.indices, np.int32), whole.dictionary)
+    return NameColumn(_view(whole.indices, np.int32), whole.dictionary)
 
 
-def parse_numbers(cells: Any) -> Numbers:
+def parse_numbers(cells: Any) -> NumberColumn:
     """Read numbers as Python's `float` does, rounded to float32.
 
     Args:
@@ -143,16 +145,16 @@ def parse_numbers(cells: Any) -> Numbers:
     """
     values = _cast(cells)
     if values is not None:
-        return Numbers(values, _NONE, _NONE)
+        return NumberColumn(values, _NONE, _NONE)
     cells = pc.ascii_trim(cells, characters=" \t")
     missing = pc.is_in(cells, value_set=strings(_spellings()))
     values = _cast(cells, missing)
     if values is not None:
-        return Numbers(values, np.flatnonzero(_bools(missing)), _NONE)
+        return NumberColumn(values, np.flatnonzero(_bools(missing)), _NONE)
     return _parse_others(cells)
 
 
-def _parse_others(cells: Any) -> Numbers:
+def _parse_others(cells: Any) -> NumberColumn:
     """Read numbers some of which Arrow reads in another way than Python, or not at all."""
     other = pc.invert(pc.match_substring_regex(cells, _PLAIN))
     values = _cast(cells, other)
@@ -164,7 +166,7 @@ def _parse_others(cells: Any) -> Numbers:
     numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
     rows, codes = np.flatnonzero(_bools(other)), _view(others.indices, np.int32)
     values[rows] = _rounded(np.array(numbers))[codes]
-    return Numbers(values, rows[missing[codes]], rows[text[codes]])
+    return NumberColumn(values, rows[missing[codes]], rows[text[codes]])
 
 
 def _cast(cells: Any, without: Any = None) -> np.ndarray | None:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import UserError
-from lightkit.data.csv_columns import Names, is_missing, is_number
+from lightkit.data.csv_columns import NameColumn, is_missing, is_number
 from lightkit.data.csv_reader import Table, read_table
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.info import DataInfo
-from lightkit.data.missing import Missing
+from lightkit.data.missing import MissingPolicy
 from lightkit.data.tables import check_scale
 from lightkit.data.tensors import TensorData
 
@@ -82,7 +82,7 @@ def csv(
     chosen = _feature_names(
         files["train"], features, targets=targets, categorical=categorical, split_column=split_column
     )
-    policy, notes = Missing(missing, fill_value, chosen, targets, categorical), list[str]()
+    policy, notes = MissingPolicy(missing, fill_value, chosen, targets, categorical), list[str]()
     if task not in (None, *_TASKS):
         raise UserError("not a kind of task", argument="task", received=task, choices=_TASKS)
     if task in ("multiclass", "binary") and len(targets) > 1:
@@ -143,7 +143,7 @@ def _feature_names(
     return chosen
 
 
-def _kinds(table: Table, name: str, policy: Missing) -> list[str]:
+def _kinds(table: Table, name: str, policy: MissingPolicy) -> list[str]:
     """List the values of a categorical column, in order."""
     found = {cell for cell in table.names(name).found() if not is_missing(cell)}
     if not found:
@@ -164,7 +164,7 @@ def _inputs(tables: Sequence[Table], names: Sequence[str], kinds: Mapping[str, l
     return x
 
 
-def _spread(column: Names, kinds: Sequence[str], features: Tensor) -> None:
+def _spread(column: NameColumn, kinds: Sequence[str], features: Tensor) -> None:
     """Write a categorical column as 0 and 1 into features `(N, K)`."""
     number = torch.from_numpy(column.numbered({kind: i for i, kind in enumerate(kinds)}))
     known = (number >= 0).nonzero()[:, 0]
@@ -173,7 +173,9 @@ def _spread(column: Names, kinds: Sequence[str], features: Tensor) -> None:
     features[torch.from_numpy(column.missing)] = torch.nan
 
 
-def _imputer(names: list[str], kinds: dict[str, list[str]], policy: Missing, *, add_indicator: bool) -> Imputer | None:
+def _imputer(
+    names: list[str], kinds: dict[str, list[str]], policy: MissingPolicy, *, add_indicator: bool
+) -> Imputer | None:
     """Make what fills in missing values; None where nothing is to be filled in."""
     found, first = list[Gaps](), 0
     for name in names:
@@ -192,7 +194,7 @@ def _imputer(names: list[str], kinds: dict[str, list[str]], policy: Missing, *, 
     return Imputer(found, add_indicator=add_indicator) if found else None
 
 
-def _guess_task(columns: Sequence[Names]) -> str:
+def _guess_task(columns: Sequence[NameColumn]) -> str:
     """Guess the kind of task from the values of the targets."""
     if any(len(column.numbers.text) for column in columns):
         return "multiclass" if len(columns) == 1 else "regression"
@@ -202,7 +204,7 @@ def _guess_task(columns: Sequence[Names]) -> str:
     return "multiclass" if few and all(float(cell).is_integer() for cell in columns[0].found()) else "regression"
 
 
-def _is_label(column: Names) -> bool:
+def _is_label(column: NameColumn) -> bool:
     rounded = np.isin(column.as_kinds.values[column.used], (0, 1))
     return bool(rounded.all()) and {float(cell) for cell in column.found()} <= {0, 1}
 

@@ -29,7 +29,7 @@ and for each of them the system would hand out memory anew."""
 _ALIGNED = 64
 
 
-class Failure(NamedTuple):
+class WorkerFailure(NamedTuple):
     """A user error on its way out of a worker, where raising it would bury it in a traceback."""
 
     text: str
@@ -58,7 +58,7 @@ class Fetch:
             return self.read(job)
         except UserError as error:
             cause = error.__cause__
-            return Failure(str(error), "" if cause is None else "".join(traceback.format_exception(cause)))
+            return WorkerFailure(str(error), "" if cause is None else "".join(traceback.format_exception(cause)))
         finally:
             self.board.note(IDLE, job.first)
 

@@ -19,7 +19,7 @@ _FILL = {False: 0.0, True: "missing_value"}
 
 
 @dataclass
-class Missing:
+class MissingPolicy:
     """What is done about missing values.
 
     Args:

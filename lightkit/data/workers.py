@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.lost import is_dead_worker
 from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
-from lightkit.data.fetch import Failure, Fetch
+from lightkit.data.fetch import Fetch, WorkerFailure
 from lightkit.data.sample import kept_generators
 from lightkit.data.waiting import ReadJob, WatchedLoader, WorkerWatch, some_end
 
@@ -60,7 +60,7 @@ class SampleReader:
         jobs = [ReadJob(epoch, first, rows.tolist()) for first, rows in parts]
         made = self._from_workers(jobs) if self._options.num_workers else self._from_here(jobs)
         for batch in made:
-            if isinstance(batch, Failure):
+            if isinstance(batch, WorkerFailure):
                 raise UserError(batch.text) from (RuntimeError(batch.trace) if batch.trace else None)
             yield batch
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lightkit.common.csv_lines import open_csv
-from lightkit.data.csv_columns import Numbers, is_missing, is_number
+from lightkit.data.csv_columns import NumberColumn, is_missing, is_number
 from lightkit.data.csv_reader import Table, read_table
 
 PARSERS = ("parse_plain", "parse_any")
@@ -46,7 +46,7 @@ def check(path: Path, *, delimiter: str = ",", encoding: str = "utf-8") -> None:
         found, text = as_numbers.columns[name], as_names.names(name)
         assert text.kinds.take(text.codes).to_pylist() == cells
         for numbers in (found, text.numbers):
-            assert isinstance(numbers, Numbers)
+            assert isinstance(numbers, NumberColumn)
             expected = torch.tensor([number(cell) for cell in cells], dtype=torch.float64).to(torch.float32)
             assert numbers.values.tobytes() == expected.numpy().tobytes(), (name, cells)
             assert numbers.missing.tolist() == [i for i, cell in enumerate(cells) if is_missing(cell)]

@@ -6,7 +6,7 @@ import csv as plain
 from pathlib import Path
 
 from lightkit.common.csv_lines import open_csv
-from lightkit.data.csv_columns import Names
+from lightkit.data.csv_columns import NameColumn
 from lightkit.data.csv_reader import read_table
 from tests.data.csv_cells import check, mixed
 
@@ -34,7 +34,8 @@ def test_a_table_is_arrays(tmp_path: Path) -> None:
     file = open_csv(mixed(tmp_path / "t.csv", 3000), delimiter=",")
     table = read_table(file, numbers=["x", "y"], names=["colour"])
     held = {
-        name: column.codes if isinstance(column, Names) else column.values for name, column in table.columns.items()
+        name: column.codes if isinstance(column, NameColumn) else column.values
+        for name, column in table.columns.items()
     }
     assert {name: (array.dtype.name, array.shape) for name, array in held.items()} == {
         "x": ("float32", (3000,)), "y": ("float32", (3000,)), "colour": ("int32", (3000,)),
