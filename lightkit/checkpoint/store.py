@@ -169,7 +169,7 @@ class CheckpointStore:
         return self._listed()
 
     def _take(self, content: dict[str, Any]) -> dict[str, Any]:
-        """What to write of the content, after `save` returned if need be."""
+        """Return what to write of the content, after `save` returned if need be."""
         plain: dict[str, Any] = to_plain(content)
         return plain
 

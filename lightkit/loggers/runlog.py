@@ -131,15 +131,15 @@ class LogLogger(Logger):
     """Messages, tables and values of whole splits as log records: what `run.log` tells, whatever the console shows."""
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """Only the values of whole splits; the series is in metrics.jsonl."""
+        """Log the values of whole splits only; the series is in metrics.jsonl."""
         if any(name.endswith("/loss") for name in values):
             _LOG.info("%s", summary_line(values, step=step, epoch=epoch, progress=None))
 
     def message(self, text: str) -> None:
-        """One record."""
+        """Log one record."""
         _LOG.info("%s", text)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """One record of several lines."""
+        """Log one record of several lines."""
         cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
         _LOG.info("%s", plain_table(title, columns, cells))

@@ -36,7 +36,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim, bias=bias)
 
     def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
-        """`(B, T, D)` → `(B, T, D)`; `rotary` is the table of `rotary_table`."""
+        """Map `(B, T, D)` to `(B, T, D)`; `rotary` is the table of `rotary_table`."""
         batch, length, dim = x.shape
         qkv = self.qkv(x).view(batch, length, 3, self.heads, dim // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -79,7 +79,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
-        """`(B, T, D)` → `(B, T, D)`; `rotary` is the table of `rotary_table`."""
+        """Map `(B, T, D)` to `(B, T, D)`; `rotary` is the table of `rotary_table`."""
         x = x + self.dropout(self.attn(self.norm1(x), rotary))
         return x + self.dropout(self.fc2(F.gelu(self.fc1(self.norm2(x)))))
 

@@ -80,7 +80,7 @@ class CNN(nn.Module):
         self.apply(_init)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `(B, num_classes)` of images `(B, C, H, W)`."""
+        """Compute outputs `(B, num_classes)` of images `(B, C, H, W)`."""
         return self.head(self.dropout(self.pool(self.stages(x)).flatten(1)))
 
 

@@ -64,5 +64,5 @@ class MLP(nn.Module):
         self.head = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `(B, num_classes)` of inputs `(B, ...)` with F numbers per sample."""
+        """Compute outputs `(B, num_classes)` of inputs `(B, ...)` with F numbers per sample."""
         return self.head(self.layers(x.flatten(1)))

@@ -62,6 +62,6 @@ class RecurrentLM(nn.Module):
             self.head.weight = self.embed.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits `(B, T, V)` of the token after each position of `(B, T)` token numbers."""
+        """Compute logits `(B, T, V)` of the token after each position of `(B, T)` token numbers."""
         output, _ = self.rnn(self.dropout(self.embed(tokens)))
         return self.head(self.dropout(output))

@@ -79,7 +79,7 @@ class ResNet(nn.Module):
                 nn.init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `(B, num_classes)` of images `(B, C, H, W)`."""
+        """Compute outputs `(B, num_classes)` of images `(B, C, H, W)`."""
         x = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(self.dropout(F.adaptive_avg_pool2d(x, 1).flatten(1)))
@@ -103,7 +103,7 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(channels, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, channels, H, W)` → `(B, width, H/stride, W/stride)`."""
+        """Map `(B, channels, H, W)` to `(B, width, H/stride, W/stride)`."""
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = self.bn2(self.conv2(y))
         return F.relu(y + (x if self.downsample is None else self.downsample(x)), inplace=True)
@@ -129,7 +129,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(channels, wide, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, channels, H, W)` → `(B, 4 width, H/stride, W/stride)`."""
+        """Map `(B, channels, H, W)` to `(B, 4 width, H/stride, W/stride)`."""
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = F.relu(self.bn2(self.conv2(y)), inplace=True)
         y = self.bn3(self.conv3(y))

@@ -77,7 +77,7 @@ class TransformerClassifier(nn.Module):
     rotary: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `(B, num_classes)` of samples `(B, *input_shape)`."""
+        """Compute outputs `(B, num_classes)` of samples `(B, *input_shape)`."""
         x = self.embed(x)
         for block in self.blocks:
             x = block(x, self.rotary)
@@ -137,7 +137,7 @@ class TransformerLM(nn.Module):
     rotary: Tensor | None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits `(B, T, V)` of the token after each position of `(B, T)` token numbers.
+        """Compute logits `(B, T, V)` of the token after each position of `(B, T)` token numbers.
 
         Raises:
             UserError: The sequence is longer than `context_length`.
@@ -175,7 +175,7 @@ class Embed(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors `(B, T, D)`, one more position with `cls`."""
+        """Compute vectors `(B, T, D)`, one more position with `cls`."""
         x = self.values(x)
         if self.positions is not None:
             x = x + self.positions[: x.shape[1]]
@@ -198,7 +198,7 @@ class Numbers(nn.Module):
         self.bias = nn.Parameter(torch.empty(length, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, T)` → `(B, T, D)`."""
+        """Map `(B, T)` to `(B, T, D)`."""
         return x.unsqueeze(-1) * self.weight + self.bias
 
 
@@ -216,7 +216,7 @@ class Patches(nn.Module):
         self.conv = nn.Conv2d(channels, dim, side, stride=side)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, T, D)`."""
+        """Map `(B, C, H, W)` to `(B, T, D)`."""
         return self.conv(x).flatten(2).transpose(1, 2)
 
 

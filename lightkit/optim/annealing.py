@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import typing
 from typing import Literal
 
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
 from lightkit.optim.schedulers import Interval, Schedule, check_interval, check_share
+
+Shape = Literal["cosine", "linear"]
 
 
 class Anneal(Schedule):
@@ -152,15 +155,14 @@ class OneCycle(Schedule):
         peak: float = 0.3,
         start: float = 0.04,
         floor: float = 4e-6,
-        anneal: Literal["cosine", "linear"] = "cosine",
+        anneal: Shape = "cosine",
         three_phase: bool = False,
     ) -> None:
         if not 0.0 < peak < 1.0 or (three_phase and peak > 0.5):
             expected = "0 < peak <= 0.5 with three phases" if three_phase else "0 < peak < 1"
             raise UserError("the peak lies inside the run", argument="peak", expected=expected, received=peak)
-        if anneal not in ("cosine", "linear"):
-            choices = ("cosine", "linear")
-            raise UserError("no such shape", argument="anneal", received=anneal, choices=choices)
+        if anneal not in typing.get_args(Shape):
+            raise UserError("no such shape", argument="anneal", received=anneal, choices=typing.get_args(Shape))
         self.peak, self.lowest = peak, check_share(start, "start", low=1e-9)
         self.floor, self.three_phase = check_share(floor, "floor"), three_phase
         self.shape = _half_cosine if anneal == "cosine" else _line
