@@ -113,9 +113,9 @@ def test_any_nesting_of_tensors_passes() -> None:
     [
         ({"batch_size": 0}, "batch_size: too small"),
         ({"eval_batch_size": 0}, "eval_batch_size: too small"),
-        ({"num_workers": -1}, "data.num_workers: too small"),
-        ({"prefetch_factor": 0}, "data.prefetch_factor: too small"),
-        ({"timeout_seconds": -1}, "data.timeout_seconds: too small"),
+        ({"num_workers": -1}, "num_workers: too small"),
+        ({"prefetch_factor": 0}, "prefetch_factor: too small"),
+        ({"timeout_seconds": -1}, "timeout_seconds: too small"),
         ({"batch_size": 42, "drop_last": True}, "no batch is left with drop_last"),
     ],
 )
