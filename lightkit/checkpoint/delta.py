@@ -158,7 +158,13 @@ def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_s
             some are not finite.
     """
     if base_fingerprint != found.fingerprint:
-        raise _wrong_base(found, base_fingerprint, base_source)
+        raise UserError(
+            "the adapter belongs to other base weights; nothing was loaded",
+            key="finetune.weights.path",
+            expected=f"{found.source or 'weights'} with fingerprint {found.fingerprint}",
+            received=f"{base_source or 'weights'} with fingerprint {base_fingerprint}",
+            fix="give the very weights it was trained on, loaded with the same mapping and head",
+        )
     here = _tensors(model.state_dict())
     values = found.tensors | {name: found.tensors[first] for name, first in found.tied.items()}
     _check_fit(here, values, found)
@@ -167,16 +173,6 @@ def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_s
         for name, tensor in values.items():
             here[name].copy_(tensor)
     return LoadReport(f"adapter on top of {found.source or found.fingerprint[:12]}", loaded=tuple(values))
-
-
-def _wrong_base(found: Delta, fingerprint: str, source: str) -> UserError:
-    return UserError(
-        "the adapter belongs to other base weights; nothing was loaded",
-        key="finetune.weights.path",
-        expected=f"{found.source or 'weights'} with fingerprint {found.fingerprint}",
-        received=f"{source or 'weights'} with fingerprint {fingerprint}",
-        fix="give the very weights it was trained on, loaded with the same mapping and head",
-    )
 
 
 def _check_fit(here: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor], found: Delta) -> None:

@@ -130,7 +130,8 @@ def _file_lines(path: Path, kind: str) -> list[tuple[str, str]]:
 
 
 def _rows(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str, str]]:
-    return [(name, _shape(tensor), _type(tensor)) for name, tensor in tensors.items()]
+    shapes = {name: "×".join(map(str, tensor.shape)) or "single" for name, tensor in tensors.items()}
+    return [(name, shapes[name], _type(tensor)) for name, tensor in tensors.items()]
 
 
 def _state_lines(label: Mapping[str, Any], content: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -153,10 +154,6 @@ def _checksum(path: Path) -> str:
     if entry is not None and entry.sha256:
         return "checksum as in the manifest"
     return "the archive's own checksums are right" if kind_of(path) == ARCHIVE else "no checksum known"
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return "×".join(map(str, tensor.shape)) or "single"
 
 
 def _type(tensor: torch.Tensor) -> str:

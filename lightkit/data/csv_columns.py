@@ -35,11 +35,9 @@ def is_number(cell: str) -> bool:
 
 def is_missing(cell: str) -> bool:
     """Tell whether a cell has no value, or one that nothing can be computed with, such as `inf`."""
-    return cell.lower() in MISSING or (cell.lower().lstrip("+-")[:3] in ("inf", "nan") and not _is_finite(cell))
-
-
-def _is_finite(cell: str) -> bool:
-    return not is_number(cell) or math.isfinite(float(cell))
+    if cell.lower() in MISSING:
+        return True
+    return cell.lower().lstrip("+-")[:3] in ("inf", "nan") and is_number(cell) and not math.isfinite(float(cell))
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,8 @@ class NameColumn:
     def found(self) -> dict[str, int]:
         """Return the kinds that are in some row, with their codes."""
         codes = self.used
-        return dict(zip(self.kinds.take(_integers(codes)).to_pylist(), codes.tolist(), strict=True))
+        places = pa.Array.from_buffers(pa.int64(), len(codes), [None, pa.py_buffer(codes.astype(np.int64))])
+        return dict(zip(self.kinds.take(places).to_pylist(), codes.tolist(), strict=True))
 
     def take(self, rows: np.ndarray) -> NameColumn:
         """Return the column at some rows."""
@@ -204,10 +203,6 @@ def strings(cells: Sequence[str]) -> Any:
     parts = [cell.encode() for cell in cells]
     ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(parts), pa.py_buffer(ends), pa.py_buffer(b"".join(parts)))
-
-
-def _integers(values: np.ndarray) -> Any:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])
 
 
 def _view(values: Any, kind: type[np.generic]) -> np.ndarray:

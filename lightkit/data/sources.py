@@ -112,13 +112,16 @@ def _infer(base: Any, targets: Tensor | None) -> DataInfo:
     """Find out what a data set is from its first sample, its targets and its attribute `classes`."""
     sample = read_sample(base, 0)
     mark = fingerprint([type(base).__qualname__, len(base), targets])
-    names = _class_names(base)
+    classes = getattr(base, "classes", ())  # their names, or how many there are
+    names = tuple(map(str, range(classes) if isinstance(classes, int) else classes))
     if not (isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))):
         return DataInfo("custom", (), len(names), names, fingerprint=mark)
     shape = tuple(sample[0].shape)
-    if not isinstance(sample[1], (Tensor, np.ndarray, np.generic, int, float, list, tuple)) or _is_nested(sample[1]):
+    given = sample[1]
+    is_nested = isinstance(given, (list, tuple)) and not all(isinstance(item, (int, float)) for item in given)
+    if is_nested or not isinstance(given, (Tensor, np.ndarray, np.generic, int, float, list, tuple)):
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
-    target = torch.as_tensor(sample[1])
+    target = torch.as_tensor(given)
     if target.is_floating_point():
         return DataInfo("regression", shape, target.numel(), fingerprint=mark)
     if target.dim():
@@ -126,17 +129,6 @@ def _infer(base: Any, targets: Tensor | None) -> DataInfo:
     if not names:
         names = tuple(map(str, range(int((_read_targets(base) if targets is None else targets).max()) + 1)))
     return DataInfo("multiclass", shape, len(names), names, fingerprint=mark)
-
-
-def _is_nested(target: Any) -> bool:
-    """Tell whether a list of targets holds more than numbers, so that no tensor can be made of it."""
-    return isinstance(target, (list, tuple)) and not all(isinstance(item, (int, float)) for item in target)
-
-
-def _class_names(base: Any) -> tuple[str, ...]:
-    """Return the names in the attribute `classes`, numbers where it says how many there are; empty without it."""
-    classes = getattr(base, "classes", ())
-    return tuple(map(str, range(classes) if isinstance(classes, int) else classes))
 
 
 def _read_targets(base: Any) -> Tensor:

@@ -141,18 +141,15 @@ def _load(make: Any, options: dict[str, Any]) -> Any:
         ) from error
     except (RuntimeError, OSError, ValueError) as error:
         wanted = options.get("download", False)
+        # The last line: above it torchvision lists every server it tried, and why it failed.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[-1].strip("<>") if lines else type(error).__name__
         raise UserError(
-            f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {_reason(error)}",
+            f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {reason}",
             argument="download" if wanted else "root",
             received=str(options.get("root")),
             fix="check the network, or put the files there by hand" if wanted else "data.dataset.download=true",
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return the last line of a message: above it torchvision lists every server it tried."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip("<>") if lines else type(error).__name__
 
 
 @contextmanager

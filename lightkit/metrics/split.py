@@ -136,8 +136,16 @@ class SplitMetrics:
         queue, self._queue, self._elements = self._queue, [], 0
         # tensors made in inference mode could not be changed outside of it later
         with torch.inference_mode(False), torch.no_grad():
-            self._count_losses([(row.loss, row.size) for row in queue])
-            inputs = [_inputs(row) for row in queue if row.preds is not None and row.target is not None]
+            # Losses times samples. Sizes stay numbers of the host: copying them to a GPU would wait for it.
+            for size in dict.fromkeys(row.size for row in queue):
+                same = [row.loss for row in queue if row.size == size]
+                self._loss_sum = self._loss_sum + torch.stack(same).to(self._device, self._wide).sum() * size
+                self._samples += size * len(same)
+            inputs = [
+                {"preds": row.preds, "target": row.target, **(row.kwargs or {})}
+                for row in queue
+                if row.preds is not None and row.target is not None
+            ]
             for named in _joined(inputs):
                 self._metrics().update(**{name: tensor.to(self._device) for name, tensor in named.items()})
 
@@ -149,13 +157,6 @@ class SplitMetrics:
         """
         found = None if self._collection is None else self._collection.find(name.removeprefix(f"{self.prefix}/"))
         return getattr(found, "higher_is_better", None)
-
-    def _count_losses(self, losses: list[tuple[Tensor, int]]) -> None:
-        """Add up losses times samples. Sizes stay numbers of the host: copying them to a GPU would wait for it."""
-        for size in dict.fromkeys(size for _, size in losses):
-            same = [loss for loss, samples in losses if samples == size]
-            self._loss_sum = self._loss_sum + torch.stack(same).to(self._device, self._wide).sum() * size
-            self._samples += size * len(same)
 
     def _metrics(self) -> Collection:
         if self._collection is None:
@@ -172,7 +173,8 @@ class SplitMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything counted and queued: tensors and plain values only."""
-        queue = [_saved(row) for row in self._queue]
+        rows = [_mapped(torch.clone, row) for row in self._queue]
+        queue = [tuple(row) if row.kwargs else tuple(row[:4]) for row in rows]  # as before metrics got anything besides
         metrics = {} if self._collection is None or not self._samples else self._collection.state_dict()
         return {"samples": self._samples, "loss_sum": self._loss_sum.clone(), "queue": queue, "metrics": metrics}
 
@@ -201,17 +203,6 @@ def _mapped(change: Callable[[Tensor], Tensor], row: MetricRow) -> MetricRow:
     tensors = [None if tensor is None else change(tensor) for tensor in row[:2]]
     kwargs = None if row.kwargs is None else {name: change(tensor) for name, tensor in row.kwargs.items()}
     return MetricRow(tensors[0], tensors[1], change(row.loss), row.size, kwargs)
-
-
-def _saved(row: MetricRow) -> tuple[Any, ...]:
-    """Return a row as plain values, without what metrics get besides where there is none."""
-    copied = _mapped(torch.clone, row)
-    return tuple(copied) if copied.kwargs else tuple(copied[:4])
-
-
-def _inputs(row: MetricRow) -> dict[str, Tensor]:
-    """Return what the metrics get of a row that has outputs and targets."""
-    return {"preds": row.preds, "target": row.target, **(row.kwargs or {})}  # type: ignore[dict-item]
 
 
 def _joined(batches: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:

@@ -129,7 +129,8 @@ class Schedule:
         rates = [rate * factor * self.rate_scale for rate in self.own_rates]
         if step > self._last_warm:
             return rates
-        return [rate * _warmup_share(step, *warmup) for rate, warmup in zip(rates, self.warmups)]
+        done = [min(max(step - first + 1, 0) / (steps + 1), 1.0) if steps else 1.0 for first, steps in self.warmups]
+        return [rate * share for rate, share in zip(rates, done)]
 
     def _apply(self, factor: float) -> None:
         self._applied = factor
@@ -198,8 +199,3 @@ def _group_warmup(group: dict[str, Any], total_steps: int) -> tuple[int, int]:
             fix="a shorter warm-up, or a longer run",
         )
     return first, steps
-
-
-def _warmup_share(step: int, first: int, steps: int) -> float:
-    """Tell how far a group's warm-up has come, 0 to 1."""
-    return min(max(step - first + 1, 0) / (steps + 1), 1.0) if steps else 1.0
