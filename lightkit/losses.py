@@ -29,7 +29,7 @@ class TokenCrossEntropy(nn.Module):
         self.label_smoothing = _check_range(label_smoothing, "label_smoothing", high=1.0)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Mean loss of logits `(B, T, V)` and token numbers `(B, T)`.
+        """Compute the mean loss of logits `(B, T, V)` and token numbers `(B, T)`.
 
         Raises:
             UserError: The shapes don't belong together.
@@ -60,11 +60,11 @@ class FocalLoss(nn.Module):
         self.alpha = None if alpha is None else _check_range(alpha, "alpha", high=1.0)
         if alpha is not None and not multilabel:
             raise UserError(
-                "alpha weighs positive against negative labels", key="loss.alpha", fix="set loss.multilabel=true"
+                "alpha weighs positive against negative labels", argument="alpha", fix="set loss.multilabel=true"
             )
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Mean loss of logits `(B, C)` and targets `(B,)` or `(B, C)`; with `multilabel` of any two equal shapes.
+        """Compute the mean loss of logits `(B, C)` and targets `(B,)` or `(B, C)`; `multilabel` takes any equal shapes.
 
         Raises:
             UserError: The shapes don't belong together.
@@ -92,7 +92,7 @@ class FocalLoss(nn.Module):
         return loss.sum(dim=1).mean()
 
     def _focus(self, miss: Tensor) -> Tensor:
-        """The weight of a miss. Below a `gamma` of 1 its slope at 0 is infinite, and would make NaN of the gradient."""
+        """Weigh a miss. Below a `gamma` of 1 the slope at 0 is infinite, and would make NaN of the gradient."""
         return miss.clamp_min(torch.finfo(miss.dtype).tiny) ** self.gamma
 
 
@@ -113,7 +113,7 @@ class SupervisedContrastive(nn.Module):
         self.temperature = _check_range(temperature, "temperature", low=1e-6)
 
     def forward(self, embeddings: Tensor, target: Tensor) -> Tensor:
-        """Mean loss of embeddings `(B, D)`, normalised here, and class numbers `(B,)`.
+        """Compute the mean loss of embeddings `(B, D)`, normalised here, and class numbers `(B,)`.
 
         Raises:
             UserError: The shapes don't belong together.
@@ -131,7 +131,7 @@ class SupervisedContrastive(nn.Module):
 def _check_range(value: float, name: str, *, low: float = 0.0, high: float = float("inf")) -> float:
     if not low <= value <= high or value == math.inf:
         expected = f"{low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}, and finite"
-        raise UserError("out of range", key=f"loss.{name}", expected=expected, received=value)
+        raise UserError("out of range", argument=name, expected=expected, received=value)
     return value
 
 

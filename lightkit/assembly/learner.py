@@ -56,7 +56,8 @@ def build_shared(
         check_base(cfg)
     engine = build_engine(cfg, ranks)
     data = build_splits(cfg, engine, None if pretrained else folder, report=report)
-    data = data.shortened(rows, seed=cfg.seed) if rows else data
+    with keys_under("data"):
+        data = data.shortened(rows, seed=cfg.seed) if rows else data
     check_fit(cfg, data)
     return Shared(engine, data)
 

@@ -33,7 +33,8 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
         "no_decay": cfg.optim.get("no_decay", False),
         "layer_decay": cfg.optim.get("layer_decay"),
     }
-    groups = parameter_groups(made.model, **settings | _of_finetuning(cfg, made, timetable))
+    with keys_under("optim"):
+        groups = parameter_groups(made.model, **settings | _of_finetuning(cfg, made, timetable))
     own = any(cfg.optim.get(flag) is not None for flag in FLAGS)
     with keys_under("device"):
         steps = {} if own else engine.implementation(made.model, cfg.optim["_target_"].rpartition(".")[2])

@@ -119,10 +119,12 @@ def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Seq
     """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
     path, mapping = located(weights["path"]), weights["mapping"] or None
     if not (path / run_files.CONFIG).is_file() or not _injected(path):
-        return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
+        with keys_under("finetune.weights"):
+            return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
     state = merged_state(trained_network(path, info, engine, trust=trust))
     if mapping:
-        state = {new: state[old] for old, new in renamed(list(state), mapping, key=f"{_ASKED}mapping").items()}
+        with keys_under("finetune.weights"):
+            state = {new: state[old] for old, new in renamed(list(state), mapping).items()}
     return Weights(state, path, "run of lightkit", "merged")
 
 

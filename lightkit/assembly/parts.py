@@ -21,6 +21,7 @@ from lightkit.common.strategies import STRATEGIES
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
 from lightkit.data import Data, DataInfo, build_data
+from lightkit.data.sources import as_source
 from lightkit.device import Engine, configure_process
 from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
@@ -75,9 +76,12 @@ def build_splits(
         options["normalize"] = scaling_of_base(cfg, folder)
     elif folder is not None:
         options |= fitted_before(cfg, folder)
-    return build_data(
-        dataset=dataset, seed=cfg.seed, pin_default=engine.placement.pins_memory, report=report, **options
-    )
+    with keys_under("data.dataset"):
+        source = as_source(dataset)
+    with keys_under("data"):
+        return build_data(
+            dataset=source, seed=cfg.seed, pin_default=engine.placement.pins_memory, report=report, **options
+        )
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
@@ -164,18 +168,20 @@ def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
     if not options.enabled:
         return None
     kind = BackgroundStore if options.asynchronous else CheckpointStore
-    return kind(
-        folder / run_files.CHECKPOINTS,
-        keep_last=options.keep_last,
-        keep_best=options.keep_best,
-        keep_every=options.keep_every,
-        mode=cfg.metrics.mode,
-    )
+    with keys_under("checkpoint"):
+        return kind(
+            folder / run_files.CHECKPOINTS,
+            keep_last=options.keep_last,
+            keep_best=options.keep_best,
+            keep_every=options.keep_every,
+            mode=cfg.metrics.mode,
+        )
 
 
 def build_console(cfg: DictConfig) -> ConsoleLogger:
     """What whoever watches sees."""
-    return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
+    with keys_under("logger.console"):
+        return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
 
 
 def build_logger(cfg: DictConfig, folder: Path) -> Loggers:

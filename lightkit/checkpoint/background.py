@@ -63,7 +63,7 @@ class BackgroundStore(CheckpointStore):
                 raise error
 
     def close(self) -> None:
-        """`flush`, and end the thread and give the memory of the copies back."""
+        """Wait until every save is on the disk, end the thread and give the memory of the copies back."""
         try:
             self.flush()
         finally:

@@ -105,7 +105,7 @@ def check_content(content: Any, size: int) -> None:
 
 
 def _size(item: Any) -> tuple[Any, int]:
-    """Where the numbers of a tensor are, so that tied ones count once, and the bytes of all its elements."""
+    """Return where the numbers of a tensor are, so that tied ones count once, and the bytes of its elements."""
     if isinstance(item, torch.Tensor):
         if item.layout is not torch.strided:
             return id(item), item.numel() * item.element_size()

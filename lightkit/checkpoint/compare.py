@@ -29,7 +29,7 @@ class Difference:
 
 
 def flat(value: Any, where: str = "") -> dict[str, Any]:
-    """Nested dicts, lists and tuples as one dictionary by key path: `optimizer.state.head.weight.exp_avg`."""
+    """Flatten nested dicts, lists and tuples by key path: `optimizer.state.head.weight.exp_avg`."""
     if isinstance(value, Mapping):
         pairs = [(f"{where}.{key}" if where else str(key), item) for key, item in value.items()]
     elif isinstance(value, (list, tuple)):
@@ -40,7 +40,7 @@ def flat(value: Any, where: str = "") -> dict[str, Any]:
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """The entries that differ in name, shape, type or a single bit, in the order of the first.
+    """List the entries that differ in name, shape, type or a single bit, in the order of the first.
 
     Args:
         first: Tensors and plain values by name.
@@ -81,13 +81,13 @@ def _tensors(name: str, one: torch.Tensor, other: torch.Tensor) -> Difference | 
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor in host memory, row by row whatever its strides."""
+    """Return the bytes of a tensor in host memory, row by row whatever its strides."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     return plain.contiguous().reshape(-1).view(torch.uint8)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have one shape, one type and the same bits, on whatever devices."""
+    """Tell whether two tensors have one shape, one type and the same bits, on whatever devices."""
     alike = one.shape == other.shape and one.dtype == other.dtype
     return alike and torch.equal(bits(one), bits(other))
 

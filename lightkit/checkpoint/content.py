@@ -30,10 +30,10 @@ class Stateful(Protocol):
     """Something that can be saved: plain types and tensors out, the same back in."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on as if never stopped."""
+        """Return everything needed to go on as if never stopped."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> object:
-        """Take over a saved state."""
+        """Restore a saved state."""
 
 
 def gather(
@@ -62,12 +62,14 @@ def gather(
         config_text: The resolved configuration as YAML.
     """
     weights = model.state_dict()
+    metadata = getattr(weights, "_metadata", {})
+    versions = {path: facts["version"] for path, facts in metadata.items() if facts.get("version", 1) != 1}
     return {
         "version": VERSION,  # of this layout; `upgrade` reads the older ones
         "torch": str(torch.__version__),  # bits are only promised for the same build
         "threads": torch.get_num_threads(),  # sums of many floats differ between thread counts
         "model": whole(dict(weights)),  # parameters and buffers by the model's own names
-        "model_versions": _module_versions(weights),  # for modules that read their older layouts
+        "model_versions": versions,  # for modules that read their older layouts
         "optimizer": whole(optimizer_state.by_name(optimizer, model)),  # momentum and the like, by parameter name
         "scheduler": scheduler.state_dict(),  # where on its curve the learning rate is
         "precision": precision.state_dict(),  # loss scale
@@ -102,36 +104,35 @@ def apply(
         *model_problems(content["model"], model),
         *optimizer_state.problems(content["optimizer"], optimizer, model),
         *_set_problems(content, callbacks=callbacks, metrics=metrics),
-        *_ema_problems(content["ema"], ema),
     ]
+    if (content["ema"] is None) != (ema is None):
+        with_or_without = "with" if ema is None else "without"
+        what = f"the checkpoint was written {with_or_without} a moving average"
+        errors.append(UserError(what, key="trainer.ema.decay"))
     if errors:
         raise UserErrors(errors) if len(errors) > 1 else errors[0]
     converted = optimizer_state.from_names(content["optimizer"], optimizer, model)
     single = {"scheduler": scheduler, "precision": precision, "state": state} | ({"ema": ema} if ema else {})
     jobs = [(name, part, content[name]) for name, part in single.items()]
     for group, parts in (("callbacks", callbacks), ("metrics", metrics)):
-        jobs += [(f"{group}.{name}", parts[name], values) for name, values in _filled(content[group]).items()]
+        jobs += [(f"{group}.{name}", parts[name], values) for name, values in content[group].items() if values]
     _load_all_or_none(jobs)
     load_model(model, _with_versions(content["model"], content["model_versions"]))
-    optimizer_state.load(optimizer, converted, formats=_formats(content["model"], optimizer, model))
+    names = [name for group in optimizer_state.group_names(optimizer, model) for name in group]
+    formats = {number: content["model"][name].dtype for number, name in enumerate(names)}
+    optimizer_state.load(optimizer, converted, formats=formats)
     scheduler.load_state_dict(content["scheduler"])  # again: the optimizer brought the rates of its file along
 
 
-def _formats(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[int, torch.dtype]:
-    """Saved number format of each parameter of an optimizer, by its number."""
-    names = [name for group in optimizer_state.group_names(optimizer, model) for name in group]
-    return {number: saved[name].dtype for number, name in enumerate(names)}
-
-
 def load_model(model: nn.Module, weights: dict[str, Any]) -> None:
-    """`load_state_dict` with whole tensors, also where each process holds a part of the model."""
+    """Load whole tensors into a model, also where each process holds a part of it."""
     ordered = OrderedDict(all_like(weights, model.state_dict()))
     ordered._metadata = getattr(weights, "_metadata", {})  # type: ignore[attr-defined]
     model.load_state_dict(ordered)
 
 
 def upgrade(content: dict[str, Any]) -> dict[str, Any]:
-    """The content in today's layout.
+    """Convert a content to today's layout.
 
     Raises:
         UserError: It comes from a later lightkit, or it is none of ours (exit code 5).
@@ -152,7 +153,7 @@ def upgrade(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_model_state(path: Path, *, averaged: bool = True) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint file alone, by the model's names, on the CPU.
+    """Read the weights of a checkpoint file alone, by the model's names, on the CPU.
 
     Args:
         path: A checkpoint file.
@@ -166,7 +167,7 @@ def load_model_state(path: Path, *, averaged: bool = True) -> dict[str, torch.Te
 
 
 def model_state(content: dict[str, Any], *, averaged: bool = True) -> dict[str, torch.Tensor]:
-    """The weights in a content of today's layout: the moving average where there is one and it is asked for."""
+    """Return the weights in a content of today's layout, on request those of the moving average if there is one."""
     weights = dict(content["model"])
     if averaged and content["ema"] is not None:
         weights.update(content["ema"]["weights"])
@@ -174,7 +175,7 @@ def model_state(content: dict[str, Any], *, averaged: bool = True) -> dict[str, 
 
 
 def model_problems(saved: dict[str, Any], model: nn.Module) -> list[UserError]:
-    """Why saved weights do not fit a model, by name and shape; empty when they fit. Changes nothing."""
+    """List why saved weights do not fit a model, by name and shape; nothing is changed."""
     here = model.state_dict()
     found = optimizer_state.name_problems(list(saved), list(here), what="weights", key="model")
     for name in saved:
@@ -188,13 +189,8 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, torch.Tensor) else None
 
 
-def _module_versions(weights: Mapping[str, Any]) -> dict[str, int]:
-    metadata = getattr(weights, "_metadata", {})
-    return {path: facts["version"] for path, facts in metadata.items() if facts.get("version", 1) != 1}
-
-
 def _with_versions(weights: dict[str, torch.Tensor], versions: dict[str, int]) -> dict[str, torch.Tensor]:
-    """The weights as `load_state_dict` gets them from `state_dict`, module versions included."""
+    """Add module versions to weights, as `state_dict` does for `load_state_dict`."""
     ordered = OrderedDict(weights)
     paths = {"", *(name.rpartition(".")[0] for name in weights), *versions}
     ordered._metadata = {path: {"version": versions.get(path, 1)} for path in paths}  # type: ignore[attr-defined]
@@ -205,23 +201,12 @@ def _states(parts: Mapping[str, Stateful]) -> dict[str, dict[str, Any]]:
     return {name: part.state_dict() for name, part in parts.items()}
 
 
-def _filled(states: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Without the parts that had nothing to remember."""
-    return {name: values for name, values in states.items() if values}
-
-
 def _set_problems(content: dict[str, Any], **groups: Mapping[str, Stateful]) -> Iterator[UserError]:
     for group, parts in groups.items():
         saved, here = content[group], _states(parts)
         wanted = [name for name in here if name in saved or here[name]]
         there = [name for name in saved if name in here or saved[name]]
         yield from optimizer_state.name_problems(there, wanted, what="state", key=group)
-
-
-def _ema_problems(saved: dict[str, Any] | None, ema: Stateful | None) -> Iterator[UserError]:
-    if (saved is None) != (ema is None):
-        with_or_without = "with" if ema is None else "without"
-        yield UserError(f"the checkpoint was written {with_or_without} a moving average", key="trainer.ema.decay")
 
 
 def _load_all_or_none(jobs: list[tuple[str, Stateful, dict[str, Any]]]) -> None:

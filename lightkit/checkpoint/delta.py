@@ -51,7 +51,7 @@ class Delta:
 
 
 def fingerprint(base: Mapping[str, Any]) -> str:
-    """SHA-256 over names, types, shapes and bytes of tensors, in hex.
+    """Hash names, types, shapes and bytes of tensors by SHA-256, in hex.
 
     Prefixes of wrappers, the order of the names and the device make no difference; what is not a tensor is left out.
     """
@@ -70,7 +70,7 @@ def delta(
     source: str = "",
     config: str = "",
 ) -> Delta:
-    """What a model has beyond its base, found by comparing all tensors bit by bit.
+    """Find what a model has beyond its base, by comparing all tensors bit by bit.
 
     Args:
         state: `state_dict` of the model; the tensors themselves, so that tied ones can be told.
@@ -138,7 +138,7 @@ def read_delta(path: Path | str) -> Delta:
 
 
 def is_delta(content: object) -> bool:
-    """Whether what was read from a file is the content of an adapter file."""
+    """Tell whether what was read from a file is the content of an adapter file."""
     return isinstance(content, Mapping) and content.get("format") == FORMAT
 
 
@@ -159,7 +159,13 @@ def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_s
             some are not finite.
     """
     if base_fingerprint != found.fingerprint:
-        raise _wrong_base(found, base_fingerprint, base_source)
+        raise UserError(
+            "the adapter belongs to other base weights; nothing was loaded",
+            key="finetune.weights.path",
+            expected=f"{found.source or 'weights'} with fingerprint {found.fingerprint}",
+            received=f"{base_source or 'weights'} with fingerprint {base_fingerprint}",
+            fix="give the very weights it was trained on, loaded with the same mapping and head",
+        )
     here = _tensors(model.state_dict())
     values = found.tensors | {name: found.tensors[first] for name, first in found.tied.items()}
     _check_fit(here, values, found)
@@ -168,16 +174,6 @@ def apply_delta(model: nn.Module, found: Delta, *, base_fingerprint: str, base_s
         for name, tensor in values.items():
             here[name].copy_(tensor)
     return LoadReport(f"adapter on top of {found.source or found.fingerprint[:12]}", loaded=tuple(values))
-
-
-def _wrong_base(found: Delta, fingerprint: str, source: str) -> UserError:
-    return UserError(
-        "the adapter belongs to other base weights; nothing was loaded",
-        key="finetune.weights.path",
-        expected=f"{found.source or 'weights'} with fingerprint {found.fingerprint}",
-        received=f"{source or 'weights'} with fingerprint {fingerprint}",
-        fix="give the very weights it was trained on, loaded with the same mapping and head",
-    )
 
 
 def _check_fit(here: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor], found: Delta) -> None:
@@ -206,12 +202,12 @@ def _own(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors by the model's own names, without prefixes of wrappers."""
+    """Return the tensors by the model's own names, without prefixes of wrappers."""
     return {own: state[name] for name, own in _own(state) if isinstance(state[name], torch.Tensor)}
 
 
 def _tied(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Names of the same memory together, in the order of the first of them."""
+    """Group the names of the same memory, in the order of the first of them."""
     groups: dict[Any, list[str]] = {}
     for name, tensor in state.items():
         place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())

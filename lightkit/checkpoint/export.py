@@ -46,21 +46,17 @@ def export(kind: str, folder: Path, model: nn.Module, *, state: Mapping[str, Any
     """
     if kind not in FILES or kind == "adapter":
         choices = [name for name in FILES if name != "adapter"]
-        raise UserError("no such kind of export", key="checkpoint.export", received=kind, choices=choices)
+        raise UserError("no such kind of export", argument="kind", received=kind, choices=choices)
     path = folder / FILES[kind]
     if kind == "model":
-        write_model(model if state is None else _holding(model, state), path)
+        if state is not None:
+            model = copy.deepcopy(model)
+            fit(model, state, source="the state to write")
+        write_model(model, path)
     else:
         write = write_safetensors if kind == "safetensors" else write_state_dict
         write(model.state_dict() if state is None else state, path)
     return path
-
-
-def _holding(model: nn.Module, state: Mapping[str, Any]) -> nn.Module:
-    """A copy of a model with another state."""
-    holder = copy.deepcopy(model)
-    fit(holder, state, source="the state to write")
-    return holder
 
 
 def write_state_dict(state: Mapping[str, Any], path: Path) -> None:
@@ -69,7 +65,8 @@ def write_state_dict(state: Mapping[str, Any], path: Path) -> None:
     Raises:
         UserError: The file cannot be written; one of that name is as it was.
     """
-    plain = to_plain({name: _at_host(value) for name, value in state.items()})
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    plain = to_plain({**state, **{name: tensor.detach().cpu() for name, tensor in tensors.items()}})
     _write(path, lambda file: torch.save(plain, _as_file(file)))
 
 
@@ -96,7 +93,10 @@ def write_model(model: nn.Module, path: Path) -> None:
         UserError: The model cannot be pickled, or the file cannot be written; one of that name is as it was.
     """
     at_host = copy.deepcopy(model).cpu()
-    _drop_transient(at_host)
+    for module in at_host.modules():  # hooks that belong to the run mark themselves
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for number in [number for number, hook in hooks.items() if getattr(hook, "transient", False)]:
+                del hooks[number]
     try:
         _write(path, lambda file: torch.save(at_host, _as_file(file)))
     except (AttributeError, TypeError) as error:  # what pickle raises for functions defined in place
@@ -115,18 +115,6 @@ def write_checkpoint(content: dict[str, Any], path: Path) -> None:
         raise UserError("only a lightkit checkpoint holds the state of a run", key=str(path), fix=fix)
     plain = to_plain(upgrade(content))
     _write(path, lambda file: torch.save(plain, _as_file(file)))
-
-
-def _drop_transient(model: nn.Module) -> None:
-    """Take off the hooks that belong to the run: the device room's, which mark themselves."""
-    for module in model.modules():
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for number in [number for number, hook in hooks.items() if getattr(hook, "transient", False)]:
-                del hooks[number]
-
-
-def _at_host(value: Any) -> Any:
-    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _as_file(file: HashingFile) -> IO[bytes]:

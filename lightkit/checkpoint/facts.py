@@ -31,7 +31,7 @@ class Facts:
 
 
 def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Facts:
-    """What is in a file.
+    """Describe what is in a file.
 
     Args:
         path: A file of any kind that `read_weights` knows.
@@ -59,7 +59,7 @@ def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Fact
 
 
 def outside(path: Path) -> list[tuple[str, str]]:
-    """Label and text of what can be said of a file without reading it, also of a damaged one."""
+    """Label and describe what can be said of a file without reading it, also of a damaged one."""
     lines = [("file", str(path)), ("size", size_text(path.stat().st_size))]
     entry = entry_of(path)
     if entry is None:
@@ -69,7 +69,7 @@ def outside(path: Path) -> list[tuple[str, str]]:
 
 
 def checkpoints(folder: Path, *, listed: bool = True) -> list[dict[str, Any]]:
-    """The checkpoints of a folder, oldest first, each with whether its file is whole (`state`).
+    """List the checkpoints of a folder, oldest first, each with whether its file is whole (`state`).
 
     Args:
         folder: The folder.
@@ -96,7 +96,7 @@ def checkpoints(folder: Path, *, listed: bool = True) -> list[dict[str, Any]]:
 
 
 def amount(value: Any) -> str:
-    """How many numbers there are in nested tensors, and of which types."""
+    """Count the numbers in nested tensors, by type."""
     tensors = [leaf for leaf in flat(value).values() if isinstance(leaf, torch.Tensor)]
     kinds = ", ".join(dict.fromkeys(map(_type, tensors)))
     count = sum(tensor.numel() for tensor in tensors)
@@ -104,7 +104,7 @@ def amount(value: Any) -> str:
 
 
 def size_text(count_bytes: float) -> str:
-    """`1.2 MB`."""
+    """Write a number of bytes as `1.2 MB`."""
     for unit in ("bytes", "kB", "MB"):
         if count_bytes < 1000:
             return f"{count_bytes:.3g} {unit}"
@@ -130,7 +130,8 @@ def _file_lines(path: Path, kind: str) -> list[tuple[str, str]]:
 
 
 def _rows(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str, str]]:
-    return [(name, _shape(tensor), _type(tensor)) for name, tensor in tensors.items()]
+    shapes = {name: "×".join(map(str, tensor.shape)) or "single" for name, tensor in tensors.items()}
+    return [(name, shapes[name], _type(tensor)) for name, tensor in tensors.items()]
 
 
 def _state_lines(label: Mapping[str, Any], content: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -148,15 +149,11 @@ def _state_lines(label: Mapping[str, Any], content: Mapping[str, Any]) -> list[t
 
 
 def _checksum(path: Path) -> str:
-    """What `read_weights` has compared, as it would have refused the file."""
+    """Say what `read_weights` has compared, as it would have refused the file."""
     entry = entry_of(path)
     if entry is not None and entry.sha256:
         return "checksum as in the manifest"
     return "the archive's own checksums are right" if kind_of(path) == ARCHIVE else "no checksum known"
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return "×".join(map(str, tensor.shape)) or "single"
 
 
 def _type(tensor: torch.Tensor) -> str:

@@ -42,7 +42,7 @@ class HashingFile:
         return size
 
     def flush(self) -> None:
-        """Nothing: `finish` flushes."""
+        """Do nothing: `finish` flushes."""
 
     def finish(self) -> str:
         """Force everything to the disk and return the SHA-256 in hex.
@@ -139,7 +139,7 @@ def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scrat
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
+    """Compute the SHA-256 of a file, in hex."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):

@@ -35,7 +35,7 @@ def check_finite(
 
 
 def _fault(name: str, tensor: torch.Tensor, built: torch.Tensor) -> str | None:
-    """What is wrong with the values of a tensor, or None."""
+    """Say what is wrong with the values of a tensor; None where nothing is."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or _surely_finite(tensor):
         return None
     tensor = tensor if tensor.element_size() > 1 else tensor.float()
@@ -48,6 +48,6 @@ def _fault(name: str, tensor: torch.Tensor, built: torch.Tensor) -> str | None:
 
 
 def _surely_finite(tensor: torch.Tensor) -> bool:
-    """Whether the sum is finite, which no sum with NaN or an infinity in it is; one pass without a copy."""
+    """Tell whether the sum is finite, as none with NaN or an infinity is; one pass without a copy."""
     wide = None if tensor.is_complex() or tensor.element_size() > 4 else torch.float32
     return tensor.element_size() > 1 and bool(torch.isfinite(tensor.sum(dtype=wide)))

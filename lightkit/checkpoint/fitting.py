@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +10,6 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint.finite import check_finite
-from lightkit.checkpoint.layers import torn
 from lightkit.checkpoint.names import nearest_names, shared_prefix, unwrapped
 from lightkit.common.errors import UserError
 from lightkit.common.modules import HEADS, inside
@@ -18,6 +18,8 @@ STRICT = ("exact", "complete", "matching")
 HEAD = ("keep", "reset", "refuse")
 _OPTIONAL = "num_batches_tracked"
 """A counter of batch norm that old files and converted ones lack, and that no result depends on."""
+_PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\.[^.]+$")
+_ROLE = re.compile(r"weight|bias")
 
 
 @dataclass(frozen=True)
@@ -46,29 +48,30 @@ class LoadReport:
     """Shapes of the missing and unexpected tensors."""
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Column heads and rows: one line for all that was loaded, one for each other tensor."""
+        """Return column heads and rows: one line for all that was loaded, one for each other tensor."""
         rows = [["loaded", f"{len(self.loaded)} tensors", "", self.prefix]]
-        rows += [["missing", name, _size(self.shapes[name]), self._like(name)] for name in self.missing]
+        nearest = {name: f"nearest in the file: {other}" for name, other in self.nearest.items()}
+        rows += [["missing", name, _size(self.shapes[name]), nearest.get(name, "")] for name in self.missing]
         rows += [["unexpected", name, _size(self.shapes[name]), ""] for name in self.unexpected]
-        rows += [["reshaped", name, *_sides(*sizes)] for name, sizes in self.reshaped.items()]
+        rows += [
+            ["reshaped", name, here, f"in the file: {there}{_turned(here, there)}"]
+            for name, (here, there) in self.reshaped.items()
+        ]
         kept = "keeps the values the model was built with"
         rows += [["left", name, "", "; ".join(filter(None, [self.reasons.get(name), kept]))] for name in self.left]
         return ["what", "tensor", "shape", "note"], rows
 
     def summary(self) -> str:
-        """One line: `60 loaded, 2 missing`."""
+        """Return one line: `60 loaded, 2 missing`."""
         groups = ("loaded", "missing", "unexpected", "reshaped", "left")
         counts = [(len(getattr(self, name)), name) for name in groups]
         return ", ".join(f"{count} {name}" for count, name in counts if count or name == "loaded")
 
     def text(self, limit: int = 20) -> str:
-        """The table as indented lines, at most `limit` of them."""
+        """Return the table as indented lines, at most `limit` of them."""
         rows = self.table()[1][1:]
         lines = ["    " + "  ".join([f"{row[0]:<10}", *filter(None, row[1:])]) for row in rows[:limit]]
         return "\n".join(lines + ([f"    … and {len(rows) - limit} more"] if len(rows) > limit else []))
-
-    def _like(self, name: str) -> str:
-        return f"nearest in the file: {self.nearest[name]}" if name in self.nearest else ""
 
 
 def fit(
@@ -114,24 +117,21 @@ def fit(
     _refuse(report, strict, head=under, head_fits=fits, fix=_advice(report, strict, head, asked))
     if finite:
         values = {name: there[name] for name in report.loaded}
-        check_finite(values, built=here, source=source, fix=_leaving_out(asked))
+        anew = f"{asked}mapping={{NAME: null}} with {asked}strict=matching to start a tensor anew" if asked else None
+        check_finite(values, built=here, source=source, fix=anew)
     with torch.no_grad():
         for name in report.loaded:
             here[name].copy_(there[name])
     return report
 
 
-def _leaving_out(asked: str | None) -> str | None:
-    return f"{asked}mapping={{NAME: null}} with {asked}strict=matching to start a tensor anew" if asked else None
-
-
-def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
+def _check_choice(argument: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise UserError("no such way to load weights", key=key, received=value, choices=choices)
+        raise UserError("no such way to load weights", argument=argument, received=value, choices=choices)
 
 
 def _own(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The model's live tensors by its own names, without those of wrappers."""
+    """Return the model's live tensors by its own names, without those of wrappers."""
     state = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     return {own: state[name] for name, own in unwrapped(state).items()}
 
@@ -139,7 +139,7 @@ def _own(model: nn.Module) -> dict[str, torch.Tensor]:
 def _aligned(
     state: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """The file's tensors under the model's names where these differ in a prefix only, and a word on that."""
+    """Rename the file's tensors to the model's where the names differ in a prefix only, and say so."""
     off, on = shared_prefix(_shapes(state), _shapes(here))
     there = {on + name[len(off) :] if name.startswith(off) else name: tensor for name, tensor in state.items()}
     done = [f"{off!r} taken off the names in the file"] if off else []
@@ -148,19 +148,19 @@ def _aligned(
 
 
 def _head_prefix(names: Sequence[str], given: str | None) -> str:
-    """The module or tensor that the last layer is."""
+    """Find the module or tensor that the last layer is."""
     first = {name.split(".")[0] for name in names}
     usual = [name for name in HEADS if name in first]
     module = given or (usual[0] if usual else names[-1].rpartition(".")[0] if names else "")
     if given and not any(inside(name, given) for name in names):
-        raise UserError("the model has no such layer", key="head_name", received=given, choices=sorted(first))
+        raise UserError("the model has no such layer", argument="head_name", received=given, choices=sorted(first))
     return module or (names[-1] if names else "")
 
 
 def _compared(
     here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], report: LoadReport, *, under: str, head: str
 ) -> LoadReport:
-    """The report on the two sides; `under` is the module or tensor that the head is."""
+    """Compare the two sides; `under` is the module or tensor that the head is."""
     both = [name for name in here if name in there]
     fits = [name for name in both if _alike(here[name], there[name])]
     reshaped = {name: _differing(here[name], there[name]) for name in both if name not in set(fits)}
@@ -168,7 +168,7 @@ def _compared(
     # What names of the head a choice other than `refuse` leaves as they were built.
     freed = under if head != "refuse" else None
     unfit = {*absent, *reshaped, *(fits if head == "reset" else ())}
-    broken = torn(here, fits, unfit=(*reshaped, *(name for name in absent if here[name].ndim > 1)))
+    broken = _torn(here, fits, unfit=(*reshaped, *(name for name in absent if here[name].ndim > 1)))
     left = tuple(name for name in here if name in broken or (name in unfit and _is_below(name, freed)))
     missing = _without(absent, left)
     unexpected = tuple(name for name in there if name not in here and not _is_below(name, freed))
@@ -191,7 +191,7 @@ def _without(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
 
 
 def _reasons(left: Iterable[str], broken: Mapping[str, str], reshaped: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Why names are left that the file has a tensor for: that of the name itself, or another of its layer."""
+    """Say why names are left that the file has a tensor for: for their own sake or for another's in their layer."""
     found = {}
     for name in left:
         first = broken.get(name, name)
@@ -201,10 +201,6 @@ def _reasons(left: Iterable[str], broken: Mapping[str, str], reshaped: Mapping[s
         elif first != name:
             found[name] = f"{first} is not in the file"
     return found
-
-
-def _sides(here: str, there: str) -> tuple[str, str]:
-    return here, f"in the file: {there}{_turned(here, there)}"
 
 
 def _turned(here: str, there: str) -> str:
@@ -218,7 +214,7 @@ def _is_below(name: str, path: str | None) -> bool:
 def _really_missing(
     here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], loaded: Iterable[str]
 ) -> list[str]:
-    """Names that get no value: neither from the file nor by being the same tensor as one that does."""
+    """Find names that get no value: neither from the file nor by being the same tensor as one that does."""
     filled = {(here[name].data_ptr(), here[name].shape) for name in loaded}
     return [
         name
@@ -228,7 +224,7 @@ def _really_missing(
 
 
 def _advice(report: LoadReport, strict: str, head: str, asked: str | None) -> str | None:
-    """What would let more weights through than was asked for."""
+    """Suggest what would let more weights through than was asked for."""
     if asked is None:
         return None
     looser, ways = {"exact": "complete or matching", "complete": "matching"}.get(strict), list[str]()
@@ -274,3 +270,42 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 def _size(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "single"
+
+
+def _torn(names: Iterable[str], fitting: Iterable[str], *, unfit: Collection[str]) -> dict[str, str]:
+    """Find tensors that fit, in layers of which another does not.
+
+    Args:
+        names: Names of all tensors of the model.
+        fitting: Names of those that fit.
+        unfit: Names of those that do not.
+
+    Returns:
+        Name of each that fits → the first of its layer that does not.
+    """
+    layers = _layers(names)
+    first: dict[str, str] = {}
+    for name in unfit:
+        first.setdefault(layers[name], name)
+    return {name: first[layers[name]] for name in fitting if layers[name] in first}
+
+
+def _layers(names: Iterable[str]) -> dict[str, str]:
+    """Find the layer of each tensor: its module, if that holds no others, or what it has in common with its bias.
+
+    The class token of a transformer and its positions are no layer, `in_proj_weight` and `in_proj_bias` are one.
+    """
+    plain = {name: _PARAMETRIZED.sub(r"\1", name) for name in names}
+    modules = {own.rpartition(".")[0] for own in plain.values()}
+    holding = {above for module in modules for above in _above(module)}
+    found = {}
+    for name, own in plain.items():
+        module, _, last = own.rpartition(".")
+        found[name] = f"{module}.{_ROLE.sub('', last)}" if module in holding else module
+    return found
+
+
+def _above(path: str) -> list[str]:
+    """List the paths above a module, with the empty one of the network."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:count]) for count in range(len(parts))]

@@ -25,7 +25,7 @@ scripts (timm) keep their options."""
 
 
 def kind_of(path: Path) -> str:
-    """How a file is laid out, by its first bytes.
+    """Tell how a file is laid out, by its first bytes.
 
     Raises:
         UserError: It is missing, or none of the known kinds (exit code 5).
@@ -46,7 +46,7 @@ def kind_of(path: Path) -> str:
 
 
 def open_file(path: Path, *, trust: bool = False, asked: str = "") -> Any:
-    """The content of a file, tensors on the CPU.
+    """Read the content of a file, tensors on the CPU.
 
     Args:
         path: A file of `torch.save` or safetensors.
@@ -74,7 +74,7 @@ def open_file(path: Path, *, trust: bool = False, asked: str = "") -> Any:
 
 
 def unreadable(path: Path, why: str) -> UserError:
-    """The error of a file that cannot be read."""
+    """Make the error of a file that cannot be read."""
     return UserError(f"no weights can be read from it: {why}", key=str(path), exit_code=UNREADABLE)
 
 
@@ -134,7 +134,7 @@ def _holds_code(path: Path, asked: str) -> UserError:
 
 
 def shards(index: Path) -> list[Path]:
-    """The files that an index of Hugging Face's layout names.
+    """List the files that an index of Hugging Face's layout names.
 
     Raises:
         UserError: It cannot be read, or a name leads out of its folder (exit code 5).

@@ -24,7 +24,7 @@ class HostBuffers:
         self._events: list[torch.cuda.Event] = []
 
     def copy(self, content: Any) -> Any:
-        """The nesting with every tensor copied; the copy before it is overwritten.
+        """Copy nested content with every tensor in it; the copy before it is overwritten.
 
         Tensors that are one and the same (tied weights) stay so in the copy.
 
@@ -55,7 +55,7 @@ class _Copy:
         self._jobs: dict[torch.device, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
 
     def take(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
-        """The place the tensor will be copied to."""
+        """Return the place that a tensor will be copied to."""
         if tensor.layout is not torch.strided:
             return tensor.to("cpu", copy=True)
         device = tensor.device
@@ -76,7 +76,7 @@ class _Copy:
         return buffer
 
     def run(self) -> list[torch.cuda.Event]:
-        """Copy; returns what to wait for where the copy is only queued."""
+        """Copy, and return what to wait for where the copy is only queued."""
         for device, (targets, sources) in self._jobs.items():
             torch._foreach_copy_(targets, sources, non_blocking=device.type == "cuda")
         queued = [device for device in self._jobs if device.type == "cuda"]

@@ -72,7 +72,7 @@ def recover(folder: Path) -> None:
 
 
 def _unlisted(folder: Path) -> list[str]:
-    """The files that the unfinished manifest lists besides; none unless all of them are there and whole."""
+    """List the files that only the unfinished manifest lists, if all of them are there and whole."""
     try:
         new = [entry for entry in manifest.read(folder, manifest.UNFINISHED) if entry not in _listed(folder)]
         for entry in new:

@@ -43,12 +43,12 @@ class ManifestError(ValueError):
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Whether a file of this name can be one of the store's: never a path, never a foreign file."""
+    """Tell whether a file of this name can be one of the store's: never a path, never a foreign file."""
     return _FILE.fullmatch(name) is not None
 
 
 def read(folder: Path, name: str = run_files.MANIFEST) -> list[Entry]:
-    """The entries of a folder's manifest, oldest first.
+    """Read the entries of a folder's manifest, oldest first.
 
     Args:
         folder: The folder of checkpoints.
@@ -82,7 +82,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def read_mode(folder: Path) -> str | None:
-    """`max` or `min`: which values of a folder are better; None where its manifest does not say."""
+    """Read which values of a folder are better, `max` or `min`; None where its manifest does not say."""
     try:
         mode = json.loads((folder / run_files.MANIFEST).read_bytes())["mode"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -96,7 +96,7 @@ def write(folder: Path, entries: Iterable[Entry], *, mode: str | None, leaving: 
 
 
 def drafted(folder: Path, entries: Iterable[Entry], *, mode: str | None, leaving: Iterable[Entry] = ()) -> Draft:
-    """A new manifest that has not replaced the old one yet.
+    """Write a new manifest that has not replaced the old one yet.
 
     Args:
         folder: The folder of checkpoints.
@@ -112,7 +112,7 @@ def drafted(folder: Path, entries: Iterable[Entry], *, mode: str | None, leaving
 
 
 def read_leaving(folder: Path) -> dict[str, list[int]]:
-    """The files that were about to be deleted when the manifest was written, with their `identity`."""
+    """Read which files were about to be deleted when the manifest was written, with their `identity`."""
     try:
         leaving = json.loads((folder / run_files.MANIFEST).read_bytes())["leaving"]
         return {file: mark for file, mark in leaving.items() if is_checkpoint_name(file)}
@@ -121,7 +121,7 @@ def read_leaving(folder: Path) -> dict[str, list[int]]:
 
 
 def identity(path: Path) -> list[int] | None:
-    """What tells a file from another one that got its name later, even a copy; None where there is none."""
+    """Return what tells a file from another that got its name later, even a copy; None without a file."""
     try:
         facts = path.lstat()
     except OSError:
@@ -137,19 +137,19 @@ def check_rules(*, keep_last: int, keep_best: int, keep_every: int | None, mode:
     """
     if keep_last < 1:
         what = "at least the newest is kept"
-        raise UserError(what, key="checkpoint.keep_last", expected="1 or more", received=keep_last)
+        raise UserError(what, argument="keep_last", expected="1 or more", received=keep_last)
     if keep_best < 0:
         what = "not a number of files"
-        raise UserError(what, key="checkpoint.keep_best", expected="0 or more", received=keep_best)
+        raise UserError(what, argument="keep_best", expected="0 or more", received=keep_best)
     if keep_every is not None and keep_every < 1:
         what = "not a number of steps"
-        raise UserError(what, key="checkpoint.keep_every", expected="1 or more", received=keep_every)
+        raise UserError(what, argument="keep_every", expected="1 or more", received=keep_every)
     if mode not in ("min", "max"):
-        raise UserError("not a direction", key="metrics.mode", received=mode, choices=("min", "max"))
+        raise UserError("not a direction", argument="mode", received=mode, choices=("min", "max"))
 
 
 def ranked(entries: Iterable[Entry], mode: str) -> list[Entry]:
-    """The entries that have a value, best first; of equal values the later step, which has learnt longer, is better."""
+    """Sort the entries that have a value, best first; of equal values the later step, which has learnt longer."""
     sign = -1.0 if mode == "max" else 1.0
     rated = [(entry.value, entry) for entry in entries if entry.value is not None and not math.isnan(entry.value)]
     return [entry for _, entry in sorted(rated, key=lambda pair: (sign * pair[0], -pair[1].step))]
@@ -158,7 +158,7 @@ def ranked(entries: Iterable[Entry], mode: str) -> list[Entry]:
 def kept(
     entries: Iterable[Entry], *, keep_last: int, keep_best: int, mode: str, keep_every: int | None = None
 ) -> list[Entry]:
-    """The entries to keep, oldest first: the newest by step, the best by value, and milestones every n steps."""
+    """Choose the entries to keep, oldest first: the newest by step, the best by value, and milestones every n steps."""
     ordered = sorted(entries, key=lambda entry: entry.step)
     wanted = [
         *ordered[max(len(ordered) - keep_last, 0) :],
@@ -170,7 +170,7 @@ def kept(
 
 
 def milestones(ordered: Iterable[Entry], every: int | None) -> list[Entry]:
-    """The first entry at or after each multiple of `every` steps.
+    """Choose the first entry at or after each multiple of `every` steps.
 
     This depends on the list alone: as the first of a span is always kept, it is still the first after a resume.
     """

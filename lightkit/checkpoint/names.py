@@ -15,7 +15,7 @@ _PARALLEL = "module."
 
 
 def unwrapped(names: Iterable[str]) -> dict[str, str]:
-    """Each name with the model's own one: without what wrappers of parallel training and compilation add."""
+    """Map each name to the model's own one, without what wrappers of parallel training and compilation add."""
     full = list(names)
     own = [".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in full]
     while own and all(name.startswith(_PARALLEL) for name in own):
@@ -23,8 +23,8 @@ def unwrapped(names: Iterable[str]) -> dict[str, str]:
     return dict(zip(full, own if len(set(own)) == len(own) else full))
 
 
-def renamed(names: Sequence[str], mapping: Mapping[str, str | None], *, key: str = "mapping") -> dict[str, str]:
-    r"""New names by patterns; each rule is applied to what the ones before it made.
+def renamed(names: Sequence[str], mapping: Mapping[str, str | None]) -> dict[str, str]:
+    r"""Rename tensors by patterns; each rule is applied to what the ones before it made.
 
     `encoder.layer.*.output` has to fit the whole name, and each `*` of its replacement is what the one of the pattern
     stood for; nothing but `*` is special. `re:^bert\.` replaces what the regular expression finds. A replacement of
@@ -33,7 +33,6 @@ def renamed(names: Sequence[str], mapping: Mapping[str, str | None], *, key: str
     Args:
         names: The names as they are.
         mapping: Pattern to replacement.
-        key: Configuration key of the mapping, for errors.
 
     Returns:
         Old name to new name, without those that are left out.
@@ -43,51 +42,50 @@ def renamed(names: Sequence[str], mapping: Mapping[str, str | None], *, key: str
     """
     found = {name: name for name in names}
     for pattern, replacement in mapping.items():
-        substitute, search = _rule(pattern, replacement, key)
+        substitute, search = _rule(pattern, replacement)
         hit = [old for old, new in found.items() if search(new)]
         if not hit:
-            raise UserError("the pattern matches no tensor", key=key, received=pattern, choices=found.values())
+            raise UserError(
+                "the pattern matches no tensor", argument="mapping", received=pattern, choices=found.values()
+            )
         for old in hit:
             if replacement is None:
                 del found[old]
             else:
                 found[old] = substitute(found[old])
-    _check_unique(found, key)
+    owners: dict[str, str] = {}
+    for old, new in found.items():
+        if new in owners:
+            what, received = f"two tensors get the name {new}", f"{owners[new]} and {old}"
+            raise UserError(what, argument="mapping", received=received)
+        owners[new] = old
     return found
 
 
-def _rule(
-    pattern: str, replacement: str | None, key: str
-) -> tuple[Callable[[str], str], Callable[[str], re.Match[str] | None]]:
+def _rule(pattern: str, replacement: str | None) -> tuple[Callable[[str], str], Callable[[str], re.Match[str] | None]]:
+    """Make a function that replaces a pattern in a name, and one that looks for it."""
     is_expression, text = pattern.startswith("re:"), replacement or ""
     source = pattern[3:] if is_expression else r"(.*?)".join(map(re.escape, pattern.split("*"))) + r"\Z"
     if not is_expression and text.count("*") > pattern.count("*"):
-        raise UserError("the replacement has more `*` than the pattern", key=key, received=f"{pattern}: {replacement}")
+        what, received = "the replacement has more `*` than the pattern", f"{pattern}: {replacement}"
+        raise UserError(what, argument="mapping", received=received)
     template = text if is_expression else _template(text)
     try:
         compiled = re.compile(source if is_expression else rf"\A{source}")
         compiled.sub(template, "")
     except re.error as error:
-        raise UserError(f"not a regular expression: {error}", key=key, received=pattern) from error
+        raise UserError(f"not a regular expression: {error}", argument="mapping", received=pattern) from error
     return lambda name: compiled.sub(template, name), compiled.search
 
 
 def _template(text: str) -> str:
-    r"""`blocks.*.attn.*` as the template of a substitution: `blocks.\g<1>.attn.\g<2>`."""
+    r"""Turn `blocks.*.attn.*` into the template of a substitution: `blocks.\g<1>.attn.\g<2>`."""
     first, *rest = text.replace("\\", r"\\").split("*")
     return first + "".join(rf"\g<{number}>{part}" for number, part in enumerate(rest, 1))
 
 
-def _check_unique(found: Mapping[str, str], key: str) -> None:
-    owners: dict[str, str] = {}
-    for old, new in found.items():
-        if new in owners:
-            raise UserError(f"two tensors get the name {new}", key=key, received=f"{owners[new]} and {old}")
-        owners[new] = old
-
-
 def shared_prefix(saved: Mapping[str, object], here: Mapping[str, object]) -> tuple[str, str]:
-    """The prefix to take off the saved names, and the one to put in front, so that most of them fit.
+    """Find the prefix to take off the saved names, and the one to put in front, so that most of them fit.
 
     `LightningModule`s keep their network under `model.`; a backbone saved alone may be a part of the model here.
 
@@ -109,7 +107,7 @@ def shared_prefix(saved: Mapping[str, object], here: Mapping[str, object]) -> tu
 
 
 def _probes(names: Mapping[str, object]) -> list[str]:
-    """A few names to look for; the first and last stand for everything between them."""
+    """Choose a few names to look for; the first and last stand for everything between them."""
     listed = list(names)
     return list(dict.fromkeys([*listed[:2], *listed[-2:]]))
 
@@ -120,7 +118,7 @@ def _fitting(saved: Mapping[str, object], here: Mapping[str, object], off: str, 
 
 
 def nearest_names(wanted: Mapping[str, object], pool: Mapping[str, object], *, limit: int = 50) -> dict[str, str]:
-    """For each wanted name the most similar one of the pool; of those with the same shape where there are any.
+    """Find the most similar name of the pool for each wanted one; of those with the same shape if there are any.
 
     Args:
         wanted: Shapes by name.

@@ -17,7 +17,7 @@ from lightkit.common.shards import like as shard_like
 
 
 def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """The state of an optimizer with parameter names in place of numbers.
+    """Return the state of an optimizer with parameter names in place of numbers.
 
     Returns:
         `kind` (class of the optimizer), `state` (by parameter name) and `groups` (settings, name and parameter names of
@@ -40,7 +40,7 @@ def by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any
 
 
 def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """The other way round: what `optimizer.load_state_dict` wants, in the optimizer's own order.
+    """Convert a state by names to what `optimizer.load_state_dict` wants, in the optimizer's own order.
 
     The tensors are copies, so that `saved` stays what it is while training goes on. They lie in memory as their
     parameters do: fused optimizers go through both side by side, and on a CPU do not look. Call `problems` first.
@@ -50,7 +50,8 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
     for names, source, live in zip(group_names(optimizer, model), _sources(saved, optimizer), optimizer.param_groups):
         first = len(numbers)
         numbers |= {name: first + offset for offset, name in enumerate(names)}
-        groups.append(source | _own(live) | {"params": [numbers[name] for name in names]})
+        by_device = {name: live[name] for name in ("foreach", "fused") if name in live}  # which may be another one
+        groups.append(source | by_device | {"params": [numbers[name] for name in names]})
     parameters = dict(model.named_parameters())
     return {
         "state": {numbers[name]: _copied(values, parameters[name]) for name, values in saved["state"].items()},
@@ -59,7 +60,7 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
 
 
 def load(optimizer: torch.optim.Optimizer, converted: dict[str, Any], *, formats: dict[int, torch.dtype]) -> None:
-    """`optimizer.load_state_dict` that keeps the number formats of the state.
+    """Load an optimizer's state and keep the number formats of the state.
 
     PyTorch turns all of it into the format of the parameter: the float32 `mu_product` of NAdam with bfloat16 weights
     would lose its digits, and grow others with float64 ones. Only where the parameter itself has changed its format
@@ -85,7 +86,7 @@ def load(optimizer: torch.optim.Optimizer, converted: dict[str, Any], *, formats
 
 
 def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> list[UserError]:
-    """Why the saved state does not fit this optimizer; empty when it fits. Changes nothing."""
+    """List why the saved state does not fit this optimizer; nothing is changed."""
     if saved["kind"] != kind(optimizer):
         return [UserError("the checkpoint was written with another optimizer", key="optim._target_",
                           expected=saved["kind"], received=kind(optimizer))]  # fmt: skip
@@ -93,14 +94,15 @@ def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.
     there = [name for group in saved["groups"] for name in group["params"]]
     found = name_problems(there, here, what="optimizer state", key="optim")
     labels, wanted = [group.get("name") for group in saved["groups"]], [g.get("name") for g in optimizer.param_groups]
-    if not found and (len(labels) != len(wanted) or (_named(labels) and set(labels) != set(wanted))):
+    named = None not in labels and len(set(labels)) == len(labels)
+    if not found and (len(labels) != len(wanted) or (named and set(labels) != set(wanted))):
         found.append(UserError("the parameter groups are not those of the checkpoint", key="optim.rules",
                                expected=_listed(labels), received=_listed(wanted)))  # fmt: skip
     return found
 
 
 def name_problems(saved: list[str], here: list[str], *, what: str, key: str) -> list[UserError]:
-    """One error for names that are here but not in the checkpoint, one for the reverse."""
+    """Make an error for names that are here but not in the checkpoint, and one for the reverse."""
     known, wanted = set(saved), set(here)
     missing, unexpected = [name for name in here if name not in known], [name for name in saved if name not in wanted]
     errors = []
@@ -114,7 +116,7 @@ def name_problems(saved: list[str], here: list[str], *, what: str, key: str) -> 
 
 
 def group_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str]]:
-    """The parameter names of each group, in the optimizer's order.
+    """Return the parameter names of each group, in the optimizer's order.
 
     Raises:
         ValueError: The optimizer holds a parameter that is not the model's.
@@ -127,25 +129,16 @@ def group_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list
 
 
 def kind(optimizer: torch.optim.Optimizer) -> str:
-    """The dotted path of the optimizer's class."""
+    """Return the dotted path of the optimizer's class."""
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
-def _own(group: dict[str, Any]) -> dict[str, Any]:
-    """What goes by the device, which may be another one than that of the checkpoint."""
-    return {name: group[name] for name in ("foreach", "fused") if name in group}
-
-
 def _sources(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The saved settings for each of the optimizer's groups: by group name, else by position."""
+    """Find the saved settings for each of the optimizer's groups: by group name, else by position."""
     named = {group.get("name"): group for group in saved["groups"]}
     if len(named) < len(saved["groups"]) or None in named:
         return list(saved["groups"])
     return [named[group["name"]] for group in optimizer.param_groups]
-
-
-def _named(labels: list[Any]) -> bool:
-    return None not in labels and len(set(labels)) == len(labels)
 
 
 def _copied(value: Any, like: torch.Tensor) -> Any:

@@ -18,14 +18,14 @@ Take = Callable[[torch.Tensor, str], torch.Tensor]
 
 
 def compact(tensor: torch.Tensor, where: str) -> torch.Tensor:
-    """The tensor itself, or a copy of it where it is part of a larger storage."""
+    """Return the tensor itself, or a copy of it where it is part of a larger storage."""
     if tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size():
         return tensor.clone()  # torch.save writes the whole storage, also for a view of ten rows
     return tensor
 
 
 def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> Any:
-    """A copy of the nesting with bare tensors: detached, and without the unused rest of a larger storage.
+    """Copy nested content with bare tensors: detached, and without the unused rest of a larger storage.
 
     The tensors share memory with the originals where they can.
 

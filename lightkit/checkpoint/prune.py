@@ -51,7 +51,12 @@ def prune(
     leaving = [entry for entry in before if entry not in staying]
     if not staying and leaving:
         raise UserError("no checkpoint would be left", key=str(folder), fix="keep at least one")
-    _check_whole(folder, staying)
+    for entry in staying:
+        try:
+            check_bytes(folder / entry.file, entry)
+        except DamagedError as error:
+            what = f"nothing is deleted, as {entry.file}, which is to stay, is damaged: {error}"
+            raise UserError(what, key=str(folder), exit_code=UNREADABLE) from error
     if leaving and not dry_run:
         manifest.write(folder, staying, mode=mode, leaving=leaving)  # first: it must never name a file that is gone
         for entry in leaving:
@@ -67,12 +72,3 @@ def _listed(folder: Path) -> list[Entry]:
         raise UserError(why, key=str(folder), exit_code=UNREADABLE) from error
     except (OSError, ManifestError) as error:
         raise UserError(f"nothing is deleted: {reason(error)}", key=str(folder), exit_code=UNREADABLE) from error
-
-
-def _check_whole(folder: Path, entries: list[Entry]) -> None:
-    for entry in entries:
-        try:
-            check_bytes(folder / entry.file, entry)
-        except DamagedError as error:
-            what = f"nothing is deleted, as {entry.file}, which is to stay, is damaged: {error}"
-            raise UserError(what, key=str(folder), exit_code=UNREADABLE) from error

@@ -29,7 +29,7 @@ class DamagedError(Exception):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint file anywhere, checked against the manifest beside it if there is one.
+    """Read the content of a checkpoint file anywhere, checked against the manifest beside it if there is one.
 
     Raises:
         UserError: It is missing, damaged or not a checkpoint (exit code 5).
@@ -42,14 +42,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def entry_of(path: Path) -> Entry | None:
-    """What the manifest beside a file says about it; None where there is none."""
+    """Read what the manifest beside a file says about it; None where there is none."""
     with contextlib.suppress(OSError, ManifestError):
         return next((entry for entry in manifest.read(path.parent) if entry.file == path.name), None)
     return None
 
 
 def open_checked(path: Path, entry: Entry | None) -> dict[str, Any]:
-    """The content of a file, compared with its entry where there is one.
+    """Read the content of a file, compared with its entry where there is one.
 
     Raises:
         DamagedError: The file is not what was saved.
@@ -103,7 +103,7 @@ def _check_archive(path: Path, *, crc: bool = True) -> None:
 
 
 def rebuild(folder: Path) -> list[Entry]:
-    """Entries made from the whole files in a folder, oldest first; damaged ones are named and left out."""
+    """Make entries from the whole files in a folder, oldest first; damaged ones are named and left out."""
     found = []
     for path in sorted(folder.glob(run_files.CHECKPOINT_PATTERN)) if folder.is_dir() else []:
         if not manifest.is_checkpoint_name(path.name):
@@ -118,12 +118,12 @@ def rebuild(folder: Path) -> list[Entry]:
 
 
 def has_files(folder: Path) -> bool:
-    """Whether a folder holds files with names of checkpoints, listed or not."""
+    """Tell whether a folder holds files with names of checkpoints, listed or not."""
     return any(manifest.is_checkpoint_name(path.name) for path in folder.glob(run_files.CHECKPOINT_PATTERN))
 
 
 def all_damaged(folder: Path, problems: list[str]) -> UserError:
-    """The error of a folder without a single checkpoint that can be read."""
+    """Make the error of a folder without a single checkpoint that can be read."""
     return UserError(
         "no checkpoint can be read" + (": " + "; ".join(problems) if problems else ""),
         key=str(folder),
@@ -133,6 +133,6 @@ def all_damaged(folder: Path, problems: list[str]) -> UserError:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what an error says, without its number."""
+    """Return the first line of what an error says, without its number."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return text.strip().splitlines()[0]

@@ -55,7 +55,7 @@ class Tasting:
 
 
 def average(members: Sequence[Member], weights: Sequence[float] | None = None) -> Soup:
-    """The weighted mean of every tensor of fractions, computed in double precision.
+    """Compute the weighted mean of every tensor of fractions, in double precision.
 
     Whole numbers and flags must agree; of the counters of batch norm the largest is taken.
 
@@ -124,7 +124,7 @@ def _shares(members: Sequence[Member], weights: Sequence[float] | None) -> list[
     usable = len(given) == len(members) and all(math.isfinite(weight) and weight >= 0 for weight in given)
     if not usable or not sum(given) > 0:
         expected = f"{len(members)} numbers, one a model: 0 or above, and one of them above 0"
-        raise UserError("the models cannot be weighted so", key="weights", expected=expected, received=given)
+        raise UserError("the models cannot be weighted so", argument="weights", expected=expected, received=given)
     return [weight / sum(given) for weight in given]
 
 

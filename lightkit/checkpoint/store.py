@@ -148,7 +148,7 @@ class CheckpointStore:
         return path
 
     def abandon(self) -> None:
-        """The run has gone back to an earlier step: the next save deletes what the list has of later ones.
+        """Let the next save delete what the list has of later steps, as the run has gone back.
 
         Not before, so that there is a checkpoint to go on from at any moment.
         """
@@ -162,16 +162,16 @@ class CheckpointStore:
         """
 
     def close(self) -> None:
-        """`flush`, and let go of memory; the store can still be read and written."""
+        """Wait until every save is on the disk and let go of memory; the store can still be read and written."""
         self.flush()
 
     def entries(self) -> list[Entry]:
-        """What the folder holds, oldest first; from the files themselves where the manifest is lost or damaged."""
+        """List what the folder holds, oldest first; from the files where the manifest is lost or damaged."""
         self.flush()
         return self._listed()
 
     def _take(self, content: dict[str, Any]) -> dict[str, Any]:
-        """What to write of the content, after `save` returned if need be."""
+        """Return what to write of the content, after `save` returned if need be."""
         plain: dict[str, Any] = to_plain(content)
         return plain
 
@@ -208,17 +208,17 @@ class CheckpointStore:
         return found
 
     def newest(self) -> Path | None:
-        """The file of the greatest step; None in an empty folder. It may turn out to be damaged: see `load_newest`."""
+        """Return the file of the greatest step, maybe a damaged one: see `load_newest`; None in an empty folder."""
         entries = self.entries()
         return self.folder / entries[-1].file if entries else None
 
     def best(self) -> Path | None:
-        """The file of the best value; None where nothing was measured or none are kept."""
+        """Return the file of the best value; None where nothing was measured or none are kept."""
         found = manifest.ranked(self.entries(), self.mode)
         return self.folder / found[0].file if found and self.keep_best else None
 
     def load(self, path: Path) -> dict[str, Any]:
-        """The content of a checkpoint, checked against the manifest, tensors on the CPU.
+        """Read the content of a checkpoint, checked against the manifest, tensors on the CPU.
 
         Raises:
             UserError: It is missing, damaged or not a checkpoint (exit code 5).
@@ -227,7 +227,7 @@ class CheckpointStore:
         return read(path)
 
     def load_newest(self, *, recover: bool = False) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint that is whole; a damaged one is named in a warning and the one before is taken.
+        """Read the newest checkpoint that is whole; a damaged one is named in a warning and passed over.
 
         Args:
             recover: Call `recover` before, as a run does that goes on.
@@ -256,7 +256,7 @@ class CheckpointStore:
         return None
 
     def _parted(self, step: int, *, abandons: bool) -> tuple[list[Entry], list[Entry]]:
-        """The entries of this course of the run, and the later ones to delete, of which it has gone back."""
+        """Part the entries of this course of the run from later ones to delete, of which it has gone back."""
         entries = self._listed()
         before, later = [old for old in entries if old.step <= step], [old for old in entries if old.step > step]
         # One without a checksum was found in the folder when the list was lost: it may be anybody's.
@@ -267,7 +267,7 @@ class CheckpointStore:
         return before, gone
 
     def _free_name(self, step: int) -> Path:
-        """A name nobody uses: replacing a listed file would leave a moment in which the manifest doesn't fit it."""
+        """Find a name nobody uses: replacing a listed file would leave a moment in which the manifest doesn't fit."""
         name, copy = f"step-{step:08d}.pt", 0
         while os.path.lexists(f"{self.folder}/{name}"):
             copy += 1

@@ -113,7 +113,7 @@ def read_weights(
     state = {name: tensor for part in parts for name, tensor in part.state.items()}
     state = {own: state[name] for name, own in unwrapped(state).items()}
     if mapping:
-        state = {new: state[old] for old, new in renamed(list(state), mapping, key=f"{asked}mapping").items()}
+        state = {new: state[old] for old, new in renamed(list(state), mapping).items()}
     left_out = tuple(name for part in parts for name in part.left_out)
     return Weights(state, shown, parts[0].kind, parts[0].key, left_out)
 
@@ -150,7 +150,7 @@ def load_weights(
 
 
 def _located(path: Path) -> tuple[list[Path], Path]:
-    """The files to read for what was given, and what to call them."""
+    """Find the files to read for what was given, and what to call them."""
     if not path.is_dir():
         return [path], path
     folder = path / run_files.CHECKPOINTS if (path / run_files.CHECKPOINTS).is_dir() else path
@@ -164,7 +164,7 @@ def _located(path: Path) -> tuple[list[Path], Path]:
 
 
 def _best(folder: Path) -> Path:
-    """The checkpoint whose weights a run is judged by."""
+    """Find the checkpoint whose weights a run is judged by."""
     mode = manifest.read_mode(folder)
     store = CheckpointStore(folder, mode=mode or "max")
     best = store.best() if mode else None
@@ -210,7 +210,7 @@ def _kind(content: Mapping[str, Any], place: str) -> str:
 
 
 def _walk(content: Any, key: str, path: Path, asked: str) -> tuple[str, Mapping[str, Any]]:
-    """What lies under a dotted key."""
+    """Return what lies under a dotted key."""
     for part in key.split("."):
         choices = [str(name) for name in content] if isinstance(content, Mapping) else []
         if part not in choices:
@@ -224,7 +224,7 @@ def _walk(content: Any, key: str, path: Path, asked: str) -> tuple[str, Mapping[
 
 
 def _search(content: Mapping[str, Any], path: Path, asked: str) -> tuple[str, Mapping[str, Any]]:
-    """The state dict in a file, wherever training scripts put it."""
+    """Find the state dict in a file, wherever training scripts put it."""
     found = _nested(content, depth=2)
     if found is None:
         choices = [str(name) for name, value in content.items() if isinstance(value, (Mapping, nn.Module))]
@@ -247,6 +247,6 @@ def _nested(content: Mapping[str, Any], *, depth: int) -> tuple[str, Mapping[str
 
 
 def _is_state(content: Mapping[str, Any]) -> bool:
-    """Whether it is tensors by name; what modules keep beside tensors may be anything."""
+    """Tell whether it is tensors by name; what modules keep beside tensors may be anything."""
     values = [value for name, value in content.items() if not str(name).endswith("_extra_state")]
     return bool(values) and all(isinstance(value, torch.Tensor) for value in values)

@@ -22,7 +22,7 @@ class CsvFile:
         path: The file.
         delimiter: What stands between two cells, one character.
         encoding: How the text is written down.
-        key: Configuration key of the path.
+        argument: Name of the argument that gives the path, for errors.
         names: Names of the columns.
         content: All of it, where it can be read only once, as a pipe can.
     """
@@ -30,7 +30,7 @@ class CsvFile:
     path: Path
     delimiter: str
     encoding: str
-    key: str
+    argument: str
     names: tuple[str, ...] = ()
     content: bytes | None = None
 
@@ -46,23 +46,23 @@ class CsvFile:
         except LookupError as error:
             raise UserError(
                 "no such encoding",
-                key="data.dataset.encoding",
+                argument="encoding",
                 received=self.encoding,
                 choices=("utf-8", "latin-1", "cp1252", "utf-16"),
             ) from error
         name = codecs.lookup(self.encoding).name
         return "utf-8-sig" if name == "utf-8" else name  # which leaves out a mark that Excel puts first
 
-    def need(self, names: Sequence[str], *, key: str) -> None:
+    def need(self, names: Sequence[str], *, argument: str) -> None:
         """Raise `UserError` for the first name that is no column."""
-        for error in self.unknown(names, key=key):
+        for error in self.unknown(names, argument=argument):
             raise error
 
-    def unknown(self, names: Sequence[str], *, key: str) -> Iterator[UserError]:
-        """Yield an error for every name that is no column."""
+    def unknown(self, names: Sequence[str], *, argument: str) -> Iterator[UserError]:
+        """Yield the error of every name that is no column."""
         for name in names:
             if name not in self.names:
-                yield UserError(f"{self.path} has no such column", key=key, received=name, choices=self.names)
+                yield UserError(f"{self.path} has no such column", argument=argument, received=name, choices=self.names)
 
     def stream(self) -> BinaryIO:
         """Open its bytes from the beginning."""
@@ -82,12 +82,13 @@ class CsvFile:
         except UnicodeError as error:
             raise UserError(
                 f"the file is not written in {self.encoding}: {error}",
-                key=self.key,
+                argument=self.argument,
                 received=str(self.path),
                 fix="data.dataset.encoding=cp1252 (most files from Windows), or the encoding it was saved in",
             ) from error
         except (OSError, csv.Error) as error:
-            raise UserError(f"the file cannot be read: {error}", key=self.key, received=str(self.path)) from error
+            what = f"the file cannot be read: {error}"
+            raise UserError(what, argument=self.argument, received=str(self.path)) from error
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield line number and stripped cells of every row.
@@ -101,7 +102,7 @@ class CsvFile:
             if len(row) != len(self.names):
                 raise UserError(
                     f"{self.path}, line {line}: {len(row)} cells, not {len(self.names)}",
-                    key="data.dataset.path",
+                    argument="path",
                     received=self.delimiter.join(row)[:80],
                     fix=f"is {self.delimiter!r} the delimiter (data.dataset.delimiter)?",
                 )
@@ -116,17 +117,17 @@ class CsvFile:
         for i, (line, cells) in enumerate(self.rows()):
             if i == number:
                 return line, dict(zip(self.names, cells, strict=True))
-        raise UserError("the file was changed while it was being read", key=self.key, received=str(self.path))
+        raise UserError("the file was changed while it was being read", argument=self.argument, received=str(self.path))
 
 
-def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", key: str = "data.dataset.path") -> CsvFile:
+def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", argument: str = "path") -> CsvFile:
     """Find out the columns of a CSV file.
 
     Args:
         path: The file.
         delimiter: What stands between two cells, one character; a backslash and a `t` mean a tab.
         encoding: How the text is written down.
-        key: Configuration key of the path.
+        argument: Name of the argument that gives the path, for errors.
 
     Raises:
         UserError: It cannot be read, has no rows, or names a column twice.
@@ -134,27 +135,29 @@ def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", key: 
     path = Path(path).expanduser()
     delimiter = "\t" if delimiter == "\\t" else delimiter
     if len(delimiter) != 1:
-        raise UserError("not a delimiter", key="data.dataset.delimiter", expected="one character", received=delimiter)
+        raise UserError("not a delimiter", argument="delimiter", expected="one character", received=delimiter)
     if path.is_dir():
         found = sorted(str(item) for item in path.glob("*.csv"))
-        raise UserError("a folder, not a file", key=key, expected="a CSV file", received=str(path), choices=found)
-    file = CsvFile(path, delimiter, encoding, key, content=_content(path, key))
+        what, expected = "a folder, not a file", "a CSV file"
+        raise UserError(what, argument=argument, expected=expected, received=str(path), choices=found)
+    file = CsvFile(path, delimiter, encoding, argument, content=_content(path, argument))
     first = [row for _, row in islice(file.lines(), 2)]
     if len(first) < 2:
-        raise UserError("the file has no rows", key=key, expected="a line of column names and rows", received=str(path))
+        expected = "a line of column names and rows"
+        raise UserError("the file has no rows", argument=argument, expected=expected, received=str(path))
     names = tuple(name.strip() for name in first[0])
     _check_names(path, names, delimiter)
     return replace(file, names=names)
 
 
-def _content(path: Path, key: str) -> bytes | None:
-    """Read what is in a file that cannot be read twice."""
+def _content(path: Path, argument: str) -> bytes | None:
+    """Read a file that cannot be read twice, such as a pipe; None for others."""
     if path.is_file() or not path.exists():
         return None
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"the file cannot be read: {error}", key=key, received=str(path)) from error
+        raise UserError(f"the file cannot be read: {error}", argument=argument, received=str(path)) from error
 
 
 def _check_names(path: Path, names: Sequence[str], delimiter: str) -> None:
@@ -163,10 +166,10 @@ def _check_names(path: Path, names: Sequence[str], delimiter: str) -> None:
         if len(names) == 1 and mark in names[0]:
             raise UserError(
                 f"{path} has one column, by its first line",
-                key="data.dataset.delimiter",
+                argument="delimiter",
                 received=delimiter,
                 fix=f'"data.dataset.delimiter={typed}"',
             )
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
-        raise UserError(f"{path} names a column twice", key="data.dataset.path", received=twice[0])
+        raise UserError(f"{path} names a column twice", argument="path", received=twice[0])

@@ -22,7 +22,8 @@ class UserError(ValueError):
         what: One sentence: what is wrong.
         key: Full configuration key (`data.dataset.target`) or file the mistake is in.
         argument: In place of `key`, the argument of the function or class that refuses its value. Whoever called it
-            knows the key of the configuration that the argument came from, and adds it: see `keys_under`.
+            knows the key of the configuration that the argument came from, and adds it: see `keys_under`. An empty
+            one means what was called as a whole: no single argument is at fault.
         expected: What would have been right.
         received: What came instead.
         choices: The valid values; the nearest to `received` is pointed out.
@@ -64,7 +65,7 @@ class UserError(ValueError):
     def put_under(self, key: str) -> None:
         """Name the key that the refused argument stands under, where no key is named yet."""
         if self.key is None and self.argument is not None:
-            self.key = f"{key}.{self.argument}"
+            self.key = f"{key}.{self.argument}" if self.argument else key
             self.args = (self.render(),)
 
     def _choices_text(self) -> str:

@@ -25,17 +25,19 @@ class Pattern:
     Args:
         text: The pattern as it is written.
         key: Configuration key that holds it, for the error.
+        argument: In place of `key`, the argument that holds it: see `UserError`.
 
     Raises:
         UserError: The regular expression does not compile.
     """
 
-    def __init__(self, text: str, *, key: str | None = None) -> None:
+    def __init__(self, text: str, *, key: str | None = None, argument: str | None = None) -> None:
         self.text = text
         try:
             self._found = _compiled(text)
         except re.error as error:
-            raise UserError(f"not a regular expression: {error}", key=key, received=text) from error
+            what = f"not a regular expression: {error}"
+            raise UserError(what, key=key, argument=argument, received=text) from error
 
     def fits(self, name: str) -> bool:
         """Tell whether it fits this very name."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.common.csv_lines import CsvFile, open_csv
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.config.allow import judge, targets_in
 from lightkit.config.imports import failing_import
 from lightkit.config.origins import Key, dotted
@@ -111,16 +111,17 @@ def _check_columns(node: Node, files: Sequence[str], key: Key, report: Report) -
         key: Where the node stands.
         report: Gets the problems.
     """
-    asked = {dotted((*key, part)): _names(node.get(part)) for part in _NAMING}
+    asked = {part: _names(node.get(part)) for part in _NAMING}
     known: Sequence[str] = [name for names in asked.values() for name in names]
     for name in files:
         file = _open_table(node, name, key, report)
         if file is None:
             continue
         # What the first file lacks is told of it alone; of the others it is they that are wrong.
-        wanted = asked if name == "path" else {dotted((*key, name)): [*dict.fromkeys(known)]}
-        for place, names in wanted.items():
-            for error in file.unknown(names, key=place):
+        wanted = asked if name == "path" else {name: [*dict.fromkeys(known)]}
+        for part, names in wanted.items():
+            for error in file.unknown(names, argument=part):
+                error.put_under(dotted(key))
                 report.take(error)
         known = [item for item in known if name != "path" or item in file.names]
 
@@ -132,7 +133,8 @@ def _open_table(node: Node, name: str, key: Key, report: Report) -> CsvFile | No
     if is_pipe or not all(isinstance(value, str) for value in options.values()):
         return None
     try:
-        return open_csv(file, key=dotted((*key, name)), **options)
+        with keys_under(dotted(key)):
+            return open_csv(file, argument=name, **options)
     except UserError as error:
         report.take(error)
         return None

@@ -21,7 +21,7 @@ from lightkit.data.per_sample import as_transforms
 from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
-from lightkit.data.tensors import Taker, TensorData, check_classes
+from lightkit.data.tensors import Taker, TensorData
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Data:
     notes: tuple[str, ...] = ()
 
     def describe(self) -> list[tuple[str, str]]:
-        """Rows of a table: task, shapes, classes, and the size of each split."""
+        """Return the rows of a table: task, shapes, classes, and the size of each split."""
         info = self.info
         shown = ", ".join(info.class_names[:10]) + (", …" if len(info.class_names) > 10 else "")
         table = [
@@ -64,12 +64,12 @@ class Data:
         return table
 
     def loaders(self) -> dict[str, Loader]:
-        """The loaders there are, by the name of their split."""
+        """Return the loaders there are, by the name of their split."""
         named = {"train": self.train, "val": self.val, "test": self.test}
         return {name: loader for name, loader in named.items() if loader is not None}
 
     def evaluation(self, split: str) -> Loader | None:
-        """Loader of a split in order and without augmentation, `train` too; None where there is no such split."""
+        """Return a loader of a split in order and without augmentation, `train` too; None without such a split."""
         if split != "train":
             return self.loaders().get(split)
         prepare = replace(self.train.prepare, augment=())
@@ -77,7 +77,7 @@ class Data:
         return Loader(self.source, self.rows["train"], options, prepare=prepare)
 
     def shortened(self, most: Mapping[str, int], *, seed: int) -> Data:
-        """The same with fewer rows in some splits; what was fitted to all of them, such as a scaling, stays.
+        """Return this data with fewer rows in some splits; what was fitted to all rows, such as a scaling, stays.
 
         Args:
             most: Rows to keep by the name of the split, drawn at random.
@@ -148,10 +148,9 @@ def build_data(
         UserError: A setting is out of range or does not suit the data.
     """
     source = as_source(dataset)
-    check_classes(source.info)
     spec = split if isinstance(split, SplitSpec) else SplitSpec(**split)
     if spec.by == "fold" and source.info.task == "language_modeling":
-        raise UserError("a text is cut in order, not into folds", key="data.split.by", received="fold", expected="file")
+        raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
     rows = split_rows(spec, len(source), strata=getattr(source, "strata", None), given=getattr(source, "splits", None))
     options = LoaderOptions(
         batch_size,
@@ -161,51 +160,35 @@ def build_data(
         num_workers=num_workers,
         prefetch_factor=prefetch_factor,
         timeout_seconds=timeout_seconds,
-        pin_memory=_pins(pin_default if pin_memory is None else pin_memory),
+        # Page-locking is done by the GPU's driver and raises where there is none.
+        pin_memory=(pin_default if pin_memory is None else pin_memory) and torch.cuda.is_available(),
         persistent_workers=persistent_workers,
         rank=rank,
         ranks=ranks,
         split="train",
     )
     if eval_batch_size is not None and eval_batch_size < 1:
-        raise UserError("too small", key="data.eval_batch_size", expected="1 or more", received=eval_batch_size)
+        raise UserError("too small", argument="eval_batch_size", expected="1 or more", received=eval_batch_size)
     plain = replace(options, batch_size=eval_batch_size or batch_size, shuffle=False, drop_last=False)
     source, filled = fill_in(source, rows["train"], filling)
     notes: list[str] = [*getattr(source, "notes", ())]
     if isinstance(normalize, str):
         chosen: dict[str, Any] = {"most": normalize_rows, "report": report}
-        normalizer, told = fit_scaling(normalize, source, rows["train"], options, **chosen)
-        notes += told
+        normalizer, more = fit_scaling(normalize, source, rows["train"], options, **chosen)
+        notes += more
     else:
         normalizer = normalize and normalize.suited(source.info.input_shape)
     if num_workers > usable_cpus() and not isinstance(source, Taker):
         notes.append(f"data.num_workers={num_workers}: {usable_cpus()} CPUs can be used here, so they take turns")
-    source, rest = _scaled(source, normalizer)
-    mixer = make_mixup(mixup, seed=seed, info=source.info)
-    train = Loader(source, rows["train"], options, prepare=Prepare(seed, rest, as_transforms(augment)), mixup=mixer)
+    by_batch = normalizer
+    if normalizer is not None and isinstance(source, TensorData) and source.x.is_floating_point():
+        source, by_batch = source.with_inputs(normalizer(source.x)), None  # what lies in memory is scaled once
+    mixer = Mixup(**mixup, seed=seed, info=source.info) if mixup and mixup.get("alpha") is not None else None
+    train = Loader(source, rows["train"], options, prepare=Prepare(seed, by_batch, as_transforms(augment)), mixup=mixer)
     evaluate: dict[str, Any] = {
-        name: Loader(source, rows[name], replace(plain, split=name), prepare=Prepare(seed, rest))
+        name: Loader(source, rows[name], replace(plain, split=name), prepare=Prepare(seed, by_batch))
         for name in ("val", "test")
         if name in rows
     }
-    found: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
-    return Data(source.info, source, train, **evaluate, rows=rows, **found)
-
-
-def _pins(wanted: bool) -> bool:
-    # Page-locking is done by the GPU's driver and raises where there is none.
-    return wanted and torch.cuda.is_available()
-
-
-def make_mixup(settings: Mapping[str, Any] | None, *, seed: int, info: DataInfo) -> Mixup | None:
-    """Mixup by its settings; None when it is switched off."""
-    settings = dict(settings or {})
-    alpha = settings.pop("alpha", None)
-    return None if alpha is None else Mixup(alpha, **settings, seed=seed, info=info)
-
-
-def _scaled(source: Any, normalizer: Normalizer | None) -> tuple[Any, Normalizer | None]:
-    """Scale what lies in memory as floats once; what is left has to be scaled batch by batch."""
-    if normalizer is not None and isinstance(source, TensorData) and source.x.is_floating_point():
-        return source.with_inputs(normalizer(source.x)), None
-    return source, normalizer
+    fitted: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
+    return Data(source.info, source, train, **evaluate, rows=rows, **fitted)

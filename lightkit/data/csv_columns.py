@@ -25,7 +25,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is a number, `nan` and `inf` included."""
+    """Tell whether a cell is a number, `nan` and `inf` included."""
     try:
         float(cell)
     except ValueError:
@@ -34,16 +34,14 @@ def is_number(cell: str) -> bool:
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell means that there is no value, or holds one that nothing can be computed with, such as `inf`."""
-    return cell.lower() in MISSING or (cell.lower().lstrip("+-")[:3] in ("inf", "nan") and not _is_finite(cell))
-
-
-def _is_finite(cell: str) -> bool:
-    return not is_number(cell) or math.isfinite(float(cell))
+    """Tell whether a cell has no value, or one that nothing can be computed with, such as `inf`."""
+    if cell.lower() in MISSING:
+        return True
+    return cell.lower().lstrip("+-")[:3] in ("inf", "nan") and is_number(cell) and not math.isfinite(float(cell))
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberColumn:
     """A column of numbers.
 
     Args:
@@ -56,14 +54,16 @@ class Numbers:
     missing: np.ndarray
     text: np.ndarray
 
-    def take(self, rows: np.ndarray) -> Numbers:
-        """The column at some rows."""
+    def take(self, rows: np.ndarray) -> NumberColumn:
+        """Return the column at some rows."""
         size = len(self.values)
-        return Numbers(self.values[rows], *(np.flatnonzero(_mask(at, size)[rows]) for at in (self.missing, self.text)))
+        return NumberColumn(
+            self.values[rows], *(np.flatnonzero(_mask(at, size)[rows]) for at in (self.missing, self.text))
+        )
 
 
 @dataclass(frozen=True)
-class Names:
+class NameColumn:
     """A column of names.
 
     Args:
@@ -75,7 +75,7 @@ class Names:
     kinds: Any
 
     @cached_property
-    def as_kinds(self) -> Numbers:
+    def as_kinds(self) -> NumberColumn:
         """The kinds as numbers."""
         return parse_numbers(self.kinds)
 
@@ -85,10 +85,10 @@ class Names:
         return self._rows(self.as_kinds.missing)
 
     @property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NumberColumn:
         """The column as numbers."""
         found = self.as_kinds
-        return Numbers(found.values[self.codes], self._rows(found.missing), self._rows(found.text))
+        return NumberColumn(found.values[self.codes], self._rows(found.missing), self._rows(found.text))
 
     @property
     def used(self) -> np.ndarray:
@@ -96,16 +96,17 @@ class Names:
         return np.flatnonzero(np.bincount(self.codes, minlength=len(self.kinds)))
 
     def found(self) -> dict[str, int]:
-        """The kinds that are in some row, with their codes."""
+        """Return the kinds that are in some row, with their codes."""
         codes = self.used
-        return dict(zip(self.kinds.take(_integers(codes)).to_pylist(), codes.tolist(), strict=True))
+        places = pa.Array.from_buffers(pa.int64(), len(codes), [None, pa.py_buffer(codes.astype(np.int64))])
+        return dict(zip(self.kinds.take(places).to_pylist(), codes.tolist(), strict=True))
 
-    def take(self, rows: np.ndarray) -> Names:
-        """The column at some rows."""
-        return Names(self.codes[rows], self.kinds)
+    def take(self, rows: np.ndarray) -> NameColumn:
+        """Return the column at some rows."""
+        return NameColumn(self.codes[rows], self.kinds)
 
     def numbered(self, numbers: dict[str, int]) -> np.ndarray:
-        """`(N,)` int64 number of each cell, by its name; -1 for names that have none."""
+        """Return the `(N,)` int64 number of each cell, by its name; -1 for names that have none."""
         by_code = np.full(len(self.kinds), -1, dtype=np.int64)
         for name, code in self.found().items():
             by_code[code] = numbers.get(name, -1)
@@ -115,45 +116,45 @@ class Names:
         return np.flatnonzero(_mask(kinds, len(self.kinds))[self.codes]) if len(kinds) else _NONE
 
 
-def join_numbers(pieces: Sequence[Numbers]) -> Numbers:
-    """One column of several pieces."""
+def join_numbers(pieces: Sequence[NumberColumn]) -> NumberColumn:
+    """Join pieces of a column of numbers."""
     starts = np.cumsum([0, *(len(piece.values) for piece in pieces)])
     missing = np.concatenate([_NONE, *(piece.missing + start for piece, start in zip(pieces, starts))])
     text = np.concatenate([_NONE, *(piece.text + start for piece, start in zip(pieces, starts))])
-    return Numbers(np.concatenate([piece.values for piece in pieces]), missing, text)
+    return NumberColumn(np.concatenate([piece.values for piece in pieces]), missing, text)
 
 
 def parse_names(cells: Any) -> Any:
-    """Arrow's array of strings as a dictionary array, stripped."""
+    """Strip the cells of an Arrow array of strings and return it as a dictionary array."""
     return pc.utf8_trim(cells, characters=_SPACE).dictionary_encode()
 
 
-def join_names(pieces: Sequence[Any]) -> Names:
-    """One column of several pieces of `parse_names`."""
+def join_names(pieces: Sequence[Any]) -> NameColumn:
+    """Join pieces of a column of names, which come from `parse_names`."""
     whole = pa.chunked_array(pieces).unify_dictionaries().combine_chunks()
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    return Names(_view(whole.indices, np.int32), whole.dictionary)
+    return NameColumn(_view(whole.indices, np.int32), whole.dictionary)
 
 
-def parse_numbers(cells: Any) -> Numbers:
-    """Numbers as Python's `float` reads them, rounded to float32.
+def parse_numbers(cells: Any) -> NumberColumn:
+    """Read numbers as Python's `float` does, rounded to float32.
 
     Args:
         cells: Arrow's array of strings.
     """
     values = _cast(cells)
     if values is not None:
-        return Numbers(values, _NONE, _NONE)
+        return NumberColumn(values, _NONE, _NONE)
     cells = pc.ascii_trim(cells, characters=" \t")
     missing = pc.is_in(cells, value_set=strings(_spellings()))
     values = _cast(cells, missing)
     if values is not None:
-        return Numbers(values, np.flatnonzero(_bools(missing)), _NONE)
+        return NumberColumn(values, np.flatnonzero(_bools(missing)), _NONE)
     return _parse_others(cells)
 
 
-def _parse_others(cells: Any) -> Numbers:
-    """The same for cells some of which Arrow reads in another way, or not at all."""
+def _parse_others(cells: Any) -> NumberColumn:
+    """Read numbers some of which Arrow reads in another way than Python, or not at all."""
     other = pc.invert(pc.match_substring_regex(cells, _PLAIN))
     values = _cast(cells, other)
     assert values is not None, "what is left are plain numbers"
@@ -164,11 +165,11 @@ def _parse_others(cells: Any) -> Numbers:
     numbers = [math.nan if unknown else float(kind) for kind, unknown in zip(kinds, missing | text, strict=True)]
     rows, codes = np.flatnonzero(_bools(other)), _view(others.indices, np.int32)
     values[rows] = _rounded(np.array(numbers))[codes]
-    return Numbers(values, rows[missing[codes]], rows[text[codes]])
+    return NumberColumn(values, rows[missing[codes]], rows[text[codes]])
 
 
 def _cast(cells: Any, without: Any = None) -> np.ndarray | None:
-    """Numbers as float32, NaN where a mask leaves cells out; None where a cell is something else than a finite one."""
+    """Cast cells to float32, NaN where a mask leaves them out; None where one is not a finite number."""
     if without is not None:
         cells = pc.if_else(without, pa.nulls(len(cells), pa.string()), cells)
     try:
@@ -187,7 +188,7 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def _spellings() -> list[str]:
-    """All ways to write the marks of a missing value in small and capital letters."""
+    """List all ways to write the marks of a missing value in small and capital letters."""
     found = {""}
     for mark in MISSING:
         words = [""]
@@ -198,18 +199,14 @@ def _spellings() -> list[str]:
 
 
 def strings(cells: Sequence[str]) -> Any:
-    """Arrow's array of some strings; `pyarrow.array` imports pandas, where it is installed."""
+    """Make an Arrow array of strings without `pyarrow.array`, which imports pandas where it is installed."""
     parts = [cell.encode() for cell in cells]
     ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(parts), pa.py_buffer(ends), pa.py_buffer(b"".join(parts)))
 
 
-def _integers(values: np.ndarray) -> Any:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])
-
-
 def _view(values: Any, kind: type[np.generic]) -> np.ndarray:
-    """Numbers of an Arrow array; `to_numpy` imports pandas too."""
+    """View the numbers of an Arrow array as NumPy's; its `to_numpy` imports pandas."""
     return np.frombuffer(values.buffers()[1], dtype=kind)[values.offset : values.offset + len(values)]
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lightkit.common.csv_lines import CsvFile, open_csv
 from lightkit.common.errors import UserError
-from lightkit.data.csv_columns import Names, is_missing, is_number
+from lightkit.data.csv_columns import NameColumn, is_missing, is_number
 from lightkit.data.csv_reader import Table, read_table
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.info import DataInfo
-from lightkit.data.missing import Missing
+from lightkit.data.missing import MissingPolicy
 from lightkit.data.tables import check_scale
 from lightkit.data.tensors import TensorData
 
@@ -43,7 +43,7 @@ def csv(
     split_column: str | None = None,
     target_scale: float = 1.0,
 ) -> TensorData:
-    """A table whose first line names the columns.
+    """Read a table whose first line names the columns.
 
     Categorical columns become one 0/1 feature per value found in `path`; a value found in the other files only is none
     of them. Classes are numbered in the order of their names (of their values, if they are numbers).
@@ -75,24 +75,27 @@ def csv(
     targets = [target] if isinstance(target, str) else list(target)
     paths = {"train": path, "val": val_path, "test": test_path}
     files = {
-        name: open_csv(file, delimiter=delimiter, encoding=encoding, key=_path_key(name))
+        name: open_csv(file, delimiter=delimiter, encoding=encoding, argument=_path_argument(name))
         for name, file in paths.items()
         if file is not None
     }
     chosen = _feature_names(
         files["train"], features, targets=targets, categorical=categorical, split_column=split_column
     )
-    policy, notes = Missing(missing, fill_value, chosen, targets, categorical), list[str]()
-    _check_task(task, targets)
+    policy, notes = MissingPolicy(missing, fill_value, chosen, targets, categorical), list[str]()
+    if task not in (None, *_TASKS):
+        raise UserError("not a kind of task", argument="task", received=task, choices=_TASKS)
+    if task in ("multiclass", "binary") and len(targets) > 1:
+        raise UserError(f"{task} has one target column", argument="target", received=targets)
     marks = [] if split_column is None else [split_column]
     names = [*categorical, *marks, *(targets if task not in _NUMBERS else ())]
     tables = dict[str, Table]()
     for name, file in files.items():
-        file.need([*chosen, *targets, *marks], key=_path_key(name))
-        tables[name], told = policy.settled(read_table(file, numbers=[*chosen, *targets], names=names))
-        notes += told
+        file.need([*chosen, *targets, *marks], argument=_path_argument(name))
+        tables[name], left_out = policy.applied(read_table(file, numbers=[*chosen, *targets], names=names))
+        notes += left_out
     kinds = {name: _kinds(tables["train"], name, policy) for name in categorical}
-    task = task or _guessed([tables["train"].names(name) for name in targets])
+    task = task or _guess_task([tables["train"].names(name) for name in targets])
     y, classes = _targets(list(tables.values()), targets, task=task, scale=check_scale(target_scale))
     x = _inputs(list(tables.values()), chosen, kinds)
     count = 1 if task == "binary" else len(classes) if task == "multiclass" else len(targets)
@@ -108,8 +111,8 @@ def csv(
     )
 
 
-def _path_key(split: str) -> str:
-    return "data.dataset.path" if split == "train" else f"data.dataset.{split}_path"
+def _path_argument(split: str) -> str:
+    return "path" if split == "train" else f"{split}_path"
 
 
 def _feature_names(
@@ -120,35 +123,36 @@ def _feature_names(
     categorical: Sequence[str],
     split_column: str | None,
 ) -> list[str]:
+    """Return the columns to predict from, and refuse names of columns that the file lacks."""
     if not targets:
-        raise UserError("no column to predict", key="data.dataset.target", choices=file.names)
-    file.need(targets, key="data.dataset.target")
-    file.need([] if split_column is None else [split_column], key="data.dataset.split_column")
+        raise UserError("no column to predict", argument="target", choices=file.names)
+    file.need(targets, argument="target")
+    file.need([] if split_column is None else [split_column], argument="split_column")
     others = [name for name in file.names if name not in (*targets, split_column)]
     chosen = others if features is None else list(features)
-    file.need(chosen, key="data.dataset.features")
-    file.need(categorical, key="data.dataset.categorical")
+    file.need(chosen, argument="features")
+    file.need(categorical, argument="categorical")
     twice = [name for name in chosen if name in targets]
     if twice:
-        raise UserError("the target is among the features", key="data.dataset.features", received=twice[0])
+        raise UserError("the target is among the features", argument="features", received=twice[0])
     if not chosen:
-        raise UserError("no column to predict from", key="data.dataset.features", choices=others)
+        raise UserError("no column to predict from", argument="features", choices=others)
     unused = [name for name in categorical if name not in chosen]
     if unused:
-        raise UserError("not among the features", key="data.dataset.categorical", received=unused[0], choices=chosen)
+        raise UserError("not among the features", argument="categorical", received=unused[0], choices=chosen)
     return chosen
 
 
-def _kinds(table: Table, name: str, policy: Missing) -> list[str]:
-    """The values of a categorical column, in order."""
+def _kinds(table: Table, name: str, policy: MissingPolicy) -> list[str]:
+    """List the values of a categorical column, in order."""
     found = {cell for cell in table.names(name).found() if not is_missing(cell)}
     if not found:
-        raise UserError(f"{table.path}: column {name!r} has no value", key="data.dataset.categorical", received=name)
+        raise UserError(f"{table.path}: column {name!r} has no value", argument="categorical", received=name)
     return sorted(found | {str(policy.constant(name))} if policy.ways[name] == "constant" else found)
 
 
 def _inputs(tables: Sequence[Table], names: Sequence[str], kinds: Mapping[str, list[str]]) -> Tensor:
-    """Features `(N, F)`, categorical ones spread out, in the order of the columns; NaN where one is to be filled in."""
+    """Make features `(N, F)`, categorical columns one-hot, in the order of the columns; NaN for missing values."""
     widths = [len(kinds[name]) if name in kinds else 1 for name in names]
     x = torch.empty(sum(map(len, tables)), sum(widths))
     for table, rows in zip(tables, x.split([len(table) for table in tables]), strict=True):
@@ -156,11 +160,11 @@ def _inputs(tables: Sequence[Table], names: Sequence[str], kinds: Mapping[str, l
             if name in kinds:
                 _spread(table.names(name), kinds[name], features)
             else:
-                features[:, 0] = table.numbers(name, key="data.dataset.features")
+                features[:, 0] = table.numbers(name, argument="features")
     return x
 
 
-def _spread(column: Names, kinds: Sequence[str], features: Tensor) -> None:
+def _spread(column: NameColumn, kinds: Sequence[str], features: Tensor) -> None:
     """Write a categorical column as 0 and 1 into features `(N, K)`."""
     number = torch.from_numpy(column.numbered({kind: i for i, kind in enumerate(kinds)}))
     known = (number >= 0).nonzero()[:, 0]
@@ -169,8 +173,10 @@ def _spread(column: Names, kinds: Sequence[str], features: Tensor) -> None:
     features[torch.from_numpy(column.missing)] = torch.nan
 
 
-def _imputer(names: list[str], kinds: dict[str, list[str]], policy: Missing, *, add_indicator: bool) -> Imputer | None:
-    """What fills in missing values; None where nothing is to be filled in."""
+def _imputer(
+    names: list[str], kinds: dict[str, list[str]], policy: MissingPolicy, *, add_indicator: bool
+) -> Imputer | None:
+    """Make what fills in missing values; None where nothing is to be filled in."""
     found, first = list[Gaps](), 0
     for name in names:
         own = tuple(kinds[name]) if name in kinds else None
@@ -181,22 +187,15 @@ def _imputer(names: list[str], kinds: dict[str, list[str]], policy: Missing, *, 
     if add_indicator and not found:
         raise UserError(
             "there is nothing to indicate where nothing is filled in",
-            key="data.dataset.add_indicator",
+            argument="add_indicator",
             received=add_indicator,
             fix="data.dataset.missing=median, or another way to fill values in",
         )
     return Imputer(found, add_indicator=add_indicator) if found else None
 
 
-def _check_task(task: str | None, targets: Sequence[str]) -> None:
-    if task not in (None, *_TASKS):
-        raise UserError("not a kind of task", key="data.dataset.task", received=task, choices=_TASKS)
-    if task in ("multiclass", "binary") and len(targets) > 1:
-        raise UserError(f"{task} has one target column", key="data.dataset.target", received=targets)
-
-
-def _guessed(columns: Sequence[Names]) -> str:
-    """The kind of task that the values of the targets look like."""
+def _guess_task(columns: Sequence[NameColumn]) -> str:
+    """Guess the kind of task from the values of the targets."""
     if any(len(column.numbers.text) for column in columns):
         return "multiclass" if len(columns) == 1 else "regression"
     if len(columns) > 1:
@@ -205,16 +204,16 @@ def _guessed(columns: Sequence[Names]) -> str:
     return "multiclass" if few and all(float(cell).is_integer() for cell in columns[0].found()) else "regression"
 
 
-def _is_label(column: Names) -> bool:
+def _is_label(column: NameColumn) -> bool:
     rounded = np.isin(column.as_kinds.values[column.used], (0, 1))
     return bool(rounded.all()) and {float(cell) for cell in column.found()} <= {0, 1}
 
 
 def _targets(tables: list[Table], targets: list[str], *, task: str, scale: float) -> tuple[Tensor, tuple[str, ...]]:
-    """Targets of all tables and the names of the classes or labels."""
+    """Return the targets of all tables and the names of the classes or labels."""
     if task in ("multiclass", "binary"):
         return _classes(tables, targets[0], binary=task == "binary")
-    columns = [torch.cat([t.numbers(name, key="data.dataset.target") for t in tables]) for name in targets]
+    columns = [torch.cat([t.numbers(name, argument="target") for t in tables]) for name in targets]
     if task == "multilabel":
         return torch.stack(columns, 1), tuple(targets)
     y = torch.stack(columns, 1) / scale
@@ -227,24 +226,24 @@ def _classes(tables: list[Table], target: str, *, binary: bool) -> tuple[Tensor,
     if len(names) == 1:
         raise UserError(
             f"column {target!r} holds one class only",
-            key="data.dataset.target",
+            argument="target",
             expected="2 classes or more",
             received=names[0],
             choices=[name for name in tables[0].file.names if name != target],
         )
     if binary and len(names) != 2:
-        raise UserError("binary needs a target of two values", key="data.dataset.task", received=names[:5])
+        raise UserError("binary needs a target of two values", argument="task", received=names[:5])
     y = torch.cat([_numbered(table, target, names, "a class that the training rows lack") for table in tables])
     return (y.to(torch.float32), (names[1],)) if binary else (y, tuple(names))
 
 
-def _numbered(table: Table, name: str, known: Sequence[str], problem: str, key: str = "data.dataset.target") -> Tensor:
-    """The cells of a column as `(N,)` numbers of known ones."""
+def _numbered(table: Table, name: str, known: Sequence[str], problem: str, argument: str = "target") -> Tensor:
+    """Return the cells of a column as `(N,)` places in a list of known values."""
     numbers = table.names(name).numbered({cell: i for i, cell in enumerate(known)})
     unknown = np.flatnonzero(numbers < 0)
     if len(unknown):
         line, cell = table.cell(int(unknown[0]), name)
-        raise UserError(f"{table.path}, line {line}: {problem}", key=key, received=cell, choices=known)
+        raise UserError(f"{table.path}, line {line}: {problem}", argument=argument, received=cell, choices=known)
     return torch.from_numpy(numbers)
 
 
@@ -255,10 +254,10 @@ def _splits(tables: dict[str, Table], split_column: str | None) -> dict[str, Ten
     if len(tables) > 1:
         raise UserError(
             "either files or a column say what the splits are",
-            key="data.dataset.split_column",
+            argument="split_column",
             received=split_column,
             fix="leave out val_path and test_path",
         )
-    parts = _numbered(tables["train"], split_column, _SPLITS, "not a split", key="data.dataset.split_column")
+    parts = _numbered(tables["train"], split_column, _SPLITS, "not a split", argument="split_column")
     rows = {name: (parts == i).nonzero()[:, 0] for i, name in enumerate(_SPLITS)}
     return {name: found for name, found in rows.items() if len(found)}

@@ -71,7 +71,7 @@ def parse_any(file: CsvFile, names: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def _parse_block(block: bytes, file: CsvFile, names: Sequence[str]) -> Any:
-    """Rows of a block as a record batch; the line of names is a row like any other."""
+    """Parse a block into a record batch; the line of names is a row like any other."""
     columns = [str(i) for i in range(len(file.names))]
     chosen = [columns[file.names.index(name)] for name in names]
     # Neither threads nor a stream: abandoned in the middle, those of Arrow can wait for themselves for ever.
@@ -86,7 +86,7 @@ def _parse_block(block: bytes, file: CsvFile, names: Sequence[str]) -> Any:
 
 
 def _blocks(file: CsvFile) -> Iterator[bytes]:
-    """The file as UTF-8 in pieces of whole rows.
+    """Yield the file as UTF-8 in pieces of whole rows.
 
     Raises:
         NotPlainError: A row is longer than a block, or something is in it that Arrow reads in another way.
@@ -104,7 +104,7 @@ def _blocks(file: CsvFile) -> Iterator[bytes]:
 
 
 def _texts(file: CsvFile) -> Iterator[bytes]:
-    """The file as UTF-8, piece by piece."""
+    """Yield the file as UTF-8, piece by piece."""
     decoder, begun = codecs.getincrementaldecoder(file.codec)(), False
     with file.stream() as stream:
         while raw := stream.read(_BLOCK_BYTES):
@@ -115,7 +115,7 @@ def _texts(file: CsvFile) -> Iterator[bytes]:
 
 
 def _end_of_rows(text: bytes) -> int:
-    """Where the last row ends that is there as a whole, if quotes stand around cells only."""
+    """Find the end of the last whole row, given that quotes stand around cells only."""
     if b'"' not in text:
         return max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
     letters = np.frombuffer(text, dtype=np.uint8)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightkit.common.csv_lines import CsvFile
 from lightkit.common.errors import UserError
-from lightkit.data.csv_columns import Names, Numbers, join_names, join_numbers, parse_names, parse_numbers
+from lightkit.data.csv_columns import NameColumn, NumberColumn, join_names, join_numbers, parse_names, parse_numbers
 from lightkit.data.csv_parser import NotPlainError, parse_any, parse_plain
 
 
@@ -28,7 +28,7 @@ class Table:
     """
 
     file: CsvFile
-    columns: dict[str, Numbers | Names]
+    columns: dict[str, NumberColumn | NameColumn]
     rows: np.ndarray
 
     def __len__(self) -> int:
@@ -40,38 +40,38 @@ class Table:
         return self.file.path
 
     def without(self, rows: np.ndarray) -> Table:
-        """The table less some rows."""
+        """Return the table less some rows."""
         kept = np.delete(np.arange(len(self)), rows)
         columns = {name: column.take(kept) for name, column in self.columns.items()}
         return Table(self.file, columns, self.rows[kept])
 
     def missing(self, name: str) -> np.ndarray:
-        """Rows whose cell in a column is missing or infinite, rising."""
+        """Return the rows whose cell in a column is missing or infinite, rising."""
         return self.columns[name].missing
 
-    def names(self, name: str) -> Names:
-        """A column that was read as names."""
+    def names(self, name: str) -> NameColumn:
+        """Return a column that was read as names."""
         column = self.columns[name]
-        assert isinstance(column, Names), "read_table was told so"
+        assert isinstance(column, NameColumn), "it was read as names"
         return column
 
-    def numbers(self, name: str, *, key: str) -> Tensor:
-        """A column as `(N,)` float32, NaN where a value is missing.
+    def numbers(self, name: str, *, argument: str) -> Tensor:
+        """Return a column as `(N,)` float32, NaN where a value is missing.
 
         Args:
             name: The column.
-            key: Configuration key that names it.
+            argument: Name of the argument that names the column, for errors.
 
         Raises:
             UserError: A cell is no number; its line is named.
         """
         column = self.columns[name]
-        found = column.numbers if isinstance(column, Names) else column
+        found = column.numbers if isinstance(column, NameColumn) else column
         if len(found.text):
             line, cell = self.cell(int(found.text[0]), name)
             raise UserError(
                 f"{self.path}, line {line}: column {name!r} holds text",
-                key=key,
+                argument=argument,
                 expected="a number",
                 received=cell,
                 fix=f"data.dataset.categorical=[{name}] for names, or leave it out of data.dataset.features",
@@ -79,7 +79,7 @@ class Table:
         return torch.from_numpy(found.values)
 
     def cell(self, row: int, name: str) -> tuple[int, str]:
-        """Line of a row in the file, from 1, and its cell in a column; read from the file again."""
+        """Return the line of a row in the file, from 1, and its cell in a column; reads the file again."""
         line, cells = self.file.row(int(self.rows[row]))
         return line, cells[name]
 
@@ -100,7 +100,7 @@ def read_table(file: CsvFile, *, numbers: Sequence[str], names: Sequence[str]) -
     except NotPlainError:
         columns = _columns(parse_any, file, numbers, names)
     first = next(iter(columns.values()))
-    return Table(file, columns, np.arange(len(first.codes if isinstance(first, Names) else first.values)))
+    return Table(file, columns, np.arange(len(first.codes if isinstance(first, NameColumn) else first.values)))
 
 
 def _columns(
@@ -108,7 +108,7 @@ def _columns(
     file: CsvFile,
     numbers: Sequence[str],
     names: Sequence[str],
-) -> dict[str, Numbers | Names]:
+) -> dict[str, NumberColumn | NameColumn]:
     wanted = [*dict.fromkeys([*names, *numbers])]
     pieces: dict[str, list[Any]] = {name: [] for name in wanted}
     for block in parse(file, wanted):

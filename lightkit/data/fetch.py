@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import DEBUG, in_short, is_out_of_memory, user_frame
 from lightkit.common.randomness import mix
 from lightkit.data.sample import read_sample, seed_generators
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from lightkit.data.prepare import Prepare
 
 PIECE_BYTES = 4 << 20
-"""Inputs of so many bytes are joined and prepared at once. More would leave the processor's cache between two steps,
+"""Bytes of inputs that are joined and prepared at once. More would leave the processor's cache between two steps,
 and for each of them the system would hand out memory anew."""
 _ALIGNED = 64
 
 
-class Failure(NamedTuple):
+class WorkerFailure(NamedTuple):
     """A user error on its way out of a worker, where raising it would bury it in a traceback."""
 
     text: str
@@ -49,46 +49,44 @@ class Fetch:
     def __init__(self, base: Any, seed: int, prepare: Prepare, board: Board) -> None:
         self.base, self.seed, self.prepare, self.board = base, seed, prepare, board
         self.draws = getattr(base, "draws", True)
-        self.check: Callable[[Any, list[int]], None] = getattr(base, "check", _no_check)
+        self.check: Callable[[Any, list[int]], None] | None = getattr(base, "check", None)
         self.collate: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
 
     def __getitem__(self, job: ReadJob) -> Any:
         try:
             return self.read(job)
         except UserError as error:
-            return Failure(str(error), _trace(error.__cause__))
+            cause = error.__cause__
+            return WorkerFailure(str(error), "" if cause is None else "".join(traceback.format_exception(cause)))
         finally:
             self.board.note(IDLE, job.first)
 
     def read(self, job: ReadJob) -> Any:
-        """The batch of a job.
+        """Read the batch of a job.
 
         Raises:
             UserError: The data set or a transform is at fault.
         """
-        sample = self._sample(job, 0)
-        size = self._piece_size(sample)
-        made = self._in_pieces(job, sample, size) if size and size < len(job.rows) else None
-        if made is None:
-            made = self._prepared(job, [sample, *(self._sample(job, at) for at in range(1, len(job.rows)))])
-        return made
-
-    def _piece_size(self, sample: Any) -> int | None:
-        """Samples to join and prepare at once; None for all of them, where pieces may not give the same."""
-        layout = _layout(sample)
-        if layout is None or self.collate is not None or not self.prepare.sample_wise:
-            return None
-        return max(1, PIECE_BYTES // (sample[0].nbytes or 1))
+        # A long time after the data set was built, so that nobody else can say which key it stands under.
+        with keys_under("data.dataset"):
+            sample, batch = self._sample(job, 0), None
+            # Elsewhere the pieces of a batch may not give the same as the whole of it.
+            if _layout(sample) is not None and self.collate is None and self.prepare.sample_wise:
+                size = max(1, PIECE_BYTES // (sample[0].nbytes or 1))
+                batch = self._in_pieces(job, sample, size) if size < len(job.rows) else None
+            if batch is None:
+                batch = self._prepared(job, [sample, *(self._sample(job, at) for at in range(1, len(job.rows)))])
+            return batch
 
     def _in_pieces(self, job: ReadJob, sample: Any, size: int) -> Any:
-        """The batch of a job, so many samples at a time; None where they are not all alike.
+        """Make the batch of a job from pieces of so many samples; None where the samples are not all alike.
 
         Args:
             job: The job.
             sample: Its first sample.
             size: Samples in a piece.
         """
-        joined = _Joined(len(job.rows))
+        joined = _PiecewiseBatch(len(job.rows))
         for begin in range(0, len(job.rows), size):
             places = range(begin, min(begin + size, len(job.rows)))
             samples = [self._sample(job, at) if at else sample for at in places]
@@ -99,11 +97,12 @@ class Fetch:
         return joined.batch()
 
     def _prepared(self, job: ReadJob, samples: list[Any], begin: int = 0) -> Any:
-        """Some samples of a job as a batch, from the one at `begin` on."""
+        """Join and prepare some samples of a job, from the one at `begin` on."""
         rows = job.rows[begin : begin + len(samples)]
         self.board.note(JOINING, job.first)
         batch = _float32(self._collated(samples, rows, len(job.rows)))
-        self.check(batch, rows)
+        if self.check is not None:
+            self.check(batch, rows)
         return self.prepare(batch, epoch=job.epoch, first=job.first + begin)
 
     def _collated(self, samples: list[Any], rows: list[int], count: int) -> Any:
@@ -118,10 +117,10 @@ class Fetch:
                 raise
             if self.collate is not None:
                 what = f"collate_fn of the data set failed on rows {rows[:5]} and so on: {in_short(error)}"
-                raise UserError(what, key="data.dataset", origin=user_frame(error), fix=DEBUG) from error
+                raise UserError(what, argument="", origin=user_frame(error), fix=DEBUG) from error
             raise UserError(
                 f"rows {rows[:5]} and so on do not make a batch: {error}",
-                key="data.dataset",
+                argument="",
                 expected="samples of one shape, as tensors, arrays or numbers",
                 fix="a method collate_fn(samples) of the data set, which makes the batch that a task of your own gets "
                 "(trainer.task)",
@@ -135,7 +134,7 @@ class Fetch:
         return read_sample(self.base, row)
 
 
-class _Joined:
+class _PiecewiseBatch:
     """A batch (input, target) that is put together from pieces.
 
     Args:
@@ -152,8 +151,8 @@ class _Joined:
         if not isinstance(y, Tensor):
             return False
         if self._x is None:
-            self._x, self._y = _room(self._count, x), [y]
-        elif _kind(x) != _kind(self._x) or _kind(y) != _kind(self._y[0]):
+            self._x, self._y = _batch_memory(self._count, x), [y]
+        elif any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in ((x, self._x), (y, self._y[0]))):
             return False
         else:
             self._y.append(y)
@@ -162,12 +161,12 @@ class _Joined:
         return True
 
     def batch(self) -> tuple[Tensor | None, Tensor]:
-        """The whole batch."""
+        """Return the whole batch."""
         return self._x, torch.cat(self._y)
 
 
-def _room(count: int, x: Tensor) -> Tensor:
-    """Memory for `count` samples like those of `x`; in a worker process such that the main process sees it too."""
+def _batch_memory(count: int, x: Tensor) -> Tensor:
+    """Reserve memory for `count` samples like those of `x`; in a worker process, shared with the main one."""
     shape = (count, *x.shape[1:])
     size = math.prod(shape) * x.element_size()
     if get_worker_info() is not None:
@@ -179,13 +178,8 @@ def _room(count: int, x: Tensor) -> Tensor:
     return torch.from_numpy(memory[begin : begin + size]).view(x.dtype).view(shape)
 
 
-def _kind(part: Tensor) -> tuple[Any, ...]:
-    """What the pieces of a batch have in common."""
-    return part.shape[1:], part.dtype
-
-
 def _layout(sample: Any) -> tuple[Any, ...] | None:
-    """What samples (input, target) that make a batch have in common; None for others."""
+    """Return shape and type of the input of a sample (input, target); None for other samples."""
     if not isinstance(sample, (tuple, list)) or len(sample) != 2 or not isinstance(sample[0], (Tensor, np.ndarray)):
         return None
     return sample[0].shape, sample[0].dtype
@@ -201,19 +195,8 @@ _IN_OWN_MEMORY = {**default_collate_fn_map, Tensor: _stacked}
 
 
 def _float32(batch: Any) -> Any:
-    """Pairs as a tuple, Python floats (which collate to float64) as float32."""
+    """Make a pair a tuple, and its float64 (which Python floats collate to) float32."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         return batch
-    return tuple(_single(part) for part in batch)
-
-
-def _trace(error: BaseException | None) -> str:
-    return "" if error is None else "".join(traceback.format_exception(error))
-
-
-def _single(part: Any) -> Any:
-    return part.to(torch.float32) if isinstance(part, Tensor) and part.dtype == torch.float64 else part
-
-
-def _no_check(batch: Any, rows: list[int]) -> None:
-    del batch, rows
+    doubles = [isinstance(part, Tensor) and part.dtype == torch.float64 for part in batch]
+    return tuple(part.to(torch.float32) if double else part for part, double in zip(batch, doubles))

@@ -66,28 +66,21 @@ def fit_scaling(
     Raises:
         UserError: The inputs cannot be scaled in this way.
     """
-    some = rows if most is None or most >= len(rows) else rows[_spread(most, len(rows))]
+    some = rows
+    if most is not None and most < len(rows):  # evenly spaced, the first and the last among them
+        some = rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).round().to(torch.int64)]
     in_memory = isinstance(source, TensorData)
-    batches = _taken(source, some) if in_memory else _read(source, some, options)
-    fitted = scaling.fit(kind, _counted(batches, kind, len(some), report))
+    at_once = (source.take(piece)[0] for piece in some.split(_IN_MEMORY))
+    batches = at_once if in_memory else _read(source, some, options)
+    fitted = scaling.fit(kind, _reported(batches, kind, len(some), report))
     if fitted is None or (in_memory and len(some) == len(rows)):
         return fitted, []
     share = f"{len(some):,} of the {len(rows):,}" if len(some) < len(rows) else f"all {len(rows):,}"
     return fitted, [f"data.normalize={kind} is fitted on {share} training rows"]
 
 
-def _spread(count: int, rows: int) -> Tensor:
-    """Evenly spaced positions, the first and the last among them."""
-    return torch.linspace(0, rows - 1, count, dtype=torch.float64).round().to(torch.int64)
-
-
-def _taken(source: TensorData, rows: Tensor) -> Iterator[Tensor]:
-    for piece in rows.split(_IN_MEMORY):
-        yield source.take(piece)[0]
-
-
 def _read(source: Any, rows: Tensor, options: LoaderOptions) -> Iterator[Tensor]:
-    """Inputs as a loader gives them, whose processes end with the reading."""
+    """Yield inputs as a loader gives them, whose processes end with the reading."""
     reading = LoaderOptions(
         _READ,
         num_workers=options.num_workers,
@@ -99,15 +92,16 @@ def _read(source: Any, rows: Tensor, options: LoaderOptions) -> Iterator[Tensor]
     with closing(Loader(source, rows, reading)) as loader:
         for batch in loader.epoch(0):
             if not isinstance(batch, tuple):
-                raise UserError("only pairs of input and target can be scaled", key="data.normalize", expected="none")
+                raise UserError("only pairs of input and target can be scaled", argument="normalize", expected="none")
             yield batch[0]
 
 
-def _counted(batches: Iterator[Tensor], kind: str, rows: int, report: Report) -> Iterator[Tensor]:
-    done, told = 0, monotonic()
+def _reported(batches: Iterator[Tensor], kind: str, rows: int, report: Report) -> Iterator[Tensor]:
+    """Hand batches on, and report now and then how far they are."""
+    done, reported = 0, monotonic()
     for batch in batches:
         yield batch
         done += len(batch)
-        if monotonic() - told >= PROGRESS_SECONDS:
-            told = monotonic()
+        if monotonic() - reported >= PROGRESS_SECONDS:
+            reported = monotonic()
             report(f"data.normalize={kind}: {done:,} of {rows:,} training rows read (data.normalize_rows: fewer)")

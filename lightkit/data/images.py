@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class ImageFolder:
         check_image_size(size, channels)
         folder = Path(root).expanduser()
         if not folder.is_dir():
-            raise UserError("there is no such folder", key="data.dataset.root", received=str(folder))
+            raise UserError("there is no such folder", argument="root", received=str(folder))
         parts = {name: folder / name for name in _SPLITS if (folder / name).is_dir()}
         split = "train" in parts and len(parts) > 1
         self.size, self.channels = size, channels
@@ -65,13 +65,13 @@ class ImageFolder:
 def check_image_size(size: int, channels: int) -> None:
     """Refuse sizes that no image can have."""
     if size < 1:
-        raise UserError("too small", key="data.dataset.size", expected="1 or more", received=size)
+        raise UserError("too small", argument="size", expected="1 or more", received=size)
     if channels not in (1, 3):
-        raise UserError("not a number of channels", key="data.dataset.channels", expected="1 or 3", received=channels)
+        raise UserError("not a number of channels", argument="channels", expected="1 or 3", received=channels)
 
 
 def read_image(file: Path, *, size: int, channels: int) -> Tensor:
-    """An image file as `(channels, size, size)` in [0, 1].
+    """Read an image file as `(channels, size, size)` in [0, 1].
 
     Raises:
         UserError: The file is damaged or no image, or Pillow is not installed.
@@ -79,25 +79,30 @@ def read_image(file: Path, *, size: int, channels: int) -> Tensor:
     try:
         from PIL import Image
     except ImportError as error:
-        raise UserError("reading images needs Pillow", key="data.dataset", fix="pip install pillow") from error
+        raise UserError("reading images needs Pillow", argument="", fix="pip install pillow") from error
     try:
         with Image.open(file) as image:
             return image_to_tensor(image, size=size, channels=channels)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(
             f"the image cannot be read: {error}",
-            key="data.dataset.root",
+            argument="root",
             received=str(file),
             fix="replace or delete the file",
         ) from error
 
 
 def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
-    """A Pillow image as `(channels, size, size)` in [0, 1]; `size` None keeps its own."""
+    """Convert a Pillow image to `(channels, size, size)` in [0, 1]; `size` None keeps its own."""
     import numpy as np
 
-    if size is not None:
-        image = _square(image, size)
+    if size is not None:  # the middle square, scaled
+        width, height = image.size
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        # Palettes and 1-bit images cannot be interpolated.
+        image = image if image.mode in ("RGB", "L") else image.convert("RGB")
+        image = image.resize((size, size), resample=2, box=(left, top, left + side, top + side))
     mode = "RGB" if channels == 3 else "L"
     levels = np.asarray(image if image.mode == mode else image.convert(mode))
     levels = levels.transpose(2, 0, 1) if channels == 3 else levels[None]
@@ -105,22 +110,13 @@ def image_to_tensor(image: Image, *, size: int | None, channels: int) -> Tensor:
     return torch.from_numpy(np.divide(levels, np.float32(255), out=pixels, dtype=np.float32))
 
 
-def _square(image: Any, size: int) -> Any:
-    """The middle square, scaled to `size`."""
-    width, height = image.size
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    # Palettes and 1-bit images cannot be interpolated.
-    image = image if image.mode in ("RGB", "L") else image.convert("RGB")
-    return image.resize((size, size), resample=2, box=(left, top, left + side, top + side))
-
-
 def _class_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of the class folders, sorted."""
     names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")))
     if not names:
         raise UserError(
             "the folder holds no class folders",
-            key="data.dataset.root",
+            argument="root",
             received=str(folder),
             expected="one folder a class with its images",
         )
@@ -128,13 +124,14 @@ def _class_names(folder: Path) -> tuple[str, ...]:
 
 
 def _find(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    """Find the images in the class folders of a folder, with the numbers of their classes."""
     files: list[Path] = []
     numbers: list[int] = []
     for name in _class_names(folder):
         if name not in classes:
             raise UserError(
                 f"{folder} has a class that the training part lacks",
-                key="data.dataset.root",
+                argument="root",
                 received=name,
                 choices=classes,
             )
@@ -142,7 +139,7 @@ def _find(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]
         if not images:
             raise UserError(
                 "a class folder holds no images",
-                key="data.dataset.root",
+                argument="root",
                 received=str(folder / name),
                 expected=", ".join(sorted(SUFFIXES)),
             )

@@ -13,7 +13,6 @@ from lightkit.common.errors import UserError
 
 STRATEGIES = ("mean", "median", "most_frequent", "constant")
 """Ways to fill a column, as scikit-learn's `SimpleImputer` calls them."""
-_KEY = "data.dataset.missing"
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Gaps:
         return slice(self.first, self.first + (1 if self.kinds is None else len(self.kinds)))
 
     def fitted(self, x: Tensor) -> list[float]:
-        """What is filled in for each of its features.
+        """Find the value to fill in for each of its features.
 
         Args:
             x: The training rows `(N, F)`.
@@ -55,7 +54,7 @@ class Gaps:
         if not seen.numel():
             raise UserError(
                 f"column {self.name!r} has no value in any of the {len(x):,} training rows",
-                key=_KEY,
+                argument="dataset.missing",
                 received=self.strategy,
                 fix="leave it out of data.dataset.features, or fill it with a constant",
             )
@@ -72,8 +71,8 @@ class Gaps:
         values, counts = seen.unique(return_counts=True)
         return values[counts.argmax()][None]  # of several the smallest, as in scikit-learn
 
-    def said(self, values: Sequence[float]) -> str:
-        """Strategy and fitted values in words: `median 3.5`."""
+    def describe(self, values: Sequence[float]) -> str:
+        """Put strategy and fitted values in words: `median 3.5`."""
         shown = f"{values[0]:g}" if self.kinds is None else self.kinds[max(range(len(values)), key=values.__getitem__)]
         return f"{self.strategy} {shown}"
 
@@ -103,7 +102,7 @@ class Imputer:
         return Filling(self.columns, values, lacking)
 
     def load(self, state: Mapping[str, Any]) -> Filling:
-        """What was fitted before.
+        """Restore what was fitted before.
 
         Args:
             state: From `Filling.state_dict`.
@@ -116,7 +115,7 @@ class Imputer:
         if own != {name: len(filled) for name, filled in values.items()} or not {*indicators} <= {*own}:
             raise UserError(
                 "the columns to fill are not those that the run was trained with",
-                key=_KEY,
+                argument="dataset.missing",
                 expected=", ".join(f"{name} ({len(filled)} features)" for name, filled in values.items()) or "none",
                 received=", ".join(f"{name} ({count} features)" for name, count in own.items()),
             )
@@ -136,7 +135,7 @@ class Filling:
         self.columns, self.values, self.indicators = tuple(columns), dict(values), list(indicators)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Filled copy of rows `(N, F)`, with the indicators after the other features."""
+        """Return a filled copy of rows `(N, F)`, with the indicators after the other features."""
         filled, added = x.clone(), []
         for gaps in self.columns:
             missing = x[:, gaps.first].isnan()
@@ -146,18 +145,20 @@ class Filling:
         return torch.cat([filled, *added], 1)
 
     def note(self, x: Tensor) -> str | None:
-        """A line for people about the values that are filled in; None where none is.
+        """Return a line for people about the values that are filled in; None where none is.
 
         Args:
             x: The rows `(N, F)` before.
         """
         counts = {gaps: int(x[:, gaps.first].isnan().sum()) for gaps in self.columns}
         told = [
-            f"{gaps.name} {count:,} ({gaps.said(self.values[gaps.name])})" for gaps, count in counts.items() if count
+            f"{gaps.name} {count:,} ({gaps.describe(self.values[gaps.name])})"
+            for gaps, count in counts.items()
+            if count
         ]
         more = f"; with an indicator each: {', '.join(self.indicators)}" if self.indicators else ""
         return f"missing values filled in: {', '.join(told)}{more}" if told else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What was fitted, as plain values."""
+        """Return what was fitted, as plain values."""
         return {"values": self.values, "indicators": self.indicators}

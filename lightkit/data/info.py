@@ -42,10 +42,10 @@ class DataInfo:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            raise UserError("not a kind of task", key="data.dataset", received=self.task, choices=TASKS)
+            raise UserError("not a kind of task", argument="", received=self.task, choices=TASKS)
 
     def sizes(self) -> dict[str, Any]:
-        """The arguments that models, losses and metrics may take from the data, those that apply here."""
+        """Return the arguments that models, losses and metrics may take from the data, those that apply here."""
         found: dict[str, Any] = {"task": self.task}
         if self.num_classes:
             found |= {"num_classes": self.num_classes, "num_labels": self.num_classes}
@@ -58,7 +58,7 @@ class DataInfo:
 
 
 def fingerprint(parts: Iterable[object]) -> str:
-    """blake2b of tensors (their bytes) and of anything else (its text), as 32 hex digits."""
+    """Hash tensors (their bytes) and anything else (its text) by blake2b, to 32 hex digits."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, torch.Tensor):

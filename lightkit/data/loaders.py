@@ -59,7 +59,7 @@ class LoaderOptions:
         for name, least in (("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1), ("timeout_seconds", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise UserError("too small", key=f"data.{name}", expected=f"{least} or more", received=value)
+                raise UserError("too small", argument=name, expected=f"{least} or more", received=value)
 
 
 class Loader:
@@ -98,7 +98,7 @@ class Loader:
         if options.drop_last and self.num_samples < self.batch_size:
             raise UserError(
                 "no batch is left with drop_last",
-                key="data.batch_size",
+                argument="batch_size",
                 expected=f"at most {self.num_samples}, the rows of this split",
                 received=self.batch_size,
                 fix="data.drop_last=false or a smaller batch",
@@ -117,14 +117,14 @@ class Loader:
         return self.num_samples - (self.num_samples % self.batch_size if self.options.drop_last else 0)
 
     def order(self, epoch: int) -> Tensor:
-        """Rows of the data set in the order of an epoch, `(N,)` int64."""
+        """Return the rows of the data set in the order of an epoch, `(N,)` int64."""
         if not self.options.shuffle:
             return self.rows
         generator = torch.Generator().manual_seed(mix(self.options.seed, "order", epoch))
         return self.rows[torch.randperm(self.num_samples, generator=generator)]
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Batches of an epoch.
+        """Yield the batches of an epoch.
 
         Args:
             epoch: Number of the epoch, from 0.
@@ -142,9 +142,7 @@ class Loader:
             batches = self._blocks(rows, epoch, start)
         else:
             batches = self._one_by_one(rows, epoch, start)
-        if self.mixup is None:
-            return batches
-        return self._cut(self.mixup.mixed(batches, epoch=epoch, start=start))
+        return batches if self.mixup is None else self._mixed(batches, epoch, start)
 
     @property
     def _whole(self) -> bool:
@@ -152,25 +150,26 @@ class Loader:
         return self.options.ranks == 1 or self.mixup is not None
 
     def _parts(self, rows: Tensor, start: int) -> Iterator[tuple[int, Tensor]]:
-        """Position in the epoch and rows of this process's part of every batch."""
+        """Yield the position in the epoch and the rows of this process's part of every batch."""
         for batch in rows.split(self.batch_size) if len(rows) else ():
             first, count = (0, len(batch)) if self._whole else self._own(len(batch))
             yield start + first, batch[first : first + count]
             start += len(batch)
 
     def _own(self, size: int) -> tuple[int, int]:
-        """First sample and number of samples of this process in a batch; all of them where it has none."""
+        """Return the first and the number of this process's samples in a batch; all of them where it has none."""
         first, count = own_part(size, self.options.rank, self.options.ranks)
         return (first, count) if count else (0, size)
 
-    def _cut(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """This process's part of batches that were read whole."""
-        for x, y in batches:
+    def _mixed(self, batches: Iterator[Any], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mix batches that were read whole, and cut this process's part out of each."""
+        assert self.mixup is not None, "asked before"
+        for x, y in self.mixup.mixed(batches, epoch=epoch, start=start):
             first, count = self._own(len(x))
             yield x[first : first + count], y[first : first + count]
 
     def _blocks(self, rows: Tensor, epoch: int, start: int) -> Iterator[Any]:
-        """Several batches gathered at once and cut apart: a fraction of the cost of gathering each."""
+        """Gather several batches at once and cut them apart: a fraction of the cost of gathering each."""
         if not len(rows):
             return
         size = self._block_rows(rows)
@@ -186,7 +185,7 @@ class Loader:
             before = 0
 
     def _prepared(self, batch: Any, epoch: int, before: int) -> Any:
-        """What is left of a block after `before` samples, aligned in memory as it is in the whole block.
+        """Prepare the rest of a block after `before` samples, aligned in memory as it is in the whole block.
 
         The last bits of a matrix product depend on that. What is not read has zeros in its place.
         """
@@ -196,7 +195,7 @@ class Loader:
         return tuple(part[before:] for part in self.prepare(whole, epoch=epoch, first=0))
 
     def _own_rows(self, block: Tensor) -> tuple[Tensor, int | list[int]]:
-        """This process's rows of a block of batches, and where to cut them."""
+        """Return this process's rows of a block of batches, and where to cut them."""
         if self._whole:
             return block, self.batch_size
         parts = [rows for _, rows in self._parts(block, 0)]
@@ -217,7 +216,7 @@ class Loader:
         return tuple(part.pin_memory() for part in batch) if self.options.pin_memory else batch
 
     def with_rows(self, rows: Tensor, **changes: Any) -> Loader:
-        """Another loader like this one, over other rows of the data set.
+        """Return another loader like this one, over other rows of the data set.
 
         Args:
             rows: `(N,)` int64 rows; repeated ones (bootstrap) are augmented differently each time.

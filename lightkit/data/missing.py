@@ -13,14 +13,13 @@ from lightkit.common.patterns import Pattern
 from lightkit.data.csv_reader import Table
 from lightkit.data.impute import STRATEGIES
 
-_KEY = "data.dataset.missing"
 _WAYS = ("error", "drop", *STRATEGIES)
 _FILL = {False: 0.0, True: "missing_value"}
 """What `constant` fills in by default, in columns of numbers and of names; as in scikit-learn."""
 
 
 @dataclass
-class Missing:
+class MissingPolicy:
     """What is done about missing values.
 
     Args:
@@ -46,7 +45,7 @@ class Missing:
         by_pattern = {"*": self.missing} if isinstance(self.missing, str) else dict(self.missing)
         for way in by_pattern.values():
             if way not in _WAYS:
-                raise UserError("unknown", key=_KEY, received=way, choices=_WAYS)
+                raise UserError("unknown", argument="missing", received=way, choices=_WAYS)
         self.ways = dict.fromkeys([*self.features, *self.targets], "error")
         for pattern, way in by_pattern.items():
             exact = pattern in self.ways  # whatever signs are in the name of a column
@@ -55,18 +54,20 @@ class Missing:
         self._check_fill_value()
 
     def _matched(self, pattern: str) -> list[str]:
-        """The columns whose whole name a pattern fits."""
-        fitting = Pattern(pattern, key=_KEY)
+        """Return the columns whose whole name a pattern fits."""
+        fitting = Pattern(pattern, argument="missing")
         found = [name for name in self.ways if fitting.fits(name)]
         if not found:
-            raise UserError("the pattern matches nothing", key=_KEY, received=pattern, choices=list(self.ways))
+            raise UserError(
+                "the pattern matches nothing", argument="missing", received=pattern, choices=list(self.ways)
+            )
         return found
 
     def _choose(self, name: str, way: str, *, exact: bool) -> None:
         if name in self.targets and way in STRATEGIES:
             if exact:
                 what = f"nothing can be filled in for the target {name!r}"
-                raise UserError(what, key=_KEY, received=way, choices=("error", "drop"))
+                raise UserError(what, argument="missing", received=way, choices=("error", "drop"))
             return
         self.ways[name] = way
         if exact and self._unsuited(name):
@@ -75,7 +76,7 @@ class Missing:
     def _no_number(self, name: str) -> UserError:
         return UserError(
             f"column {name!r} holds names, which have no {self.ways[name]}",
-            key=_KEY,
+            argument="missing",
             received=self.ways[name],
             choices=("error", "drop", "most_frequent", "constant"),
             fix=f'"data.dataset.missing={{*: {self.ways[name]}, {name}: most_frequent}}"',
@@ -89,18 +90,18 @@ class Missing:
         if not names or not {*names} <= {*filled}:
             raise UserError(
                 "this is for columns that are filled with a constant",
-                key="data.dataset.fill_value",
+                argument="fill_value",
                 received=self.fill_value,
                 choices=filled,
                 fix="data.dataset.missing=constant",
             )
 
     def filled(self, name: str) -> bool:
-        """Whether missing values of a column are filled in."""
+        """Tell whether missing values of a column are filled in."""
         return self.ways[name] in STRATEGIES and not self._unsuited(name)
 
     def constant(self, name: str) -> float | str:
-        """What `constant` fills in.
+        """Return what `constant` fills in.
 
         Raises:
             UserError: It is no number, for a column of numbers.
@@ -113,11 +114,11 @@ class Missing:
             return str(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             what = f"column {name!r} holds numbers"
-            raise UserError(what, key="data.dataset.fill_value", expected="a number", received=value)
+            raise UserError(what, argument="fill_value", expected="a number", received=value)
         return float(value)
 
-    def settled(self, table: Table) -> tuple[Table, list[str]]:
-        """The table without the rows that are left out, and a line about them.
+    def applied(self, table: Table) -> tuple[Table, list[str]]:
+        """Return the table without the rows that are left out, and a line about them.
 
         Raises:
             UserError: A value is missing that must not be, or no row is left.
@@ -127,7 +128,7 @@ class Missing:
         if len(rows) == len(table):
             raise UserError(
                 f"{table.path}: every row lacks a value",
-                key=_KEY,
+                argument="missing",
                 received=", ".join(lacking),
                 fix="leave such columns out of data.dataset.features, or fill the values in",
             )
@@ -152,7 +153,7 @@ class Missing:
         fill = "" if column in self.targets else "; mean, median, most_frequent or constant fill the values in"
         return UserError(
             f"{table.path}, line {line}: column {column!r} {problem}",
-            key="data.dataset.path",
+            argument="path",
             expected="a finite number or a name",
             received=cell,
             fix=f"data.dataset.missing=drop leaves such rows out ({others} of {len(table)}){fill}",
@@ -160,7 +161,7 @@ class Missing:
 
 
 def _lacking(table: Table, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Rows without a value in those columns that lack any, in the order in which a reader of the table finds them."""
+    """Return the rows without a value in each column that has any, in the order in which a reader finds them."""
     found = {name: rows for name in names if len(rows := table.missing(name))}
     return dict(sorted(found.items(), key=lambda item: (item[1][0], item[0])))
 

@@ -24,11 +24,11 @@ class Normalizer:
         self.shift, self.scale = shift.to(torch.float32), scale.to(torch.float32)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Scaled copy of inputs `(B, ...)`."""
+        """Return a scaled copy of inputs `(B, ...)`."""
         return (x - self.shift.to(x.device)).div_(self.scale.to(x.device))
 
     def suited(self, shape: Sequence[int]) -> Normalizer:
-        """Itself, for inputs of this shape.
+        """Return this scaling if it suits inputs of a shape.
 
         Raises:
             UserError: It is for inputs of another.
@@ -37,11 +37,11 @@ class Normalizer:
         sizes = zip(reversed(own), reversed(tuple(shape)))
         if len(own) > len(shape) or any(size not in (1, wanted) for size, wanted in sizes):
             what = "this scaling is for inputs of another shape"
-            raise UserError(what, key="data.normalize", expected=str(tuple(own)), received=tuple(shape))
+            raise UserError(what, argument="normalize", expected=str(tuple(own)), received=tuple(shape))
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Both tensors, for a checkpoint or an exported model."""
+        """Return both tensors, for a checkpoint or an exported model."""
         return {"shift": self.shift, "scale": self.scale}
 
 
@@ -59,14 +59,14 @@ def fit(kind: str, batches: Iterable[Tensor]) -> Normalizer | None:
         UserError: `kind` is unknown, the inputs are not numbers to scale, or not images for `image`.
     """
     if kind not in KINDS:
-        raise UserError("not a way to scale inputs", key="data.normalize", received=kind, choices=KINDS)
+        raise UserError("not a way to scale inputs", argument="normalize", received=kind, choices=KINDS)
     if kind == "none":
         return None
     return _fit_range(batches) if kind == "minmax" else _fit_moments(batches, per_channel=kind == "image")
 
 
 def _fit_moments(batches: Iterable[Tensor], *, per_channel: bool) -> Normalizer:
-    """Mean and deviation by Chan's update of two moments, which does not lose digits when the mean is large."""
+    """Compute mean and deviation by Chan's update of two moments, which is exact also where the mean is large."""
     count, mean, square = 0, torch.zeros(()), torch.zeros(())
     for batch in batches:
         rows = _as_rows(batch, per_channel=per_channel)
@@ -82,6 +82,7 @@ def _fit_moments(batches: Iterable[Tensor], *, per_channel: bool) -> Normalizer:
 
 
 def _fit_range(batches: Iterable[Tensor]) -> Normalizer:
+    """Find the smallest and the largest value of each feature."""
     low, high = torch.tensor(float("inf")), torch.tensor(float("-inf"))
     for batch in batches:
         rows = _as_rows(batch, per_channel=False)
@@ -91,17 +92,17 @@ def _fit_range(batches: Iterable[Tensor]) -> Normalizer:
 
 
 def _as_rows(batch: Tensor, *, per_channel: bool) -> Tensor:
-    """`(rows, features)` in float64; for `per_channel` every pixel is a row and every channel a feature."""
+    """Return `(rows, features)` in float64; for `per_channel` every pixel is a row and every channel a feature."""
     if not batch.is_floating_point():
         raise UserError(
-            "these inputs are not numbers to scale", key="data.normalize", expected="none", received=str(batch.dtype)
+            "these inputs are not numbers to scale", argument="normalize", expected="none", received=str(batch.dtype)
         )
     if not per_channel:
         return batch.to(torch.float64)
     if batch.dim() != 4:
         raise UserError(
             "these inputs are not images",
-            key="data.normalize",
+            argument="normalize",
             expected="(channels, height, width)",
             received=tuple(batch.shape[1:]),
             fix="data.normalize=standard",

@@ -33,13 +33,13 @@ class PerSample(SampleWise):
         self.steps: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = ((transform, key),)
 
     def then(self, other: PerSample) -> PerSample:
-        """Both in one: no batch is made in between."""
+        """Chain this transform and another, without making a batch in between."""
         chain = copy(self)
         chain.steps = (*self.steps, *other.steps)
         return chain
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Changed copy of inputs `(B, ...)`.
+        """Return a changed copy of inputs `(B, ...)`.
 
         Raises:
             UserError: The transform raises, or gives no tensors of one shape.
@@ -62,7 +62,7 @@ class PerSample(SampleWise):
 
 
 def _changed(transform: Callable[[Tensor], Tensor], sample: Tensor, key: str) -> Tensor:
-    """What a transform makes of a sample, in memory as part of a batch would be: the last bits may depend on that."""
+    """Apply a transform to a sample; the result is contiguous as in a batch, on which its last bits may depend."""
     name = type(transform).__name__
     try:
         changed: Any = transform(sample)
@@ -96,7 +96,7 @@ def as_transforms(transforms: Sequence[Any]) -> tuple[Transform, ...]:
 
 
 def _takes_random(transform: Any) -> bool:
-    """Whether a transform has to be called with two arguments, or names its second one `random`."""
+    """Tell whether a transform must be called with two arguments, or names its second one `random`."""
     called = transform.forward if isinstance(transform, nn.Module) else transform
     try:
         parameters = [*inspect.signature(called).parameters.values()]

@@ -20,7 +20,7 @@ class Transform(Protocol):
     """A random change of a whole batch; sample `i` may only use the numbers of its own stream in `random`."""
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Changed copy of inputs `(B, ...)`."""
+        """Return a changed copy of inputs `(B, ...)`."""
         ...
 
 
@@ -53,7 +53,7 @@ class Prepare:
         return all(isinstance(transform, SampleWise) for transform in self.augment)
 
     def __call__(self, batch: Any, *, epoch: int, first: int) -> Any:
-        """Prepared batch.
+        """Prepare a batch.
 
         Args:
             batch: Samples; only pairs (input, target) are touched.
@@ -91,38 +91,32 @@ class Mixup:
         if not alpha > 0:
             raise UserError(
                 "not a parameter of Beta(alpha, alpha)",
-                key="data.mixup.alpha",
+                argument="mixup.alpha",
                 expected="above 0, or null",
                 received=alpha,
             )
         if not 0 <= probability <= 1:
             raise UserError(
-                "not a share of the batches", key="data.mixup.probability", expected="0 to 1", received=probability
+                "not a share of the batches", argument="mixup.probability", expected="0 to 1", received=probability
             )
         if info.task in ("language_modeling", "custom"):
             raise UserError(
                 f"{info.task} targets cannot be mixed",
-                key="data.mixup.alpha",
+                argument="mixup.alpha",
                 received=alpha,
                 fix="data.mixup.alpha=null",
             )
         self.alpha, self.probability, self.seed, self.info = alpha, probability, seed, info
 
     def mixed(self, batches: Iterator[Any], *, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches mixed. What is drawn depends on the epoch and the position of a batch's first sample."""
+        """Mix batches; what is drawn depends on the epoch and the position of a batch's first sample."""
         for x, y in batches:
-            yield self._mix(x, self._shares(y), key=mix(self.seed, "mixup", epoch, start))
-            start += len(x)
-
-    def _shares(self, y: Tensor) -> Tensor:
-        if self.info.task != "multiclass":
-            return y
-        return torch.nn.functional.one_hot(y, self.info.num_classes).to(torch.float32)
-
-    def _mix(self, x: Tensor, y: Tensor, *, key: int) -> tuple[Tensor, Tensor]:
-        random = np.random.default_rng(key)
-        if random.random() >= self.probability:
-            return x, y
-        weight = float(random.beta(self.alpha, self.alpha))
-        partner = torch.from_numpy(random.permutation(len(x)))
-        return torch.lerp(x[partner], x, weight), torch.lerp(y[partner], y, weight)
+            if self.info.task == "multiclass":
+                y = torch.nn.functional.one_hot(y, self.info.num_classes).to(torch.float32)
+            random, size = np.random.default_rng(mix(self.seed, "mixup", epoch, start)), len(x)
+            if random.random() < self.probability:
+                weight = float(random.beta(self.alpha, self.alpha))
+                partner = torch.from_numpy(random.permutation(size))
+                x, y = torch.lerp(x[partner], x, weight), torch.lerp(y[partner], y, weight)
+            yield x, y
+            start += size

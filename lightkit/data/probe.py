@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +15,23 @@ from lightkit.data.sources import SampleData
 
 
 def small_batch(loader: Loader) -> Any:
-    """Two samples as a training batch, read in this process.
+    """Read two samples as a training batch, in this process.
 
     Raises:
         Exception: Whatever the data set or a transform raises.
     """
     options = replace(loader.options, shuffle=False, drop_last=False, num_workers=0, pin_memory=False)
-    # A data set that opens its files at the first sample must not hand them on to worker processes open.
-    source = _shallow(loader.source)
+    source = loader.source
+    if isinstance(source, SampleData):
+        # A data set that opens its files at the first sample must not hand them on to worker processes open.
+        with suppress(Exception):  # it may refuse to be copied
+            source = copy.copy(source)
+            source.base = copy.copy(source.base)
     return next(iter(Loader(source, _rows(loader, 2), options, prepare=loader.prepare, mixup=loader.mixup).epoch(0)))
 
 
 def whole_batch(loader: Loader) -> Any:
-    """A batch of the full size, read in the way of training, workers and all; see `small_batch`."""
+    """Read a batch of the full size in the way of training, workers and all; see `small_batch`."""
     other = loader.with_rows(_rows(loader, loader.batch_size), shuffle=False, drop_last=False, persistent_workers=False)
     try:
         return next(iter(other.epoch(0)))
@@ -35,21 +40,10 @@ def whole_batch(loader: Loader) -> Any:
 
 
 def _rows(loader: Loader, count: int) -> Tensor:
-    """The first rows of the first epoch, one of them of the last class: a too small output has no place for it."""
+    """Return the first rows of the first epoch, one of the last class among them: a too small output lacks it."""
     rows = loader.order(0)[:count]
     strata = getattr(loader.source, "strata", None)
     if strata is None or not len(rows):
         return rows
     last = loader.rows[strata[loader.rows].argmax()]
     return torch.cat([rows[:-1], last[None]])
-
-
-def _shallow(source: Any) -> Any:
-    if not isinstance(source, SampleData):
-        return source
-    other = copy.copy(source)
-    try:
-        other.base = copy.copy(source.base)
-    except Exception:  # a data set may refuse to be copied
-        return source
-    return other

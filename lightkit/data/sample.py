@@ -15,7 +15,7 @@ from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory,
 
 
 def read_sample(base: Any, row: int) -> Any:
-    """`base[row]`.
+    """Read a sample of a data set.
 
     Raises:
         UserError: The data set raises; its line is named, the error is the `__cause__`.
@@ -29,7 +29,7 @@ def read_sample(base: Any, row: int) -> Any:
             raise
         raise UserError(
             f"sample {row} of the data set could not be read: {in_short(error)}",
-            key="data.dataset",
+            argument="",
             origin=user_frame(error),
             fix="LIGHTKIT_DEBUG=1 shows the whole traceback",
         ) from error
@@ -44,7 +44,7 @@ def seed_generators(key: int) -> None:
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Put those generators back afterwards as they were."""
+    """Put the generators of Python, NumPy and PyTorch back afterwards as they were."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield

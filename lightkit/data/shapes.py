@@ -54,7 +54,7 @@ def _crescent(u: Tensor, v: Tensor) -> Tensor:
 
 
 def _star(u: Tensor, v: Tensor) -> Tensor:
-    """Five points, by folding the plane (I. Quilez, https://iquilezles.org/articles/distfunctions2d/)."""
+    """Draw a star of five points, by folding the plane (https://iquilezles.org/articles/distfunctions2d/)."""
     a, b = 0.809017, 0.587785
     u = u.abs()
     fold = 2.0 * (u * a - v * b).clamp(min=0.0)
@@ -134,7 +134,7 @@ class Shapes:
             if not low <= value <= high or (name == "channels" and value == 2):
                 raise UserError(
                     "out of range",
-                    key=f"data.dataset.{name}",
+                    argument=name,
                     received=value,
                     expected="1 or 3" if name == "channels" else f"{low} to {high}",
                 )
@@ -153,7 +153,7 @@ class Shapes:
         return len(self._numbers)
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Pictures `(B, C, S, S)` in [0, 1] and classes `(B,)` of `rows`."""
+        """Return pictures `(B, C, S, S)` in [0, 1] and classes `(B,)` of `rows`."""
         images = self._cache.take(rows, self.draw) if self._cache and self._cache.fits else self.draw(rows)
         return images.to(torch.float32).div_(255.0), self._classes(rows)
 
@@ -163,7 +163,7 @@ class Shapes:
         return self._classes(torch.arange(len(self)))
 
     def draw(self, rows: Tensor) -> Tensor:
-        """Pictures of `rows` as levels, `(B, C, S, S)` uint8."""
+        """Draw the pictures of `rows` as levels, `(B, C, S, S)` uint8."""
         pieces = rows.split(_PIECE) if len(rows) else [rows]
         return torch.cat([self._draw(piece) for piece in pieces])
 
@@ -187,14 +187,14 @@ class Shapes:
         return (canvas.clamp_(0.0, 1.0) * 255.0 + 0.5).to(torch.uint8)
 
     def _background(self, random: SampleRandom, colour: Tensor) -> Tensor:
-        """A slope of brightness over the background colour, `(B, C, S, S)`."""
+        """Add a slope of brightness to the background colour, `(B, C, S, S)`."""
         slope = random.uniform(2, -0.3, 0.3)[:, :, None, None]
         y, x = self._pixels()
         ramp = (x[None] * slope[:, 0] + y[None] * slope[:, 1]) * (1.0 / self.size)
         return colour[:, :, None, None] + ramp[:, None]
 
     def _shape(self, rows: Tensor, random: SampleRandom) -> Tensor:
-        """How much of each pixel the sample's shape covers, `(B, S, S)`."""
+        """Compute how much of each pixel the sample's shape covers, `(B, S, S)`."""
         radius = random.uniform(1, 0.2, 0.4) * self.size
         centre = radius + random.uniform(2) * (self.size - 2.0 * radius)
         u, v = self._local(centre, random.integers(0, _ANGLES))
@@ -218,7 +218,7 @@ class Shapes:
         return _paint(canvas, cover, random.uniform(self.channels))
 
     def _local(self, centre: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
-        """Coordinates of the pixels from `centre` `(B, 2)`, turned by `angle` `(B, 1)`: two `(B, S, S)`."""
+        """Return coordinates of the pixels from `centre` `(B, 2)`, turned by `angle` `(B, 1)`: two `(B, S, S)`."""
         turns = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
         cosine = turns.cos().to(torch.float32)[angle][:, :, None]
         sine = turns.sin().to(torch.float32)[angle][:, :, None]
@@ -232,14 +232,14 @@ class Shapes:
 
 
 def _kinds(classes: int | Sequence[str]) -> tuple[str, ...]:
-    """Names of the classes; a number that is out of range gives as many as there are, too few or too many."""
+    """Name the classes; a number out of range gives as many names, too few or too many."""
     if isinstance(classes, int):
         return (*KINDS, *[""] * max(0, classes - len(KINDS)))[: max(0, classes)]
     for name in classes:
         if name not in KINDS:
-            raise UserError("there is no such shape", key="data.dataset.classes", received=name, choices=KINDS)
+            raise UserError("there is no such shape", argument="classes", received=name, choices=KINDS)
     if len(set(classes)) < len(classes):
-        raise UserError("a shape twice", key="data.dataset.classes", received=", ".join(classes))
+        raise UserError("a shape twice", argument="classes", received=", ".join(classes))
     return tuple(classes)
 
 
@@ -265,7 +265,7 @@ def _paint(canvas: Tensor, cover: Tensor, colour: Tensor) -> Tensor:
 
 
 def _noise(random: SampleRandom, shape: torch.Size) -> Tensor:
-    """Even noise in [-1, 1), four pixels of 16 bits from one random number."""
+    """Draw even noise in [-1, 1), four pixels of 16 bits from one random number."""
     count = math.prod(shape[1:])
     lanes = random.bits(-(-count // 4)).view(torch.int16)[:, :count]
     return lanes.reshape(shape).to(torch.float32) * (1.0 / 32768.0)

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo, fingerprint
 from lightkit.data.sample import read_sample
-from lightkit.data.tensors import Taker, TensorData, check_inputs, check_targets
+from lightkit.data.tensors import Taker, TensorData, check_classes, check_inputs, check_targets
 
 _SCAN_LIMIT = 10_000
 
@@ -32,7 +32,7 @@ class SampleData:
 
     def __init__(self, base: Any) -> None:
         if not len(base):
-            raise UserError("the data set is empty", key="data.dataset", received=type(base).__name__)
+            raise UserError("the data set is empty", argument="", received=type(base).__name__)
         self.base = base
         self.draws: bool = getattr(base, "draws", True)
         self.collate_fn: Callable[[list[Any]], Any] | None = getattr(base, "collate_fn", None)
@@ -65,19 +65,26 @@ class SampleData:
 
 
 def as_source(dataset: Any) -> Any:
-    """`dataset` as a `Taker` where it can make whole batches, otherwise as `SampleData`.
+    """Return a data set as a `Taker` where it can make whole batches, otherwise as `SampleData`.
 
     Raises:
-        UserError: It is no map-style data set.
+        UserError: It is no map-style data set, or has one class only.
     """
-    if isinstance(dataset, (Taker, SampleData)):
-        return dataset
+    source = dataset
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
-        return TensorData(*dataset.tensors)
+        source = TensorData(*dataset.tensors)
+    elif not isinstance(dataset, (Taker, SampleData)):
+        _check_map_style(dataset)
+        source = SampleData(dataset)
+    check_classes(source.info)
+    return source
+
+
+def _check_map_style(dataset: Any) -> None:
     if isinstance(dataset, IterableDataset):
         raise UserError(
             "streams are not supported yet: a run reads its samples by number, in an order of its own for each epoch",
-            key="data.dataset",
+            argument="",
             expected="__len__ and __getitem__",
             received=f"{type(dataset).__name__}, an IterableDataset",
             fix="a data set over an index, such as the places of the samples in their files; or, where memory allows, "
@@ -86,14 +93,14 @@ def as_source(dataset: Any) -> Any:
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UserError(
             "not a data set",
-            key="data.dataset",
+            argument="",
             expected="__len__ and __getitem__, or TensorData",
             received=type(dataset).__name__,
         )
-    return SampleData(dataset)
 
 
 def _known_targets(base: Any) -> Tensor | None:
+    """Return the targets that a data set gives all at once, if it does."""
     for name in ("targets", "labels"):
         values = getattr(base, name, None)
         if isinstance(values, (list, tuple, np.ndarray, Tensor)) and len(values) == len(base):
@@ -102,41 +109,34 @@ def _known_targets(base: Any) -> Tensor | None:
 
 
 def _infer(base: Any, targets: Tensor | None) -> DataInfo:
+    """Find out what a data set is from its first sample, its targets and its attribute `classes`."""
     sample = read_sample(base, 0)
     mark = fingerprint([type(base).__qualname__, len(base), targets])
-    names = _class_names(base)
+    classes = getattr(base, "classes", ())  # their names, or how many there are
+    names = tuple(map(str, range(classes) if isinstance(classes, int) else classes))
     if not (isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))):
         return DataInfo("custom", (), len(names), names, fingerprint=mark)
     shape = tuple(sample[0].shape)
-    if not isinstance(sample[1], (Tensor, np.ndarray, np.generic, int, float, list, tuple)) or _is_nested(sample[1]):
+    given = sample[1]
+    is_nested = isinstance(given, (list, tuple)) and not all(isinstance(item, (int, float)) for item in given)
+    if is_nested or not isinstance(given, (Tensor, np.ndarray, np.generic, int, float, list, tuple)):
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
-    target = torch.as_tensor(sample[1])
+    target = torch.as_tensor(given)
     if target.is_floating_point():
         return DataInfo("regression", shape, target.numel(), fingerprint=mark)
     if target.dim():
         return DataInfo("custom", shape, len(names), names, fingerprint=mark)
-    count = len(names) or int(_all_targets(base, targets).max()) + 1
-    return DataInfo("multiclass", shape, count, names or tuple(map(str, range(count))), fingerprint=mark)
+    if not names:
+        names = tuple(map(str, range(int((_read_targets(base) if targets is None else targets).max()) + 1)))
+    return DataInfo("multiclass", shape, len(names), names, fingerprint=mark)
 
 
-def _is_nested(target: Any) -> bool:
-    """Whether a list of targets holds more than numbers, so that no tensor can be made of it."""
-    return isinstance(target, (list, tuple)) and not all(isinstance(item, (int, float)) for item in target)
-
-
-def _class_names(base: Any) -> tuple[str, ...]:
-    """What the attribute `classes` says: their names, or how many there are; empty without it."""
-    classes = getattr(base, "classes", ())
-    return tuple(map(str, range(classes) if isinstance(classes, int) else classes))
-
-
-def _all_targets(base: Any, targets: Tensor | None) -> Tensor:
-    if targets is not None:
-        return targets
+def _read_targets(base: Any) -> Tensor:
+    """Read the targets of all samples, where these are not too many."""
     if len(base) > _SCAN_LIMIT:
         raise UserError(
             f"the number of classes is unknown, and {len(base)} samples are too many to read for it",
-            key="data.dataset",
+            argument="",
             fix="give the data set an attribute `info` (lightkit.data.DataInfo), `targets` or `classes`",
         )
     return torch.tensor([int(read_sample(base, row)[1]) for row in range(len(base))])

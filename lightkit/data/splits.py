@@ -49,17 +49,17 @@ class SplitSpec:
 
     def __post_init__(self) -> None:
         if self.by not in WAYS:
-            raise UserError("not a way to split", key="data.split.by", received=self.by, choices=WAYS)
+            raise UserError("not a way to split", argument="split.by", received=self.by, choices=WAYS)
         for name in ("val", "test"):
             share = getattr(self, name)
             if not 0 <= share < 1:
                 raise UserError(
-                    "not a share of the rows", key=f"data.split.{name}", expected="0 to below 1", received=share
+                    "not a share of the rows", argument=f"split.{name}", expected="0 to below 1", received=share
                 )
         if self.val + self.test >= 1 and self.by != "fold":
             raise UserError(
                 "nothing is left to train on",
-                key="data.split",
+                argument="split",
                 expected="val + test below 1",
                 received=f"{self.val} + {self.test}",
             )
@@ -68,16 +68,15 @@ class SplitSpec:
         for name in ("limit", "per_class"):
             most = getattr(self, name)
             if most is not None and most < 1:
-                key = f"data.split.{name}"
-                raise UserError("training needs a row", key=key, expected="1 or more", received=most)
+                argument = f"split.{name}"
+                raise UserError("training needs a row", argument=argument, expected="1 or more", received=most)
 
     def _check_folds(self) -> None:
         if self.folds < 2:
-            raise UserError("too few folds", key="data.split.folds", expected="2 or more", received=self.folds)
+            raise UserError("too few folds", argument="split.folds", expected="2 or more", received=self.folds)
         if not 0 <= self.fold < self.folds:
-            raise UserError(
-                "there is no such fold", key="data.split.fold", expected=f"0 to {self.folds - 1}", received=self.fold
-            )
+            expected = f"0 to {self.folds - 1}"
+            raise UserError("there is no such fold", argument="split.fold", expected=expected, received=self.fold)
 
 
 def split_rows(
@@ -87,7 +86,7 @@ def split_rows(
     strata: Tensor | None = None,
     given: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Rows of each split that is not left out, in rising order; no row is in two splits.
+    """Assign rows to the splits that are not left out, in rising order; no row is in two splits.
 
     Args:
         spec: How to split.
@@ -102,7 +101,7 @@ def split_rows(
     if spec.by == "stratified" and strata is None:
         raise UserError(
             "only classes can be stratified, and the class of each row is not known",
-            key="data.split.by",
+            argument="split.by",
             received="stratified",
             fix="data.split.by=random; a data set of classes gives that of each row in an attribute `targets`",
         )
@@ -118,7 +117,7 @@ def split_rows(
         if not len(rows):
             raise UserError(
                 f"the {name} split is empty",
-                key=f"data.split.{name}" if name != "train" else "data.split",
+                argument=f"split.{name}" if name != "train" else "split",
                 received=f"{num_rows} rows",
                 fix="a larger share, or more rows",
             )
@@ -131,7 +130,7 @@ def _by_share(
     if spec.by == "file" and len(given) < 2:
         raise UserError(
             "the data set brings no splits with it",
-            key="data.split.by",
+            argument="split.by",
             received="file",
             choices=[way for way in WAYS if way != "file"],
         )
@@ -147,7 +146,7 @@ def _by_share(
 
 
 def _cut(rows: Tensor, counts: Mapping[str, int]) -> dict[str, Tensor]:
-    """Train first, then the others; a share that rounds to nothing shows up as an empty split."""
+    """Cut rows into train and then the others; a share that rounds to nothing shows up as an empty split."""
     sizes = {"train": max(0, len(rows) - sum(counts.values()))} | dict(counts)
     ends = accumulate(sizes.values())
     return {name: rows[end - sizes[name] : end] for name, end in zip(sizes, ends, strict=True)}
@@ -167,7 +166,7 @@ def _stratified(rows: Tensor, counts: Mapping[str, int], strata: Tensor) -> dict
 
 
 def _quotas(groups: Tensor, count: int) -> dict[int, int]:
-    """Rows to take of each group, in proportion to its size: largest remainders get what rounding down leaves over."""
+    """Share out `count` rows among groups by their size: the largest remainders get what rounding down leaves."""
     values, sizes = groups.unique(return_counts=True)
     exact = sizes.to(torch.float64) * count / max(len(groups), 1)
     quota = exact.floor().to(torch.int64)
@@ -181,7 +180,7 @@ def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None) -> dict[str, 
     if len(order) < spec.folds:
         raise UserError(
             "there are fewer rows than folds",
-            key="data.split.folds",
+            argument="split.folds",
             expected=f"at most {len(order)}",
             received=spec.folds,
         )
@@ -198,10 +197,10 @@ def _by_fold(spec: SplitSpec, rows: Tensor, strata: Tensor | None) -> dict[str, 
 
 
 def _first_of_each(rows: Tensor, count: int, strata: Tensor | None) -> Tensor:
-    """The first `count` of the rows of each class, in their order."""
+    """Take the first `count` of the rows of each class, in their order."""
     if strata is None:
         fix = "data.split.limit counts rows of any kind"
-        raise UserError("the data set has no classes to count by", key="data.split.per_class", received=count, fix=fix)
+        raise UserError("the data set has no classes to count by", argument="split.per_class", received=count, fix=fix)
     groups = strata[rows]
     chosen = [(groups == group).nonzero().reshape(-1)[:count] for group in groups.unique()]
     return rows[torch.cat(chosen).sort().values]
@@ -213,7 +212,7 @@ def _check_group_sizes(groups: Tensor, least: int, *, why: str) -> None:
         if size < least:
             raise UserError(
                 f"class {value} has too few rows for {why}",
-                key="data.split",
+                argument="split",
                 expected=f"{least} or more",
                 received=size,
                 fix="data.split.by=random, or drop the class",

@@ -30,7 +30,7 @@ ATTRIBUTES: dict[str, Callable[[int], bool]] = {
 
 
 def digits(*, image: bool = True, classes: Sequence[int] | None = None) -> TensorData:
-    """1,797 handwritten digits, 8 × 8 pixels in [0, 1], ten classes.
+    """Load 1,797 handwritten digits, 8 × 8 pixels in [0, 1], ten classes.
 
     Source: E. Alpaydin and C. Kaynak (1998), https://doi.org/10.24432/C50P49 (its test part).
 
@@ -45,7 +45,7 @@ def digits(*, image: bool = True, classes: Sequence[int] | None = None) -> Tenso
     chosen = list(range(10)) if classes is None else list(classes)
     if len(chosen) < 2 or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(10)):
         expected = "two or more different digits, 0 to 9"
-        raise UserError("not classes of digits", key="data.dataset.classes", expected=expected, received=chosen)
+        raise UserError("not classes of digits", argument="classes", expected=expected, received=chosen)
     rows = torch.isin(digit, torch.tensor(chosen)).nonzero().reshape(-1)
     number = torch.zeros(10, dtype=torch.int64)
     number[chosen] = torch.arange(len(chosen))
@@ -54,7 +54,7 @@ def digits(*, image: bool = True, classes: Sequence[int] | None = None) -> Tenso
 
 
 def digits_multilabel(*, image: bool = True) -> TensorData:
-    """The digits with eight yes-or-no attributes each as targets, see `ATTRIBUTES`; splits are stratified by digit.
+    """Load the digits with eight yes-or-no targets each, see `ATTRIBUTES`; splits are stratified by digit.
 
     Args:
         image: Inputs as images `(1, 8, 8)`, otherwise as rows `(64,)`.
@@ -66,7 +66,7 @@ def digits_multilabel(*, image: bool = True) -> TensorData:
 
 
 def breast_cancer(*, binary: bool = False) -> TensorData:
-    """569 biopsies, 30 measurements of cell nuclei, malignant (0) or benign (1).
+    """Load 569 biopsies, 30 measurements of cell nuclei, malignant (0) or benign (1).
 
     Source: W. Wolberg et al. (1993), https://doi.org/10.24432/C5DW2B.
 
@@ -81,7 +81,7 @@ def breast_cancer(*, binary: bool = False) -> TensorData:
 
 
 def wine() -> TensorData:
-    """178 wines of three growers, 13 chemical measurements.
+    """Load 178 wines of three growers, 13 chemical measurements.
 
     Source: S. Aeberhard and M. Forina (1991), https://doi.org/10.24432/C5PC7J.
     """
@@ -91,7 +91,7 @@ def wine() -> TensorData:
 
 
 def diabetes(*, target_scale: float = 1.0) -> TensorData:
-    """442 patients, ten body measurements, the progress of the disease a year later (25 to 346).
+    """Load 442 patients, ten body measurements, the progress of the disease a year later (25 to 346).
 
     The measurements are raw, as in `load_diabetes(scaled=False)`: scale them by `data.normalize`, which looks at
     training rows only. Source: Efron et al. 2004, https://doi.org/10.1214/009053604000000067.
@@ -112,7 +112,7 @@ def check_scale(scale: float) -> float:
     """
     if not 0 < scale < math.inf:
         what = "the target's unit must be above 0 and finite"
-        raise UserError(what, key="data.dataset.target_scale", received=scale)
+        raise UserError(what, argument="target_scale", received=scale)
     return scale
 
 
@@ -134,7 +134,7 @@ def _read(file: str, *, delimiter: str | None = ",", skip: int = 0) -> np.ndarra
     except OSError as error:
         raise UserError(
             f"scikit-learn's file cannot be read: {error}",
-            key="data.dataset",
+            argument="",
             received=str(path),
             fix="pip install --force-reinstall scikit-learn",
         ) from error
@@ -145,9 +145,7 @@ def _read(file: str, *, delimiter: str | None = ",", skip: int = 0) -> np.ndarra
 def _folder() -> Path:
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(
-            "this data set is one of scikit-learn's files", key="data.dataset", fix="pip install scikit-learn"
-        )
+        raise UserError("this data set is one of scikit-learn's files", argument="", fix="pip install scikit-learn")
     return Path(spec.submodule_search_locations[0], "datasets", "data")
 
 

@@ -30,7 +30,7 @@ class Taker(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of `rows`, `(B,)` int64."""
+        """Return inputs and targets of `rows`, `(B,)` int64."""
         ...
 
 
@@ -88,14 +88,14 @@ class TensorData:
         return x[0], y[0]
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs `(B, ...)` and targets of `rows`, `(B,)` int64."""
+        """Return inputs `(B, ...)` and targets of `rows`, `(B,)` int64."""
         x = self.x.index_select(0, rows)
         if x.dtype == torch.uint8:
             x = x.to(torch.float32).div_(255.0)
         return x, self.y.index_select(0, rows)
 
     def with_inputs(self, x: Tensor, *, notes: Sequence[str] = ()) -> TensorData:
-        """The same rows with other inputs, none of them missing, such as scaled ones; the fingerprint stays.
+        """Return these rows with other inputs, none missing, such as scaled ones; the fingerprint stays.
 
         Args:
             x: Inputs `(N, ...)`.
@@ -108,7 +108,7 @@ class TensorData:
 
 
 def infer_info(x: Tensor, y: Tensor, class_names: Sequence[str] = ()) -> DataInfo:
-    """Kind and sizes from the tensors: whole-number targets are classes, others are regression targets."""
+    """Find out kind and sizes: whole-number targets are classes, others are regression targets."""
     if y.is_floating_point():
         return DataInfo("regression", tuple(x.shape[1:]), math.prod(y.shape[1:]))
     count = len(class_names) or (int(y.max()) + 1 if len(y) else 0)
@@ -121,7 +121,7 @@ def check_classes(info: DataInfo) -> None:
     if info.task == "multiclass" and info.num_classes < 2:
         raise UserError(
             "there is one class only",
-            key="data.dataset",
+            argument="",
             expected="2 classes or more",
             received=list(info.class_names) or info.num_classes,
             fix="choose another target, or state the number of classes",
@@ -133,12 +133,12 @@ def check_lengths(x: Tensor, y: Tensor, *, name: str) -> None:
     if len(x) != len(y):
         raise UserError(
             f"{name}: inputs and targets differ in number",
-            key="data.dataset",
+            argument="",
             expected=f"{len(x)} targets",
             received=len(y),
         )
     if not len(x):
-        raise UserError(f"{name}: there are no rows", key="data.dataset")
+        raise UserError(f"{name}: there are no rows", argument="")
 
 
 def check_inputs(x: Tensor, *, name: str, rows: Sequence[int] | None = None) -> None:
@@ -159,7 +159,7 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] |
             row = _first_row(wrong)
             raise UserError(
                 f"{name}: row {_named(row, rows)} has a label other than 0 and 1",
-                key="data.dataset",
+                argument="",
                 expected="0 or 1",
                 received=y[row].tolist(),
             )
@@ -177,7 +177,7 @@ def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] |
         place = "" if values.dim() == 1 else f", element {tuple(wrong[row].nonzero()[0].tolist())}"
         raise UserError(
             f"{name}: row {_named(row, rows)} of the {what} holds {found}{place}",
-            key="data.dataset",
+            argument="",
             expected="finite numbers",
             fix=f"fill or drop such rows first ({int(wrong.reshape(len(wrong), -1).any(1).sum())} in all)",
         )
@@ -187,7 +187,7 @@ def _check_range(y: Tensor, num_classes: int, *, name: str, rows: Sequence[int] 
     if y.is_floating_point() or y.dim() != 1:
         raise UserError(
             f"{name}: classes are whole numbers, one a row",
-            key="data.dataset",
+            argument="",
             expected="int64 (N,)",
             received=f"{y.dtype} {tuple(y.shape)}",
         )
@@ -196,7 +196,7 @@ def _check_range(y: Tensor, num_classes: int, *, name: str, rows: Sequence[int] 
         row = _first_row(wrong)
         raise UserError(
             f"{name}: the label of row {_named(row, rows)} is out of range",
-            key="data.dataset",
+            argument="",
             expected=f"0 to {num_classes - 1}",
             received=int(y[row]),
             fix="number the classes from 0 without gaps, or state the number of classes",
@@ -204,7 +204,7 @@ def _check_range(y: Tensor, num_classes: int, *, name: str, rows: Sequence[int] 
 
 
 def _named(row: int, rows: Sequence[int] | None) -> int:
-    """Row of the whole data set for one of a batch."""
+    """Return the row of the whole data set for one of a batch."""
     return row if rows is None else rows[row]
 
 

@@ -67,15 +67,19 @@ class Text:
         texts: Mapping[str, str] | None = None,
     ) -> None:
         stride = context_length if stride is None else stride
-        _check_numbers(context_length=context_length, stride=stride, min_count=min_count, max_chars=max_chars)
+        numbers = {"context_length": context_length, "stride": stride, "min_count": min_count, "max_chars": max_chars}
+        for name, value in numbers.items():
+            if value is not None and value < 1:
+                raise UserError("too small", argument=name, expected="1 or more", received=value)
         if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
             raise UserError(
                 "no text is left to train on",
-                key="data.dataset",
+                argument="",
                 expected="val + test below 1",
                 received=f"{val} + {test}",
             )
-        codes, ends = _codes(_read(_files(path, pattern), max_chars) if texts is None else _given(texts, max_chars))
+        pieces = _read(_files(path, pattern), max_chars) if texts is None else _shortened(texts, max_chars)
+        codes, ends = _code_points("".join(pieces)), np.cumsum([len(piece) for piece in pieces])
         cuts = _cuts(len(codes), ends, val=val, test=test)
         self.vocabulary = _vocabulary(codes[: cuts[0]], min_count, vocabulary)
         self._known = np.array([ord(char) for char in self.vocabulary[1:]], dtype=np.uint32)
@@ -93,43 +97,38 @@ class Text:
         return len(self._starts)
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Characters `(B, T)` and the ones after them `(B, T)`, int64, of windows `rows`."""
+        """Return characters `(B, T)` and the ones after them `(B, T)`, int64, of windows `rows`."""
         places = self._starts[rows][:, None] + self._span
         window = self.tokens[places].to(torch.int64)
         return window[:, :-1].contiguous(), window[:, 1:].contiguous()
 
     def encode(self, text: str) -> Tensor:
-        """Token numbers of a text, `(length,)` int64."""
-        return self._to_tokens(_as_codes(text)).to(torch.int64)
+        """Return the token numbers of a text, `(length,)` int64."""
+        return self._to_tokens(_code_points(text)).to(torch.int64)
 
     def decode(self, tokens: Tensor | Sequence[int]) -> str:
-        """The text of token numbers."""
+        """Return the text of token numbers."""
         return "".join(self.vocabulary[int(token)] for token in tokens)
 
     def _to_tokens(self, codes: np.ndarray) -> Tensor:
-        """0 for unknown characters, 1 and up for the vocabulary; one byte each where that is enough."""
+        """Map code points to tokens: 0 for unknown ones, 1 and up for the vocabulary; one byte each if possible."""
         place = np.searchsorted(self._known, codes).clip(max=len(self._known) - 1)
         tokens = np.where(self._known[place] == codes, place + 1, 0)
         return torch.from_numpy(tokens.astype(np.uint8 if len(self.vocabulary) <= 256 else np.int32))
 
 
-def _check_numbers(**numbers: int | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            raise UserError("too small", key=f"data.dataset.{name}", expected="1 or more", received=value)
-
-
 def _files(path: str | None, pattern: str) -> list[Path]:
+    """List the files to read, in an order that looks random."""
     root = Path(sysconfig.get_path("stdlib") if path is None else path).expanduser()
     if root.is_file():
         return [root]
     if not root.is_dir():
-        raise UserError("there is no such file or folder", key="data.dataset.path", received=str(root))
+        raise UserError("there is no such file or folder", argument="path", received=str(root))
     found = [file for file in root.glob(pattern) if file.is_file()]
     if not found:
         raise UserError(
             f"no file in {root} matches",
-            key="data.dataset.pattern",
+            argument="pattern",
             received=pattern,
             expected="a glob such as *.txt or **/*.txt",
         )
@@ -138,11 +137,12 @@ def _files(path: str | None, pattern: str) -> list[Path]:
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
-    """Names in an order that depends on nothing else and looks random."""
+    """Sort names in an order that depends on nothing else and looks random."""
     return sorted(names, key=lambda name: (hashlib.blake2b(name.encode()).digest(), name))
 
 
 def _read(files: list[Path], max_chars: int | None) -> list[str]:
+    """Read files until there are `max_chars` characters."""
     texts: list[str] = []
     left = max_chars
     for file in files:
@@ -151,70 +151,56 @@ def _read(files: list[Path], max_chars: int | None) -> list[str]:
         try:
             text = file.read_text(encoding="utf-8", errors="replace")[:left]
         except OSError as error:
+            raise UserError(f"a file cannot be read: {error.strerror}", argument="path", received=str(file)) from error
+        if "\0" in text:
             raise UserError(
-                f"a file cannot be read: {error.strerror}", key="data.dataset.path", received=str(file)
-            ) from error
-        _refuse_binary(text, file)
+                "a file holds NUL bytes: it is no text in UTF-8",
+                argument="path",
+                received=str(file),
+                fix="name a text file, or the text files of the folder by data.dataset.pattern",
+            )
         texts.append(text)
         left = None if left is None else left - len(text)
     if not any(texts):
-        raise UserError("there is no text", key="data.dataset.path", received=str(files[0]))
+        raise UserError("there is no text", argument="path", received=str(files[0]))
     return texts
 
 
-def _given(texts: Mapping[str, str], max_chars: int | None) -> list[str]:
+def _shortened(texts: Mapping[str, str], max_chars: int | None) -> list[str]:
+    """Put texts in order and cut off what is more than `max_chars`."""
     ordered = [texts[name] for name in _ordered(texts)]
     starts = accumulate((len(text) for text in ordered), initial=0)
     kept = ordered if max_chars is None else [text[: max(max_chars - start, 0)] for text, start in zip(ordered, starts)]
     if not any(kept):
-        raise UserError("there is no text", key="data.dataset.texts", received=f"{len(texts)} texts")
+        raise UserError("there is no text", argument="texts", received=f"{len(texts)} texts")
     return [text for text in kept if text]
 
 
-def _refuse_binary(text: str, file: Path) -> None:
-    if "\0" in text:
-        raise UserError(
-            "a file holds NUL bytes: it is no text in UTF-8",
-            key="data.dataset.path",
-            received=str(file),
-            fix="name a text file, or the text files of the folder by data.dataset.pattern",
-        )
-
-
-def _codes(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """All characters as code points, and where each file ends."""
-    return _as_codes("".join(texts)), np.cumsum([len(text) for text in texts])
-
-
-def _as_codes(text: str) -> np.ndarray:
+def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", errors="replace"), dtype=np.uint32)
 
 
 def _vocabulary(codes: np.ndarray, min_count: int, given: str | None) -> tuple[str, ...]:
+    """Return the vocabulary, in order of code points: a given one, or the frequent characters of the training part."""
     if given is not None:
-        return _chosen(given, min_count)
+        if min_count != 1:
+            what = "a given vocabulary does not depend on how often characters occur"
+            fix = "data.dataset.min_count=1, or data.dataset.vocabulary=null"
+            raise UserError(what, argument="min_count", received=min_count, fix=fix)
+        listed = sorted({*(ASCII if given == "ascii" else given)} - {UNKNOWN})
+        if not listed:
+            expected = "ascii, or the characters themselves"
+            raise UserError("no character is in it", argument="vocabulary", expected=expected, received=given)
+        return (UNKNOWN, *listed)
     values, counts = np.unique(codes, return_counts=True)
     known = [chr(value) for value in values[counts >= min_count] if chr(value) != UNKNOWN]
     if not known:
-        raise UserError("no character is that frequent", key="data.dataset.min_count", received=min_count)
-    return (UNKNOWN, *known)
-
-
-def _chosen(vocabulary: str, min_count: int) -> tuple[str, ...]:
-    """A given vocabulary; in order of code points, as that of a text is."""
-    if min_count != 1:
-        what = "a given vocabulary does not depend on how often characters occur"
-        fix = "data.dataset.min_count=1, or data.dataset.vocabulary=null"
-        raise UserError(what, key="data.dataset.min_count", received=min_count, fix=fix)
-    known = sorted({*(ASCII if vocabulary == "ascii" else vocabulary)} - {UNKNOWN})
-    if not known:
-        expected = "ascii, or the characters themselves"
-        raise UserError("no character is in it", key="data.dataset.vocabulary", expected=expected, received=vocabulary)
+        raise UserError("no character is that frequent", argument="min_count", received=min_count)
     return (UNKNOWN, *known)
 
 
 def _cuts(total: int, ends: np.ndarray, *, val: float, test: float) -> tuple[int, int, int]:
-    """Ends of the train, val and test parts."""
+    """Find the ends of the train, val and test parts."""
     marks = [round(total * (1 - val - test)), round(total * (1 - test))]
     if len(ends) >= _FILES_FOR_BOUNDARIES:
         marks = [int(ends[np.abs(ends - mark).argmin()]) for mark in marks]
@@ -224,7 +210,7 @@ def _cuts(total: int, ends: np.ndarray, *, val: float, test: float) -> tuple[int
 def _windows(
     cuts: tuple[int, int, int], length: int, stride: int, *, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """First characters of all windows, and which of them belong to each part; evaluation windows never overlap."""
+    """List where windows start, and which belong to each part; evaluation windows never overlap."""
     starts: list[Tensor] = []
     splits: dict[str, Tensor] = {}
     done = 0
@@ -234,7 +220,7 @@ def _windows(
         if end - begin <= length:
             raise UserError(
                 f"the {name} part is shorter than one window",
-                key="data.dataset.context_length",
+                argument="context_length",
                 expected=f"below {end - begin}",
                 received=length,
             )

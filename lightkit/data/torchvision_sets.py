@@ -30,7 +30,7 @@ def torchvision_dataset(
     channels: int = 3,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A data set of `torchvision.datasets` with the splits it brings.
+    """Load a data set of `torchvision.datasets` with the splits it brings.
 
     Sets that torchvision holds in memory (MNIST, CIFAR10, SVHN, ...) are served from there in whole batches; others are
     read image by image.
@@ -71,7 +71,7 @@ class _Images:
         if not isinstance(target, int):
             raise UserError(
                 f"{name} is no classification data set",
-                key="data.dataset.name",
+                argument="name",
                 received=name,
                 fix="wrap it in a data set class of your own: data=custom",
             )
@@ -98,17 +98,15 @@ def _class(name: str) -> Any:
         from torchvision import datasets
     except ImportError as error:
         raise UserError(
-            "torchvision is not installed", key="data.dataset.name", received=name, fix="pip install 'lightkit[vision]'"
+            "torchvision is not installed", argument="name", received=name, fix="pip install 'lightkit[vision]'"
         ) from error
     if name not in datasets.__all__:
-        raise UserError(
-            "torchvision has no such data set", key="data.dataset.name", received=name, choices=datasets.__all__
-        )
+        raise UserError("torchvision has no such data set", argument="name", received=name, choices=datasets.__all__)
     return getattr(datasets, name)
 
 
 def _parts(make: Any, *, root: str, download: bool, options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The splits of a data set: those its arguments `train` or `split` offer, otherwise all of it as `train`."""
+    """Yield the splits that the arguments `train` or `split` of a data set offer, or all of it as `train`."""
     takes = inspect.signature(make).parameters
     options |= {name: value for name, value in (("root", root), ("download", download)) if name in takes}
     if "train" in takes and "train" not in options:
@@ -137,29 +135,26 @@ def _load(make: Any, options: dict[str, Any]) -> Any:
     except TypeError as error:
         raise UserError(
             f"{make.__name__} does not take these arguments: {error}",
-            key="data.dataset.options",
+            argument="options",
             received=sorted(options),
             choices=inspect.signature(make).parameters,
         ) from error
     except (RuntimeError, OSError, ValueError) as error:
         wanted = options.get("download", False)
+        # The last line: above it torchvision lists every server it tried, and why it failed.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[-1].strip("<>") if lines else type(error).__name__
         raise UserError(
-            f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {_reason(error)}",
-            key="data.dataset.download" if wanted else "data.dataset.root",
+            f"{make.__name__} cannot be {'downloaded' if wanted else 'loaded'}: {reason}",
+            argument="download" if wanted else "root",
             received=str(options.get("root")),
             fix="check the network, or put the files there by hand" if wanted else "data.dataset.download=true",
         ) from error
 
 
-def _reason(error: Exception) -> str:
-    """The last line of a message: torchvision lists every server it tried, and why it failed below each."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip("<>") if lines else type(error).__name__
-
-
 @contextmanager
 def _no_empty_folders(root: Path) -> Iterator[None]:
-    """Where loading fails, take back the folders it made for files that never came."""
+    """Delete the folders that a failed load made for files that never came."""
     above = [folder for folder in (root, *root.parents) if not folder.exists()]
     before = set(root.iterdir()) if root.is_dir() else set()
     try:
@@ -174,7 +169,7 @@ def _no_empty_folders(root: Path) -> Iterator[None]:
 
 
 def _in_memory(part: Any) -> tuple[Tensor, Tensor] | None:
-    """Images `(N, C, H, W)` uint8 and classes of a part that holds them in `data`; None if it does not."""
+    """Return images `(N, C, H, W)` uint8 and classes of a part that holds them in `data`; None for others."""
     data = getattr(part, "data", None)
     classes = _all_targets(part)
     if not isinstance(data, (np.ndarray, Tensor)) or classes is None or len(classes) != len(data):
@@ -188,7 +183,7 @@ def _in_memory(part: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def _all_targets(part: Any) -> Tensor | None:
-    """Classes of a part that knows them without reading its images."""
+    """Return the classes of a part that knows them without reading its images."""
     targets = getattr(part, "targets", getattr(part, "labels", None))
     if not isinstance(targets, (list, np.ndarray, Tensor)) or len(targets) != len(part):
         return None

@@ -36,7 +36,7 @@ class RandomShift(SampleWise):
         self.pixels, self.fill = pixels, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Shifted copy of `(B, C, H, W)`."""
+        """Return a shifted copy of `(B, C, H, W)`."""
         sides = _image_size(x, self)
         moves = random.integers(0, 2 * self.pixels + 1, 2) - self.pixels
         moved = torch.full(x.shape, self.fill, dtype=x.dtype)
@@ -60,7 +60,7 @@ class RandomFlip(SampleWise):
         self.probability, self.vertical = probability, vertical
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Copy of `(B, C, H, W)` with some samples mirrored."""
+        """Return a copy of `(B, C, H, W)` with some samples mirrored."""
         _image_size(x, self)
         mirrored = torch.empty(x.shape, dtype=x.dtype)
         source, target = _bits(x), _bits(mirrored)
@@ -100,14 +100,14 @@ class RandomAffine(SampleWise):
         self.degrees, self.scale, self.shear, self.translate, self.fill = degrees, scale, shear, translate, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Changed copy of `(B, C, H, W)`."""
+        """Return a changed copy of `(B, C, H, W)`."""
         height, width = _image_size(x, self)
         grid = functional.affine_grid(self._matrices(random, height / width), list(x.shape), align_corners=False)
         moved = functional.grid_sample(x - self.fill, grid.to(x.dtype), align_corners=False)
         return moved + self.fill
 
     def _matrices(self, random: SampleRandom, aspect: float) -> Tensor:
-        """Output to input coordinates, `(B, 2, 3)`; -1 to 1 spans a side, hence the aspect ratio."""
+        """Draw maps from output to input, `(B, 2, 3)`; -1 to 1 spans a side, hence the aspect ratio."""
         turn, size, shear, right, down = random.uniform(5, -1.0, 1.0).unbind(1)
         angle, size, shear = turn * math.radians(self.degrees), 1.0 / (1.0 + size * self.scale), shear * self.shear
         cosine, sine = angle.cos() * size, angle.sin() * size
@@ -133,7 +133,7 @@ class RandomErasing(SampleWise):
         self.probability, self.low, self.high, self.fill = probability, low, high, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Copy of `(B, C, H, W)` with rectangles."""
+        """Return a copy of `(B, C, H, W)` with rectangles."""
         sides = _image_size(x, self)
         inside = _chosen(random, self.probability)[:, None, None]
         for axis, side in enumerate(sides):
@@ -157,7 +157,7 @@ class GaussianNoise(SampleWise):
         self.deviation = deviation
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Noisy copy of `(B, ...)`."""
+        """Return a noisy copy of `(B, ...)`."""
         return x + random.normal(math.prod(x.shape[1:])).reshape(x.shape) * self.deviation
 
 
@@ -174,7 +174,7 @@ class FeatureDropout(SampleWise):
         self.probability, self.fill = probability, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Copy of `(B, ...)` with holes."""
+        """Return a copy of `(B, ...)` with holes."""
         return x.masked_fill(random.uniform(math.prod(x.shape[1:])).reshape(x.shape) < self.probability, self.fill)
 
 
@@ -190,7 +190,7 @@ class Brightness(SampleWise):
         self.strength = strength
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Brighter or darker copy of `(B, ...)`."""
+        """Return a brighter or darker copy of `(B, ...)`."""
         return x + _per_sample(random.uniform(1, -self.strength, self.strength)[:, 0], x)
 
 
@@ -206,7 +206,7 @@ class Contrast(SampleWise):
         self.strength = strength
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
-        """Copy of `(B, ...)` with other contrast."""
+        """Return a copy of `(B, ...)` with other contrast."""
         mean = _per_sample(x.flatten(1).mean(1), x)
         factor = _per_sample(random.uniform(1, 1.0 - self.strength, 1.0 + self.strength)[:, 0], x)
         return (x - mean) * factor + mean
@@ -217,12 +217,12 @@ def _chosen(random: SampleRandom, probability: float) -> Tensor:
 
 
 def _bits(x: Tensor) -> Any:
-    """A tensor's memory as a NumPy array: copying a part of a sample costs less there, and any type can be copied."""
+    """View a tensor as NumPy integers: copying a part of a sample costs less there, whatever its type."""
     return x.view(_INTEGERS[x.element_size()]).numpy()
 
 
 def _overlap(side: int, by: int) -> tuple[slice, slice]:
-    """Where pixels of a line of `side` lie after a move that are still on it, and where they come from."""
+    """Return where the pixels of a line that stay in it after a move lie, and where they come from."""
     by = max(-side, min(side, by))
     begin, end = max(0, -by), side - max(0, by)
     return slice(begin, end), slice(begin + by, end + by)
@@ -247,7 +247,7 @@ def _check(name: str, value: float, low: float, high: float = math.inf) -> None:
     if not low <= value <= high:
         raise UserError(
             "out of range",
-            key=f"data.augment.{name}",
+            argument=name,
             received=value,
             expected=f"{low} or more" if high == math.inf else f"{low} to {high}",
         )

@@ -71,18 +71,18 @@ class Board:
             self._began[info.id], self._firsts[info.id], self._rows[info.id] = monotonic(), first, row
 
     def first(self, worker: int) -> int | None:
-        """Position of the first sample of the batch that a worker process is at; None where it is at none."""
+        """Return the first sample's position of the batch that a worker process is at; None where it is idle."""
         return None if self._rows[worker] == IDLE else self._firsts[worker]
 
-    def said(self, worker: int) -> str:
-        """What a worker process does: `reading row 7 of the data set`."""
+    def describe(self, worker: int) -> str:
+        """Describe what a worker process does: `reading row 7 of the data set`."""
         row = self._rows[worker]
         if row == IDLE:
             return "waiting for work"
         return "joining and preparing a batch" if row == JOINING else f"reading row {row} of the data set"
 
     def seconds(self, worker: int) -> float:
-        """For how long it has done so."""
+        """Return for how long a worker process has been at it."""
         return monotonic() - self._began[worker]
 
 
@@ -120,8 +120,8 @@ class WorkerWatch:
         if limit and waited >= limit:
             raise TimeoutError
 
-    def late(self, workers: Sequence[Any]) -> UserError:
-        """The error about a batch that did not come in time."""
+    def late_error(self, workers: Sequence[Any]) -> UserError:
+        """Make the error about a batch that did not come in time."""
         limit = self._options.timeout_seconds
         return UserError(
             f"no batch came within {limit:g} s: {self._busy(workers)}",
@@ -132,43 +132,43 @@ class WorkerWatch:
             exit_code=FAILED,
         )
 
-    def ended(self, workers: Sequence[Any]) -> UserError:
-        """The error about worker processes that are gone: which, how they ended, where they were."""
+    def ended_error(self, workers: Sequence[Any]) -> UserError:
+        """Make the error about worker processes that are gone: which, how they ended, where they were."""
         gone = [number for number, worker in enumerate(workers) if worker.exitcode is not None]
-        told = [
-            f"worker {number} (pid {workers[number].pid}) {_end(workers[number].exitcode)} while it was "
-            f"{self.board.said(number)}"
-            for number in gone
-        ]
-        causes = [_CAUSES.get(_signal(workers[number].exitcode) or "", _OWN_CODE) for number in gone] or [_OWN_CODE]
+        ends, causes = list[str](), list[str]()
+        for number in gone:
+            worker, signal_name = workers[number], _signal(workers[number].exitcode)
+            end = f"was killed by {signal_name}" if signal_name else f"ended with exit status {worker.exitcode}"
+            ends.append(f"worker {number} (pid {worker.pid}) {end} while it was {self.board.describe(number)}")
+            causes.append(_CAUSES.get(signal_name or "", _OWN_CODE))
         return UserError(
-            "; ".join(told) or "a worker process is gone",
+            "; ".join(ends) or "a worker process is gone",
             key="data.num_workers",
             received=len(workers),
             origin=self._place(self.board.first(gone[0]) if gone else None),
-            fix=f"{causes[0]}. {_RESUME}",
+            fix=f"{[*causes, _OWN_CODE][0]}. {_RESUME}",
             exit_code=FAILED,
         )
 
     def hanging(self, workers: int) -> list[int]:
-        """Numbers of the worker processes that have been at one thing for too long to be asked to end."""
+        """List the worker processes that have been at one thing for too long to be asked to end."""
         busy = (number for number in range(workers) if self.board.first(number) is not None)
         return [number for number in busy if self.board.seconds(number) > _PATIENCE_SECONDS]
 
     def _busy(self, workers: Sequence[Any]) -> str:
-        """What the worker processes that have something to do are at, the longest first."""
+        """Describe what the busy worker processes do, the longest first."""
         busy = [number for number in range(len(workers)) if self.board.first(number) is not None]
         if not busy:
             return f"all {len(workers)} workers wait for work, or hand over what they read"
         busy.sort(key=self.board.seconds, reverse=True)
         return "; ".join(
-            f"worker {number} (pid {workers[number].pid}) has been {self.board.said(number)} "
+            f"worker {number} (pid {workers[number].pid}) has been {self.board.describe(number)} "
             f"for {self.board.seconds(number):.0f} s"
             for number in busy
         )
 
     def _place(self, first: int | None) -> str:
-        """Split, epoch and batch in words.
+        """Name split, epoch and batch.
 
         Args:
             first: Position of the batch's first sample; None takes the batch that is waited for.
@@ -220,17 +220,12 @@ class _Watched(_MultiProcessingDataLoaderIter):
 
 
 def some_end(workers: Sequence[Any]) -> bool:
-    """Whether worker processes have ended, or do so within seconds."""
+    """Tell whether worker processes have ended, or do so within seconds."""
     for ending in wait([worker.sentinel for worker in workers], _PATIENCE_SECONDS) if workers else ():
         next(worker for worker in workers if worker.sentinel == ending).join()
     return any(worker.exitcode is not None for worker in workers)
 
 
 def _signal(status: int) -> str | None:
-    """Name of the signal in the exit status of a process; None where none ended it."""
+    """Return the name of the signal that ended a process, from its exit status; None where none did."""
     return next((one.name for one in signal.Signals if one == -status), None)
-
-
-def _end(status: int) -> str:
-    name = _signal(status)
-    return f"was killed by {name}" if name else f"ended with exit status {status}"

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import is_dead_worker
 from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
-from lightkit.data.fetch import Failure, Fetch
+from lightkit.data.fetch import Fetch, WorkerFailure
 from lightkit.data.sample import kept_generators
 from lightkit.data.waiting import ReadJob, WatchedLoader, WorkerWatch, some_end
 
@@ -51,7 +52,7 @@ class SampleReader:
         self._running: Any = None
 
     def batches(self, parts: Iterable[tuple[int, Tensor]], *, epoch: int) -> Iterator[Any]:
-        """A batch for each of `parts`: the position of its first sample in the epoch, and its rows.
+        """Yield a batch for each of `parts`: the position of its first sample in the epoch, and its rows.
 
         Raises:
             UserError: A worker process died, a batch did not come in time, or the data set found fault with a sample.
@@ -59,7 +60,7 @@ class SampleReader:
         jobs = [ReadJob(epoch, first, rows.tolist()) for first, rows in parts]
         made = self._from_workers(jobs) if self._options.num_workers else self._from_here(jobs)
         for batch in made:
-            if isinstance(batch, Failure):
+            if isinstance(batch, WorkerFailure):
                 raise UserError(batch.text) from (RuntimeError(batch.trace) if batch.trace else None)
             yield batch
 
@@ -67,40 +68,33 @@ class SampleReader:
         for job in jobs:
             with kept_generators():
                 batch = self._fetch.read(job)
-            yield _pin(batch) if self._options.pin_memory else batch
+            yield pin_memory(batch) if self._options.pin_memory else batch
 
     def _from_workers(self, jobs: list[ReadJob]) -> Iterator[Any]:
         self._jobs.jobs = jobs
         self._watch.begin(jobs)
         try:
-            for batch in self._begun():
+            for batch in self._started():
                 self._watch.came()
                 yield batch
         except TimeoutError as error:
-            raise self._given_up(self._watch.late(self._running._workers)) from error
+            raise self._ended_by(self._watch.late_error(self._running._workers)) from error
         except (RuntimeError, OSError, EOFError) as error:
             workers = getattr(self._running, "_workers", ())
             # What a worker process had sent is lost with it: the connection breaks before the process is known to end.
             if not (is_dead_worker(error) or (not isinstance(error, RuntimeError) and some_end(workers))):
                 raise
-            raise self._given_up(self._watch.ended(workers)) from error
+            raise self._ended_by(self._watch.ended_error(workers)) from error
         finally:
             if not self._options.persistent_workers:
                 self.close()
 
-    def _begun(self) -> Iterator[Any]:
+    def _started(self) -> Iterator[Any]:
+        """Start worker processes, or give those of the epoch before their new jobs."""
         if self._loader is not None:
-            return iter(self._loader)  # the processes of the epoch before
-        loader = self._made()
-        with held():  # a signal must raise nothing while processes are being started
-            self._running = iter(loader)
-        self._loader = loader if self._options.persistent_workers else None
-        running: Iterator[Any] = self._running
-        return running
-
-    def _made(self) -> WatchedLoader:
+            return iter(self._loader)
         options = self._options
-        return WatchedLoader(
+        loader = WatchedLoader(
             self._fetch,
             self._watch,
             sampler=self._jobs,
@@ -114,9 +108,14 @@ class SampleReader:
             # Its own generator: otherwise each epoch draws a base seed from the global one.
             generator=torch.Generator().manual_seed(mix(options.seed, "workers")),
         )
+        with held():  # a signal must raise nothing while processes are being started
+            self._running = iter(loader)
+        self._loader = loader if self._options.persistent_workers else None
+        running: Iterator[Any] = self._running
+        return running
 
-    def _given_up(self, error: UserError) -> UserError:
-        """End the worker processes, whatever they are doing, because of an error."""
+    def _ended_by(self, error: UserError) -> UserError:
+        """End the worker processes, whatever they are doing, and return the error they are ended for."""
         for worker in getattr(self._running, "_workers", ()):
             worker.kill()
         self.close()
@@ -130,14 +129,11 @@ class SampleReader:
         workers = getattr(running, "_workers", ())
         for number in self._watch.hanging(len(workers)):
             workers[number].kill()  # PyTorch would wait for each of them in turn
-        getattr(running, "_shutdown_workers", _nothing)()
+        if hasattr(running, "_shutdown_workers"):
+            running._shutdown_workers()
         for worker in workers:
             if worker.is_alive():
                 worker.kill()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _leave_signals(_number: int) -> None:
@@ -175,12 +171,6 @@ class _Jobs(Sampler[ReadJob]):
 
     def __len__(self) -> int:
         return len(self.jobs)
-
-
-def _pin(batch: Any) -> Any:
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    return pin_memory(batch)
 
 
 def _unchanged(batch: Any) -> Any:

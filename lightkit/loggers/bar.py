@@ -38,7 +38,7 @@ class Bar:
         self._progress: Progress | None = None
 
     def __rich__(self) -> RenderableType:
-        """What to draw: made anew whenever rich draws, since the terminal may have another width than last time."""
+        """Render the bar anew whenever rich draws it: the terminal may have another width than last time."""
         return "" if self._progress is None else self.render(self._progress)
 
     def show(self, progress: Progress) -> None:
@@ -51,13 +51,15 @@ class Bar:
         self._live.refresh()
 
     def render(self, progress: Progress) -> RenderableType:
-        """The two lines, no wider than the terminal."""
+        """Render the two lines, no wider than the terminal."""
         width = self.console.width - 1
         before, after = _before(progress), _after(progress, width)
         room = width - len(before) - len(after) - 2
         values = Text(in_one_line("  ".join(highlights(progress))), style="dim", no_wrap=True, overflow="ellipsis")
         if room < _SMALLEST_BAR:
-            return Group(_one_line(f"{before}  {percent(progress):.0%}", width), values)
+            line = Text(f"{before}  {percent(progress):.0%}", style="bold", no_wrap=True, overflow="ellipsis")
+            line.truncate(width)
+            return Group(line, values)
         grid = Table.grid(padding=(0, 1, 0, 0))
         grid.add_row(
             Text(before, style="bold"),
@@ -108,9 +110,3 @@ def _after(progress: Progress, width: int) -> str:
     steps = f"{progress.step}/{progress.total_steps}"
     pace = rate(progress.samples_per_second) if width >= _NARROW else ""
     return "  ".join(part for part in (steps, pace, left(progress)) if part)
-
-
-def _one_line(text: str, width: int) -> Text:
-    line = Text(text, style="bold", no_wrap=True, overflow="ellipsis")
-    line.truncate(width)
-    return line

@@ -37,7 +37,7 @@ class Logger:
     """Takes everything a run has to tell; subclasses keep what concerns them."""
 
     def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Before the first value. On a resume: forget what was written after the checkpoint at optimizer step `step`.
+        """Begin before the first value; on a resume, forget what was written after the checkpoint at step `step`.
 
         Args:
             step: Optimizer steps already taken; 0 for a new run.
@@ -45,10 +45,10 @@ class Logger:
         """
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """Numbers by name (`val/accuracy`), measured after optimizer step `step` in epoch `epoch`."""
+        """Log numbers by name (`val/accuracy`), measured after optimizer step `step` in epoch `epoch`."""
 
     def hparams(self, params: Mapping[str, Any], metrics: Mapping[str, float], overrides: Sequence[str] = ()) -> None:
-        """The settings of the run with the values it ended with; once, at the end.
+        """Log the settings of the run with the values it ended with; once, at the end.
 
         Args:
             params: The configuration, nested.
@@ -57,25 +57,25 @@ class Logger:
         """
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
-        """A matplotlib figure."""
+        """Log a matplotlib figure."""
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
-        """A piece of Markdown."""
+        """Log a piece of Markdown."""
 
     def images(self, name: str, images: Any, *, step: int) -> None:
-        """Pictures: a tensor `(N, C, H, W)` of any range; C is 1 or 3, others show their first channel."""
+        """Log pictures `(N, C, H, W)` of any range; C is 1 or 3, others show their first channel."""
 
     def graph(self, model: Any, example: Any) -> None:
-        """The graph of a model, traced with an example input."""
+        """Log the graph of a model, traced with an example input."""
 
     def progress(self, progress: Progress) -> None:
-        """How far the run is; called at most ten times a second."""
+        """Show how far the run is; called at most ten times a second."""
 
     def message(self, text: str) -> None:
-        """A line for whoever watches."""
+        """Show a line to whoever watches."""
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A table for whoever watches."""
+        """Show a table to whoever watches."""
 
     def flush(self) -> None:
         """Hand everything to the operating system, so that it outlives this process."""

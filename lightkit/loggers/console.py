@@ -38,7 +38,7 @@ class ConsoleLogger(Logger):
 
     def __init__(self, style: str = "auto", every_seconds: float = 5.0, stream: TextIO | None = None) -> None:
         if style not in STYLES:
-            raise UserError("unknown style", key="logger.console.style", received=style, choices=STYLES)
+            raise UserError("unknown style", argument="style", received=style, choices=STYLES)
         self.stream: TextIO | None = sys.stdout if stream is None else stream
         live = style in ("auto", "bar") and _is_terminal(self.stream)
         self.style = style if style == "quiet" else "bar" if live else "lines"
@@ -50,7 +50,7 @@ class ConsoleLogger(Logger):
         self._pending: tuple[int, int, dict[str, float]] | None = None
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """One line for the values of whole splits; those of a training epoch wait for their validation."""
+        """Print a line for the values of whole splits; those of a training epoch wait for their validation."""
         shown = {name: value for name, value in values.items() if not name.endswith("loss_step")}
         if self.style == "quiet" or not any(name.endswith("/loss") for name in shown):
             return
@@ -99,7 +99,7 @@ class ConsoleLogger(Logger):
             self._guarded(bar.close)
 
     def _say_pending(self, *, last: bool = False) -> None:
-        """The waiting line of an epoch. Above a bar, short epochs are not all told: the bar shows the newest values."""
+        """Print the waiting line of an epoch; above a bar, which shows the newest values, not of all short epochs."""
         if self._pending is None:
             return
         (step, epoch, values), self._pending = self._pending, None
@@ -127,7 +127,7 @@ class ConsoleLogger(Logger):
             self._guarded(lambda: _write(self.stream, text))
 
     def _guarded(self, write: Any) -> None:
-        """A console that can't be written to must not cost the run."""
+        """Fall silent where the console can't be written to: that must not cost the run."""
         if self.stream is None:
             return
         try:
@@ -148,7 +148,7 @@ def _write(stream: TextIO | None, text: str) -> None:
 
 
 def _columns(stream: TextIO | None) -> int:
-    """Width of a terminal as it is now; 0 when it has gone."""
+    """Return the width of a terminal as it is now; 0 when it has gone."""
     try:
         return 0 if stream is None else os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):

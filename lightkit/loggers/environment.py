@@ -23,7 +23,7 @@ _GIT_SECONDS = 10
 
 
 def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str, Any]:
-    """Everything needed to tell later what a run ran with. Environment variables are left out: they hold secrets.
+    """Gather what a run ran with, for later, without environment variables: they hold secrets.
 
     Args:
         project: Folder whose git state is noted; None takes the working directory.
@@ -49,7 +49,7 @@ def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str,
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that matter, without importing them."""
+    """Look up the versions of the packages that matter, without importing them."""
     found = {}
     for name in PACKAGES:
         try:
@@ -60,7 +60,7 @@ def versions() -> dict[str, str]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit, branch and uncommitted changes of the repository around a folder.
+    """Find commit, branch and uncommitted changes of the repository around a folder.
 
     Args:
         folder: Any folder.
@@ -84,7 +84,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, or None where it fails, hangs or is missing."""
+    """Return what git prints, or None where it fails, hangs or is missing."""
     command = ["git", "-C", str(folder), "--no-optional-locks", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_GIT_SECONDS, check=False)
@@ -101,7 +101,7 @@ def _memory_gib() -> float | None:
 
 
 def _gpus() -> list[str]:
-    """Names of the visible GPUs; torch is only asked where it is already in use."""
+    """Name the visible GPUs; torch is only asked where it is already in use."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []

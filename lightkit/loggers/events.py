@@ -10,7 +10,7 @@ from lightkit.common import run_files
 
 
 def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
-    """Which tags stand more than once at a step in the records of all files of a run, and how often.
+    """Count the tags that stand more than once at a step in the records of all files of a run.
 
     Args:
         folder: The directory of the run.
@@ -28,7 +28,7 @@ def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
 
 
 def read_scalars(folder: Path | str) -> dict[str, list[tuple[int, float]]]:
-    """The points of every curve as TensorBoard shows them, after what a resumed run purged was taken out.
+    """Read the points of every curve as TensorBoard shows them, without what a resumed run purged.
 
     Args:
         folder: The directory of one run; an empty or missing one has no curves.

@@ -72,7 +72,7 @@ class JsonlLogger(Logger):
 
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`; one torn by a crash is left out.
+    """Read the lines of a `metrics.jsonl`; one torn by a crash is left out.
 
     Args:
         path: The file; a missing one has no lines.
@@ -82,7 +82,7 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
 
 
 def bad_lines(path: Path | str) -> int:
-    """How many whole lines of a `metrics.jsonl` are no rows; one torn by a crash, which has no end, is not counted.
+    """Count whole lines of a `metrics.jsonl` that are no rows; one torn by a crash, without an end, does not count.
 
     Args:
         path: The file; a missing one has no lines.
@@ -93,7 +93,7 @@ def bad_lines(path: Path | str) -> int:
 
 
 def _rows(text: str) -> Iterator[dict[str, Any]]:
-    """What the whole lines say."""
+    """Yield what the whole lines say."""
     for line in text.split("\n"):
         try:
             row = json.loads(line)
@@ -148,7 +148,7 @@ def write_json(path: Path | str, content: Any) -> None:
 
 
 def plain(content: Any) -> Any:
-    """Nested content with only what JSON knows."""
+    """Reduce nested content to what JSON knows."""
     if isinstance(content, Mapping):
         return {str(key): plain(value) for key, value in content.items()}
     if isinstance(content, list | tuple | set | frozenset):
@@ -161,7 +161,7 @@ def plain(content: Any) -> Any:
 
 
 def _umask() -> int:
-    """The process's file mask; reading it means setting it."""
+    """Return the process's file mask; reading it means setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

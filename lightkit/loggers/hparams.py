@@ -13,7 +13,7 @@ ALWAYS = ("data", "model", "optim.lr", "seed")
 
 
 def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, bool | float | str]:
-    """The settings worth comparing: what was typed, as everything that is swept is, the seed, and what learns what.
+    """Choose the settings worth comparing: what was typed, as all that is swept is, the seed, what learns what.
 
     A `_target_` goes by the name of its class (`model: MLP`), an option by its own (`finetune: lora`). What is not set
     (null, an empty list) has no column.
@@ -31,7 +31,7 @@ def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[st
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    """Nested settings with dotted names. HParams knows only numbers, flags and text, so lists become text.
+    """Flatten settings to dotted names; lists become text, as HParams knows only numbers, flags and text.
 
     Args:
         params: Settings, nested mappings allowed.
@@ -46,12 +46,13 @@ def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float 
         elif name == "_target_" and prefix:
             found[prefix.removesuffix(".").removesuffix(".dataset")] = str(value).rpartition(".")[2]
         else:
-            found[f"{prefix}{name}"] = value if _is_plain(value) else str(value)
+            is_plain = isinstance(value, bool | str) or (isinstance(value, int | float) and math.isfinite(value))
+            found[f"{prefix}{name}"] = value if is_plain else str(value)
     return found
 
 
 def records(params: Mapping[str, bool | float | str]) -> list[Any]:
-    """The summaries that open and close a session.
+    """Make the summaries that open and close a session.
 
     There is no summary of the experiment on purpose: TensorBoard takes the first it finds for all runs, and so hides
     what only other runs have. Without one it makes a column of everything, those first in which the runs differ, and
@@ -80,10 +81,6 @@ def _summary(tag: str, **content: Any) -> Any:
     data = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **content)
     plugin = SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=data.SerializeToString())
     return Summary(value=[Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin))])
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | str) or (isinstance(value, int | float) and math.isfinite(value))
 
 
 def _below(name: str, keys: Sequence[str]) -> bool:

@@ -44,7 +44,7 @@ class Cut:
     carried: list[Any] = field(default_factory=list)
 
     def keep(self, begin: int, end: int) -> None:
-        """A stretch stays; it is joined with the one before where they touch."""
+        """Let a stretch stay; join it with the one before where they touch."""
         if self.spans and self.spans[-1][1] == begin:
             begin = self.spans.pop()[0]
         self.spans.append((begin, end))
@@ -68,7 +68,7 @@ class Cut:
 
 
 def plan(files: Sequence[Path], *, step: int, rows: int, repeated: Collection[str], own: Collection[str]) -> list[Cut]:
-    """What stays of the event files of a run when it goes on from a step. Nothing is changed yet.
+    """Plan what stays of the event files of a run when it goes on from a step; nothing is changed yet.
 
     Args:
         files: The files, in the order in which TensorBoard reads them.
@@ -115,7 +115,7 @@ class _Sieve:
         self.step, self.left, self.repeated, self.own = step, rows, {*repeated}, own
 
     def sift(self, file: Path, limit: float) -> Cut:
-        """What stays of a file, of which a later one orders to forget what is from a limit on."""
+        """Find what stays of a file, of which a later one orders to forget what is from a limit on."""
         cut, last, over = Cut(file), min(limit, self.step), False
         for begin, end, event in read_events(file):
             if event is not None and (event.HasField("file_version") or event.HasField("session_log")):
@@ -137,7 +137,7 @@ class _Sieve:
 
 
 def read_events(file: Path) -> Iterator[tuple[int, int, Any]]:
-    """Where each record begins and ends, and its event.
+    """Yield where each record begins and ends, and its event.
 
     A last record that a kill has torn is left out. Where a file is damaged, the event of what cannot be read is None.
 
@@ -167,7 +167,7 @@ def read_events(file: Path) -> Iterator[tuple[int, int, Any]]:
 
 
 def _purges_from(file: Path) -> float:
-    """The step from which on a file tells readers to forget what they have read; infinite where it does not."""
+    """Return the step from which on a file tells readers to forget what they read; infinite for others."""
     for _, (_, _, event) in zip(range(_FIRST_RECORDS), read_events(file)):
         if event is not None and event.session_log.status == event.session_log.START:
             return int(event.step)
@@ -179,7 +179,7 @@ def _tags(event: Any) -> set[str]:
 
 
 def _of_the_end(event: Any) -> bool:
-    """Whether these are the hyperparameters, which have no step."""
+    """Tell whether these are the hyperparameters, which have no step."""
     from tensorboard.plugins.hparams import metadata
 
     return bool(_tags(event) & {metadata.SESSION_START_INFO_TAG, metadata.SESSION_END_INFO_TAG})

@@ -80,7 +80,7 @@ class _Echo(logging.Handler):
 
 @contextmanager
 def _noted_warnings(handler: logging.Handler) -> Iterator[None]:
-    """Warnings are noted in the log; those that do not come from a library are shown as before."""
+    """Note warnings in the log; those that do not come from a library are shown as before."""
     shown: Any = warnings.showwarning
 
     def note(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:
@@ -123,7 +123,7 @@ def _noted_records(handler: logging.Handler) -> Iterator[None]:
 
 
 def _of_library(filename: str) -> bool:
-    """Whether a file is lightkit's, that of another installed package or of Python itself."""
+    """Tell whether a file is lightkit's, that of another installed package or of Python itself."""
     return bool({"site-packages", "dist-packages"} & set(Path(filename).parts)) or filename.startswith(_LIBRARY)
 
 
@@ -131,15 +131,15 @@ class LogLogger(Logger):
     """Messages, tables and values of whole splits as log records: what `run.log` tells, whatever the console shows."""
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """Only the values of whole splits; the series is in metrics.jsonl."""
+        """Log the values of whole splits only; the series is in metrics.jsonl."""
         if any(name.endswith("/loss") for name in values):
             _LOG.info("%s", summary_line(values, step=step, epoch=epoch, progress=None))
 
     def message(self, text: str) -> None:
-        """One record."""
+        """Log one record."""
         _LOG.info("%s", text)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """One record of several lines."""
+        """Log one record of several lines."""
         cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
         _LOG.info("%s", plain_table(title, columns, cells))

@@ -65,11 +65,11 @@ class TensorBoardLogger(Logger):
         return self._made
 
     def _files(self) -> list[Path]:
-        """In the order in which TensorBoard reads them."""
+        """List the event files in the order in which TensorBoard reads them."""
         return sorted(self.folder.glob(run_files.EVENTS_PATTERN))
 
     def start(self, step: int, kept: Sequence[Mapping[str, Any]] = ()) -> None:
-        """On a resume, take out what the interrupted run wrote after its checkpoint.
+        """Take out, on a resume, what the interrupted run wrote after its checkpoint.
 
         TensorBoard forgets whole steps, so what was written at the very step of the checkpoint goes into a new file.
         """
@@ -95,7 +95,7 @@ class TensorBoardLogger(Logger):
             cut.apply()
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
-        """One curve per name, all in one event; the epoch is a curve of its own, with one point a step."""
+        """Log one curve per name in one event; the epoch is a curve of its own, with one point a step."""
         self._writer.file_writer.add_event(self._event(values, step, epoch), step)
 
     def _event(self, values: Mapping[str, float], step: int, epoch: int, *, seconds: float = 0.0) -> Any:
@@ -110,7 +110,7 @@ class TensorBoardLogger(Logger):
         return Event(step=step, wall_time=seconds, summary=Summary(value=points))
 
     def _at_first_sight(self, values: Mapping[str, float]) -> dict[str, float]:
-        """What of these one looks at first, by tag: losses, the monitored value, and the best of it so far."""
+        """Choose by tag what one looks at first: losses, the monitored value, and the best of it so far."""
         if not self.monitor:
             return {}
         names = [name for name in ("train/loss", "val/loss", self.monitor) if name in values]
@@ -132,18 +132,18 @@ class TensorBoardLogger(Logger):
         self._made.flush()
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
-        """A matplotlib figure as an image. `SummaryWriter.add_figure` would import pyplot and pick a window system."""
+        """Log a figure as an image; `SummaryWriter.add_figure` would import pyplot and pick a window system."""
         name = f"{VIEW}/{plain_tag(name)}"
         if not self._is_there(name, step):
             self._writer.add_image(name, pixels(figure)[..., :3], step, dataformats="HWC")
 
     def text(self, name: str, markdown: str, *, step: int) -> None:
-        """Markdown in the Text tab."""
+        """Log Markdown for the Text tab."""
         if not self._is_there(f"{plain_tag(name)}/text_summary", step):
             self._writer.add_text(plain_tag(name), markdown, step)
 
     def images(self, name: str, images: Any, *, step: int) -> None:
-        """A grid of pictures, each stretched to the full range of grey or colour."""
+        """Log a grid of pictures, each stretched to the full range of grey or colour."""
         if self._is_there(f"{VIEW}/{plain_tag(name)}", step):
             return
         pictures = images.detach().float().cpu()
@@ -152,11 +152,11 @@ class TensorBoardLogger(Logger):
         self._writer.add_images(f"{VIEW}/{plain_tag(name)}", (pictures - low) / (high - low).clamp_min(1e-12), step)
 
     def _is_there(self, name: str, step: int) -> bool:
-        """Whether it was logged at the step of the checkpoint before that was saved: it must not stand there twice."""
+        """Tell whether something was logged before the checkpoint of this step, and must not stand there twice."""
         return step == self._carried[0] and name in self._carried[1]
 
     def graph(self, model: Any, example: Any) -> None:
-        """The traced graph of the model."""
+        """Log the traced graph of the model."""
         self._writer.add_graph(model, example)
 
     def flush(self) -> None:
@@ -196,18 +196,18 @@ def _put_first(files: Sequence[Path], now: int, mark: str) -> None:
 
 
 def _values(row: Mapping[str, Any]) -> dict[str, float]:
-    """The values of a row of `metrics.jsonl`."""
+    """Return the values of a row of `metrics.jsonl`."""
     told = {name: math.nan if value is None else value for name, value in row.items() if name not in FACTS}
     return {name: value for name, value in told.items() if isinstance(value, (int, float))}
 
 
 def tag(name: str) -> str:
-    """The TensorBoard tag of a value's name: it decides about the place on the page, which is sorted by tags."""
+    """Return the tag of a value's name, which decides about its place on the page, sorted by tags."""
     first = name.lstrip("/").partition("/")[0]
     return f"{VIEW}/{plain_tag(name)}" if first in SPLITS and first not in CURVES else plain_tag(name)
 
 
 def plain_tag(name: str) -> str:
-    """The tag of anything else: characters that TensorBoard would complain about become `_`."""
+    """Return the tag of anything else: characters that TensorBoard would complain about become `_`."""
     allowed = re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"
     return allowed if allowed.partition("/")[0] in SPLITS else f"{VITALS}/{allowed}"

@@ -14,7 +14,7 @@ _VALUES_SHOWN = 6
 
 
 def number(value: Any) -> str:
-    """A value with four significant digits, as short as it can be; anything but a float as it is."""
+    """Write a value with four significant digits, as short as it can be; anything but a float as it is."""
     if not isinstance(value, float):
         return str(value)
     if not math.isfinite(value):
@@ -25,7 +25,7 @@ def number(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds: `0:07`, `12:30`, `3:05:00`, `2d 4h`."""
+    """Write hours, minutes and seconds: `0:07`, `12:30`, `3:05:00`, `2d 4h`."""
     whole = max(0, round(seconds))
     if whole >= 86_400:
         return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(samples_per_second: float) -> str:
-    """Throughput: `870 samples/s`, `12.3k samples/s`; empty when not known."""
+    """Write a throughput: `870 samples/s`, `12.3k samples/s`; empty when not known."""
     if not samples_per_second > 0:
         return ""
     for size, unit in ((1e6, "M"), (1e3, "k")):
@@ -44,22 +44,22 @@ def rate(samples_per_second: float) -> str:
 
 
 def percent(progress: Progress) -> float:
-    """Share of the whole run that is done, 0 to 1."""
+    """Return the share of the whole run that is done, 0 to 1."""
     return min(1.0, progress.step / progress.total_steps) if progress.total_steps else 0.0
 
 
 def position(progress: Progress) -> str:
-    """Where the run is: `epoch 3/10, step 120/600`."""
+    """Say where the run is: `epoch 3/10, step 120/600`."""
     return f"epoch {_of(progress.epoch, progress.epochs)}, step {_of(progress.step, progress.total_steps)}"
 
 
 def left(progress: Progress) -> str:
-    """Time to the end, empty when not known."""
+    """Write the time to the end, empty when not known."""
     return "" if progress.eta_seconds is None else f"{duration(progress.eta_seconds)} left"
 
 
 def highlights(progress: Progress) -> list[str]:
-    """The newest values worth a glance: loss, validation, learning rate."""
+    """Choose the newest values worth a glance: loss, validation, learning rate."""
     values = progress.values
     shown = [f"loss {number(values[name])}" for name in ("train/loss_step", "train/loss") if name in values][:1]
     shown += [f"{name} {number(value)}" for name, value in values.items() if name.startswith("val/")][:_VALUES_SHOWN]
@@ -71,7 +71,7 @@ def highlights(progress: Progress) -> list[str]:
 
 
 def progress_line(progress: Progress) -> str:
-    """One plain line: `[epoch 3/10, step 120/600] 20 %, loss 0.31, 12.3k samples/s, 0:42 left`."""
+    """Write one plain line: `[epoch 3/10, step 120/600] 20 %, loss 0.31, 12.3k samples/s, 0:42 left`."""
     facts = [f"{percent(progress):.0%}"]
     if progress.phase != "train":
         facts.append(f"{progress.phase} {progress.batch}/{progress.batches}")
@@ -80,7 +80,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def summary_line(values: Mapping[str, float], *, step: int, epoch: int, progress: Progress | None) -> str:
-    """One plain line for whole splits: `[epoch 3/10, step 180/600] train: loss 0.31 | val: loss 0.35, accuracy 0.91`.
+    """Write a line for whole splits: `[epoch 3/10, step 180/600] train: loss 0.31 | val: loss 0.35, accuracy 0.91`.
 
     Args:
         values: Values by name.
@@ -93,12 +93,15 @@ def summary_line(values: Mapping[str, float], *, step: int, epoch: int, progress
         split, _, rest = name.partition("/")
         splits.setdefault(split, []).append(f"{rest} {number(float(value))}")
     epochs, steps = (progress.epochs, progress.total_steps) if progress else (None, None)
-    parts = [f"{split}: {', '.join(_first(found))}" for split, found in splits.items()]
+    for split, shown in splits.items():
+        if len(shown) > _VALUES_SHOWN:
+            splits[split] = [*shown[:_VALUES_SHOWN], f"{len(shown) - _VALUES_SHOWN} more"]
+    parts = [f"{split}: {', '.join(shown)}" for split, shown in splits.items()]
     return f"[epoch {_of(epoch, epochs)}, step {_of(step, steps)}] " + " | ".join(parts)
 
 
 def wrapped(text: str, width: int) -> str:
-    """Lines broken between words, what goes on indented. Words that are too long, such as paths, stay in one piece.
+    """Break lines between words and indent what goes on; words that are too long, such as paths, stay in one piece.
 
     Args:
         text: One line or several.
@@ -114,7 +117,7 @@ def wrapped(text: str, width: int) -> str:
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of aligned columns without any drawing.
+    """Write a table of aligned columns without any drawing.
 
     Args:
         title: Headline; empty for none.
@@ -123,18 +126,17 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """
     lines = [list(columns), *map(list, rows)] if any(columns) else [list(row) for row in rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))] if lines else []
-    body = ["  " + "  ".join(_aligned(line, widths, numeric(rows))).rstrip() for line in lines]
-    return "\n".join(([title] if title else []) + body)
+    sides = [*numeric(rows), *[False] * len(columns)]
+    body = [
+        "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(line, widths, sides))
+        for line in lines
+    ]
+    return "\n".join(([title] if title else []) + [f"  {line.rstrip()}" for line in body])
 
 
 def numeric(rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Which columns hold nothing but numbers, and so are aligned to the right."""
+    """Tell which columns hold nothing but numbers, and so are aligned to the right."""
     return [any(column) and all(not cell or _is_number(cell) for cell in column) for column in zip(*rows)]
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
-    sides = [*right, *[False] * (len(line) - len(right))]
-    return [cell.rjust(width) if side else cell.ljust(width) for cell, width, side in zip(line, widths, sides)]
 
 
 def _is_number(text: str) -> bool:
@@ -143,11 +145,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _first(found: list[str]) -> list[str]:
-    rest = len(found) - _VALUES_SHOWN
-    return found if rest <= 0 else [*found[:_VALUES_SHOWN], f"{rest} more"]
 
 
 def _of(value: int, total: int | None) -> str:

@@ -69,7 +69,7 @@ class Collection:
                 metric.to(device)
 
     def find(self, name: str) -> Any:
-        """The metric that gives a value of this name; None where there is none."""
+        """Return the metric that gives a value of this name; None where there is none."""
         known = {own: metric for group in self.groups for own, metric in zip(group.names, group.metrics)}
         return next((metric for own, metric in known.items() if f"{name}/".startswith(f"{own}/")), None)
 
@@ -101,13 +101,14 @@ class Collection:
             leader.validate_args = False  # checked once; every further check would wait for the device
 
     def _key(self, name: str) -> str:
-        """Where a metric stands in the configuration; those of a collection stand in it."""
+        """Return where a metric stands in the configuration; those of a collection stand in it."""
         return f"{self.key}.{name.partition('/')[0]}"
 
     def _member(self, name: str) -> str:
         return f"{name.partition('/')[2]}: " if "/" in name else ""
 
     def _unfit(self, name: str, error: Exception, given: Mapping[str, Tensor]) -> UserError:
+        """Make the error of a metric that does not take what the model gives."""
         shapes = ", ".join(f"{what} {tuple(value.shape)} {value.dtype}" for what, value in given.items())
         kinds = "metrics=multiclass, binary, multilabel or regression"
         return UserError(
@@ -119,6 +120,7 @@ class Collection:
         )
 
     def _unserved(self, name: str, lacking: list[str], given: list[str]) -> UserError:
+        """Make the error of a metric that takes values which the task does not give."""
         words = " and ".join(lacking)
         fix = f"a task of your own that returns StepOutput(loss, preds, target, {{{lacking[0]!r}: ...}})"
         if lacking == ["indexes"]:
@@ -131,7 +133,7 @@ class Collection:
         )
 
     def compute(self) -> dict[str, Any]:
-        """Every metric's result by name, in the order given; those that have seen nothing are left out."""
+        """Return every metric's result by name, in the order given; those that have seen nothing are left out."""
         results = {}
         for group in self.groups:
             leader = group.metrics[0]
@@ -160,11 +162,11 @@ class Collection:
                 metric.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each group under the name of its first metric: copies, tensors and plain values only."""
+        """Copy the state of each group, under the name of its first metric: tensors and plain values only."""
         return {group.names[0]: state_of(group.metrics[0]) for group in self.groups}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Take over a state.
+        """Restore a state.
 
         Args:
             state: What `state_dict` gave.
@@ -187,7 +189,7 @@ class Collection:
 
 
 def _members(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics with those inside of collections in their place."""
+    """Put the metrics inside of collections in their place."""
     found: dict[str, Any] = {}
     for name, metric in metrics.items():
         # A class of torchmetrics is told by its name, so that a run without metrics need not import it.
@@ -199,19 +201,19 @@ def _members(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _parameters(kind: type) -> tuple[inspect.Parameter, ...]:
-    """The arguments of a class's `update`."""
+    """Return the arguments of a class's `update`."""
     return tuple(inspect.signature(kind.update).parameters.values())[1:]  # type: ignore[attr-defined]
 
 
 def _taking(metric: Any) -> Any:
-    """The metric that decides what `update` takes: of a wrapper that hands all of it on, the one inside."""
+    """Find the metric that decides what `update` takes: of a wrapper that hands all of it on, the one inside."""
     inner = wrapped(metric)
     hands_on = any(item.kind is item.VAR_KEYWORD for item in _parameters(metric.__class__))
     return _taking(inner) if inner is not None and hands_on else metric
 
 
 def _required(metric: Any) -> frozenset[str]:
-    """Arguments besides output and target that `update` cannot do without."""
+    """Return the arguments besides output and target that `update` cannot do without."""
     named = (item for item in _parameters(_taking(metric).__class__)[2:] if item.kind is not item.VAR_POSITIONAL)
     return frozenset(item.name for item in named if item.default is item.empty and item.kind is not item.VAR_KEYWORD)
 
@@ -244,6 +246,7 @@ def flatten(name: str, result: Any, class_names: Sequence[str]) -> tuple[dict[st
 
 
 def _grouped(metrics: Mapping[str, Any], key: str) -> list[MetricGroup]:
+    """Group metrics by what they count, and refuse what is no metric."""
     groups: dict[Any, MetricGroup] = {}
     for name, metric in metrics.items():
         if not (hasattr(metric, "update") and hasattr(metric, "metric_state")):
@@ -261,7 +264,7 @@ def _grouped(metrics: Mapping[str, Any], key: str) -> list[MetricGroup]:
 
 
 def _signature(kind: str, metric: Any) -> Any:
-    """Equal for two metrics whose `update` counts the same."""
+    """Make a key that is equal for two metrics whose `update` counts the same."""
     update = type(metric).update
     if kind in ("retrieval", "graded") and update.__module__.startswith("torchmetrics.retrieval."):
         return kind, update, metric.ignore_index

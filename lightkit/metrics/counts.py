@@ -57,12 +57,12 @@ class Counts:
             self._flush()
 
     def confusion(self) -> Tensor:
-        """`(C, C)` counts, rows true and columns predicted; `(L, 2, 2)` for several labels."""
+        """Return `(C, C)` counts, rows true and columns predicted; `(L, 2, 2)` for several labels."""
         self._flush()
         return self._metrics["matrix"].compute()
 
     def curves(self, kind: str, names: list[str]) -> list[Curve]:
-        """The curves of every class against the rest, or of every label; those without a sample are left out.
+        """Return the curves of every class against the rest, or of every label; of those with a sample.
 
         Args:
             kind: `roc` (x false positive rate, y true positive rate) or `pr` (x recall, y precision).
@@ -80,7 +80,7 @@ class Counts:
             first, second, _ = drawn.compute()
         xs, ys = (first, second) if kind == "roc" else (second, first)
         xs, ys = ([xs], [ys]) if self.task == "binary" else (xs, ys)
-        area = _trapezoids if kind == "roc" else _average_precision
+        area = _area if kind == "roc" else _average_precision
         return [Curve(name, x, y, area(x, y)) for name, x, y, some in zip(names, xs, ys, seen) if some]
 
     def _flush(self) -> None:
@@ -102,13 +102,15 @@ class Counts:
         exact = self._metrics["curve"]
         if exact.thresholds is not None or self._seen <= EXACT_ELEMENTS:
             return
-        binned = self._build("PrecisionRecallCurve", _thresholds())
+        # Evenly spaced logits, not probabilities: the scores of a good model crowd at 0 and 1.
+        inner = torch.linspace(-_STEEPEST_LOGIT, _STEEPEST_LOGIT, THRESHOLDS - 2).sigmoid()
+        binned = self._build("PrecisionRecallCurve", torch.cat([torch.zeros(1), inner, torch.ones(1)]))
         for preds, target in zip(exact.preds, exact.target):
             binned.update(preds, target)
         self._metrics["curve"] = binned
 
     def _build(self, kind: str, thresholds: Any = False) -> Any:
-        """The torchmetrics class of that kind for the task."""
+        """Make the metric of that kind for the task."""
         from torchmetrics import classification
 
         sizes = {"multiclass": {"num_classes": self.num_classes}, "multilabel": {"num_labels": self.num_classes}}
@@ -117,18 +119,13 @@ class Counts:
         return alone(getattr(classification, f"{self.task.capitalize()}{kind}")(**options))
 
 
-def _thresholds() -> Tensor:
-    """Evenly spaced logits, not probabilities: the scores of a good model crowd at 0 and 1."""
-    inner = torch.linspace(-_STEEPEST_LOGIT, _STEEPEST_LOGIT, THRESHOLDS - 2).sigmoid()
-    return torch.cat([torch.zeros(1), inner, torch.ones(1)])
-
-
-def _trapezoids(x: Tensor, y: Tensor) -> float:
+def _area(x: Tensor, y: Tensor) -> float:
+    """Compute the area under a curve by trapezoids."""
     return float(torch.trapezoid(y, x).abs())
 
 
 def _average_precision(recall: Tensor, precision: Tensor) -> float:
-    """Mean precision weighted by the steps in recall."""
+    """Compute the mean precision weighted by the steps in recall."""
     return float(-((recall[1:] - recall[:-1]) * precision[:-1]).sum())
 
 
@@ -151,7 +148,7 @@ class ClassRow(NamedTuple):
 
 
 def per_class(matrix: Tensor, names: list[str]) -> list[ClassRow]:
-    """Precision, recall and F1 of every class, from a confusion matrix.
+    """Compute precision, recall and F1 of every class from a confusion matrix.
 
     Args:
         matrix: What `Counts.confusion` gave; of a binary task only the positive class is told.

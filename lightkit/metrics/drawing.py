@@ -38,7 +38,7 @@ _LINES = 10
 
 
 def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = True) -> Figure:
-    """A heat map, rows true and columns predicted, with counts written in while they fit.
+    """Draw a heat map, rows true and columns predicted, with counts written in while they fit.
 
     Args:
         matrix: Counts `(C, C)`.
@@ -72,7 +72,7 @@ def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = 
 
 
 def label_matrices(matrices: Tensor, names: Sequence[str]) -> Figure:
-    """Right and wrong answers of every label, one small panel each; of many labels those with most errors.
+    """Draw right and wrong answers of every label, a small panel each; of many labels those with most errors.
 
     Args:
         matrices: Counts `(L, 2, 2)`: true no/yes, predicted no/yes.
@@ -101,7 +101,7 @@ def label_matrices(matrices: Tensor, names: Sequence[str]) -> Figure:
 
 
 def per_class(rows: Sequence[ClassRow]) -> Figure:
-    """Precision, recall and F1 of each class as dots on a line; of many classes the weakest.
+    """Draw precision, recall and F1 of each class as dots on a line; of many classes the weakest.
 
     Args:
         rows: The per-class table.
@@ -132,7 +132,7 @@ def per_class(rows: Sequence[ClassRow]) -> Figure:
 
 
 def roc(curves: Sequence[Curve]) -> Figure:
-    """Receiver operating characteristic of each class against the rest.
+    """Draw the receiver operating characteristic of each class against the rest.
 
     Args:
         curves: x false positive rate, y true positive rate.
@@ -146,7 +146,7 @@ def roc(curves: Sequence[Curve]) -> Figure:
 
 
 def precision_recall(curves: Sequence[Curve]) -> Figure:
-    """Precision over recall of each class against the rest.
+    """Draw precision over recall of each class against the rest.
 
     Args:
         curves: x recall, y precision.
@@ -159,7 +159,7 @@ def precision_recall(curves: Sequence[Curve]) -> Figure:
 
 
 def _draw_curves(axes: Axes, curves: Sequence[Curve], *, area: str, steps: bool) -> None:
-    """Few classes each in a colour; of many the weakest in colour and the rest as a pale background."""
+    """Draw few classes each in a colour; of many the weakest, with the rest as a pale background."""
     weakest = sorted(range(len(curves)), key=lambda at: curves[at].area)[
         : _LINES if len(curves) <= _LINES else _LINES // 2
     ]
@@ -209,7 +209,7 @@ def _legend(axes: Axes, **place: Any) -> Any:
 
 
 def _class_ticks(axes: Axes, names: Sequence[str]) -> None:
-    """Every class by name while they can be read, then every so many by number."""
+    """Name every class while the names can be read, then every so many by number."""
     size = len(names)
     stride = 1 if size <= _NAMED_CLASSES else 10 * math.ceil(size / 400)
     places = list(range(0, size, stride))
@@ -221,7 +221,7 @@ def _class_ticks(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _write_counts(axes: Axes, counts: Any, shares: Any, *, digits: int) -> None:
-    """Counts inside the cells, white on dark ones; zeros stay blank."""
+    """Write counts into the cells, white on dark ones; zeros stay blank."""
     size = max(5.0, 9.5 - 0.7 * digits) if len(counts) > 2 else 9.0
     for (row, column), count in np.ndenumerate(counts):
         if count:
@@ -232,7 +232,7 @@ def _write_counts(axes: Axes, counts: Any, shares: Any, *, digits: int) -> None:
 
 
 def _frequent_mistakes(counts: Any, names: Sequence[str]) -> str:
-    """The three most frequent confusions, which nobody finds in a large matrix."""
+    """Name the three most frequent confusions, which nobody finds in a large matrix."""
     wrong = counts - np.diag(np.diag(counts))
     places = [np.unravel_index(at, wrong.shape) for at in np.argsort(-wrong, axis=None, kind="stable")[:3]]
     told = [f"{_short(names[t])} as {_short(names[p])} ({int(wrong[t, p])})" for t, p in places if wrong[t, p]]

@@ -43,13 +43,19 @@ class Figures:
             self._counts.update(preds, target)
 
     def draw(self) -> dict[str, Any]:
-        """The matplotlib figures by name, in the order asked for."""
+        """Draw the matplotlib figures, by name, in the order asked for."""
         from lightkit.metrics import drawing  # matplotlib is slow to import
 
         if self._empty:
             return {}
+
+        def confusion() -> Any:
+            matrix = self._counts.confusion()
+            draw = drawing.label_matrices if matrix.ndim == 3 else drawing.confusion_matrix
+            return draw(matrix, self.class_names)
+
         makers = {
-            "confusion_matrix": lambda: self._draw_confusion(drawing),
+            "confusion_matrix": confusion,
             "per_class": lambda: drawing.per_class(self.rows()),
             "roc": lambda: drawing.roc(self._counts.curves("roc", self._curve_names("roc"))),
             "pr": lambda: drawing.precision_recall(self._counts.curves("pr", self._curve_names("pr"))),
@@ -57,11 +63,11 @@ class Figures:
         return {name: makers[name]() for name in self.names}
 
     def rows(self) -> list[ClassRow]:
-        """The per-class table."""
+        """Return the per-class table."""
         return [] if self._empty else per_class(self._counts.confusion(), self._curve_names("pr"))
 
     def tables(self) -> dict[str, tuple[list[str], list[list[Any]]]]:
-        """Tables by name: heads of the columns and rows of plain values."""
+        """Return tables by name: heads of the columns and rows of plain values."""
         if self._empty or "per_class" not in self.names:
             return {}
         return {"per_class": (list(ClassRow._fields), [list(row) for row in self.rows()])}
@@ -86,14 +92,8 @@ class Figures:
             (target / f"{name}.csv").write_text(_csv(columns, rows), encoding="utf-8")
             logger.text(f"{split}/{name}", _markdown(columns, rows), step=step)
 
-    def _draw_confusion(self, drawing: Any) -> Any:
-        matrix = self._counts.confusion()
-        if matrix.ndim == 3:
-            return drawing.label_matrices(matrix, self.class_names)
-        return drawing.confusion_matrix(matrix, self.class_names)
-
     def _curve_names(self, kind: str) -> list[str]:
-        """Classes a curve is drawn for: a yes-or-no question has one."""
+        """Return the classes a curve is drawn for: a yes-or-no question has one."""
         return self.class_names[1:] if self.task == "binary" else self.class_names
 
 
@@ -107,11 +107,10 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [columns, ["---"] * len(columns), *([_cell(value) for value in row] for row in rows)]
+    def cell(value: Any) -> str:
+        if isinstance(value, float):
+            return "–" if math.isnan(value) else f"{value:.4f}"
+        return str(value).replace("|", "\\|")
+
+    lines = [columns, ["---"] * len(columns), *(map(cell, row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return "–" if math.isnan(value) else f"{value:.4f}"
-    return str(value).replace("|", "\\|")

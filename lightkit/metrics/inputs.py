@@ -19,7 +19,7 @@ _ARGMAX_FAMILIES = ("MulticlassStatScores", "MulticlassConfusionMatrix")
 
 
 def kind_of(metric: Any) -> str:
-    """The family a metric belongs to, a key of `CONVERTERS`.
+    """Find the family that a metric belongs to, a key of `CONVERTERS`.
 
     A metric of your own is handed the output as it is (`raw`), or what its attribute `inputs` names.
 
@@ -43,7 +43,7 @@ def kind_of(metric: Any) -> str:
 
 
 def wrapped(metric: Any) -> Any:
-    """The metric inside of a wrapper such as torchmetrics', of several copies the first; None where there is none."""
+    """Return the metric inside of a wrapper such as torchmetrics', of several copies the first, if there is one."""
     is_known = any(base.__module__.startswith("torchmetrics.wrappers") for base in type(metric).__mro__)
     names = (*_INSIDE, *_INSIDE_KNOWN) if is_known else _INSIDE
     inner = next((getattr(metric, name) for name in names if getattr(metric, name, None) is not None), None)
@@ -52,7 +52,7 @@ def wrapped(metric: Any) -> Any:
 
 
 def convert(kind: str, preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs and targets as the metrics of a family take them.
+    """Convert outputs and targets to what the metrics of a family take.
 
     Args:
         kind: What `kind_of` said.
@@ -65,32 +65,32 @@ def convert(kind: str, preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scores(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits `(N, C, ...)` as they are, for metrics that only ask which class is largest; labels `(N, ...)`."""
+    """Keep logits `(N, C, ...)`, for metrics that only ask which class is largest; labels `(N, ...)`."""
     if target.is_floating_point() and target.shape == preds.shape:
         target = target.argmax(1)  # shares of classes, from mixup or label smoothing
     return preds, target
 
 
 def _multiclass(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities `(N, C, ...)`, labels `(N, ...)`."""
+    """Return probabilities `(N, C, ...)` and labels `(N, ...)`."""
     preds, target = _scores(preds, target)
     return (preds.softmax(1) if preds.is_floating_point() else preds), target
 
 
 def _binary(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities `(N,)` and labels 0 or 1 `(N,)`, from `(N,)` or `(N, 1)`."""
+    """Return probabilities `(N,)` and labels 0 or 1 `(N,)`, from `(N,)` or `(N, 1)`."""
     preds, target = _multilabel(preds, target)
     return preds.flatten(), target.flatten()
 
 
 def _multilabel(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities `(N, L, ...)` and labels 0 or 1 of the same shape."""
+    """Return probabilities `(N, L, ...)` and labels 0 or 1 of the same shape."""
     preds = preds.sigmoid() if preds.is_floating_point() else preds
     return preds, ((target > 0.5).long() if target.is_floating_point() else target)
 
 
 def _regression(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in double precision, `(N,)` for one target and `(N, K)` for several; float32 sums of squares lose digits."""
+    """Return both in double precision, as float32 sums of squares lose digits; `(N,)`, or `(N, K)` for several."""
     wide = _wide(preds)
     if preds.numel() == target.numel() == len(preds):
         preds, target = preds.flatten(), target.flatten()
@@ -98,7 +98,7 @@ def _regression(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _graded(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores in the same order and above 0, and relevances, `(N,)` from `(N,)` or `(N, 1)`.
+    """Return scores in the same order and above 0, and relevances, `(N,)` from `(N,)` or `(N, 1)`.
 
     Only the order of scores counts in a ranking, but torchmetrics takes those of 0 and less for not found.
     """
@@ -108,7 +108,7 @@ def _graded(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _retrieval(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with 0 or 1 for the relevances."""
+    """Return scores in the same order and above 0, and relevances of 0 or 1, `(N,)`."""
     preds, target = _graded(preds, target)
     return preds, ((target > 0.5).long() if target.is_floating_point() else target)
 
@@ -118,7 +118,7 @@ def _wide(preds: Tensor) -> torch.dtype:
 
 
 def _raw(preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """As they are."""
+    """Return outputs and targets as they are."""
     return preds, target
 
 

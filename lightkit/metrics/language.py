@@ -62,7 +62,7 @@ class BitsPerCharacter(_TokenMetric):
     higher_is_better = False
 
     def compute(self) -> Tensor:
-        """The mean over all symbols."""
+        """Return the mean over all symbols."""
         return self._mean_nll() / math.log(2)
 
 
@@ -72,7 +72,7 @@ class Perplexity(_TokenMetric):
     higher_is_better = False
 
     def compute(self) -> Tensor:
-        """The value over all symbols."""
+        """Return the value over all symbols."""
         return self._mean_nll().exp()
 
 
@@ -82,5 +82,5 @@ class TokenAccuracy(_TokenMetric):
     higher_is_better = True
 
     def compute(self) -> Tensor:
-        """The share over all symbols."""
+        """Return the share over all symbols."""
         return self.hits.to(self.nll.dtype) / self.symbols

@@ -71,7 +71,7 @@ class EmbeddingRetrieval(Metric):
         self.labels.append(target)
 
     def compute(self) -> dict[str, Tensor]:
-        """Values averaged over queries."""
+        """Average the values over queries."""
         vectors, labels = dim_zero_cat(self.embeddings), dim_zero_cat(self.labels)
         rows = max(1, BLOCK_ELEMENTS // max(1, len(labels)))
         parts = [self._block(vectors, labels, torch.arange(at, min(at + rows, len(labels)), device=labels.device))
@@ -79,7 +79,7 @@ class EmbeddingRetrieval(Metric):
         return {name: torch.cat([part[name] for part in parts]).mean() for name in parts[0]}
 
     def _block(self, vectors: Tensor, labels: Tensor, queries: Tensor) -> dict[str, Tensor]:
-        """Values of single queries: their similarities to all samples, ranked without the query itself."""
+        """Compute the values of single queries from all samples but the query itself, ranked by similarity."""
         similarity = vectors[queries] @ vectors.T
         similarity[torch.arange(len(queries), device=queries.device), queries] = -torch.inf
         ranking = similarity.argsort(dim=1, descending=True, stable=True)[:, :-1]
@@ -91,7 +91,7 @@ class EmbeddingRetrieval(Metric):
 
 
 def _scores(relevant: Tensor, k: int) -> dict[str, Tensor]:
-    """Values of ranked lists; 0 where nothing is relevant.
+    """Compute the values of ranked lists; 0 where nothing is relevant.
 
     Args:
         relevant: 1 where the sample at a rank is relevant, else 0, `(queries, N - 1)`.

@@ -21,13 +21,13 @@ class Peers(Protocol):
         """Whether this is rank 0."""
 
     def shared(self, make: Callable[[], Any]) -> Any:
-        """What rank 0 makes, in every process."""
+        """Return what rank 0 makes, in every process."""
 
     def least(self, number: int) -> int:
-        """The smallest number that any process gives."""
+        """Return the smallest number that any process gives."""
 
     def gather(self, tensors: Sequence[Tensor], note: Any) -> list[tuple[Any, list[Tensor]]]:
-        """Tensors and note of every process, on rank 0."""
+        """Return tensors and note of every process, on rank 0."""
 
 
 class Gathered:
@@ -110,7 +110,7 @@ class SharedMetrics(Gathered):
         return found
 
     def anew(self) -> SharedMetrics:
-        """The same metrics made anew, with nothing counted."""
+        """Return the same metrics made anew, with nothing counted."""
         return SharedMetrics(self.meter.anew(), self._ranks)
 
     def check(self) -> None:
@@ -118,7 +118,7 @@ class SharedMetrics(Gathered):
         self.meter.check()
 
     def higher_is_better(self, name: str) -> bool | None:
-        """What a metric says of its values; see `SplitMetrics.higher_is_better`."""
+        """Tell what a metric says of its values; see `SplitMetrics.higher_is_better`."""
         return self._ranks.shared(lambda: self.meter.higher_is_better(name))
 
     def reset(self) -> None:
@@ -127,19 +127,19 @@ class SharedMetrics(Gathered):
         self.meter.reset()
 
     def compute(self) -> dict[str, float]:
-        """The values since `reset`, by name."""
+        """Return the values since `reset`, by name."""
         self.exchange()
         values: dict[str, float] = self._ranks.shared(self.meter.compute)
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything counted, as one process would have it, on rank 0; nothing counted elsewhere."""
+        """Return everything counted, as one process would have it, on rank 0; nothing counted elsewhere."""
         self.exchange()
         state: dict[str, Any] = self.meter.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, on rank 0; the others begin with nothing."""
+        """Restore a state, on rank 0; the others begin with nothing."""
         self._forget()
         if self._ranks.main:
             self.meter.load_state_dict(state)
@@ -148,6 +148,6 @@ class SharedMetrics(Gathered):
 
 
 def _cut(note: list[tuple[int, list[str]]], flat: list[Tensor]) -> list[tuple[int, dict[str, Tensor]]]:
-    """The tensors of each batch again, by name."""
+    """Cut joined tensors into those of each batch again, by name."""
     rest = iter(flat)
     return [(size, {name: next(rest) for name in names}) for size, names in note]

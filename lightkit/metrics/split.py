@@ -77,7 +77,7 @@ class SplitMetrics:
         return torch.float32 if self._device.type == "mps" else torch.float64
 
     def anew(self) -> SplitMetrics:
-        """The same metrics made anew, with nothing counted."""
+        """Return the same metrics made anew, with nothing counted."""
         return SplitMetrics(
             self.prefix, self._make, device=self._device, block=self.block, class_names=self.class_names
         )
@@ -111,7 +111,7 @@ class SplitMetrics:
             self._flush()
 
     def compute(self) -> dict[str, float]:
-        """The values since `reset`, by name: `val/loss` and each metric's (`val/f1`, for vectors `val/f1/<class>`).
+        """Return the values since `reset`: `val/loss` and each metric's (`val/f1`, for vectors `val/f1/<class>`).
 
         Results that are no numbers, such as matrices and curves, go to `figures_data`.
         """
@@ -136,26 +136,27 @@ class SplitMetrics:
         queue, self._queue, self._elements = self._queue, [], 0
         # tensors made in inference mode could not be changed outside of it later
         with torch.inference_mode(False), torch.no_grad():
-            self._count_losses([(row.loss, row.size) for row in queue])
-            inputs = [_inputs(row) for row in queue if row.preds is not None and row.target is not None]
+            # Losses times samples. Sizes stay numbers of the host: copying them to a GPU would wait for it.
+            for size in dict.fromkeys(row.size for row in queue):
+                same = [row.loss for row in queue if row.size == size]
+                self._loss_sum = self._loss_sum + torch.stack(same).to(self._device, self._wide).sum() * size
+                self._samples += size * len(same)
+            inputs = [
+                {"preds": row.preds, "target": row.target, **(row.kwargs or {})}
+                for row in queue
+                if row.preds is not None and row.target is not None
+            ]
             for named in _joined(inputs):
                 self._metrics().update(**{name: tensor.to(self._device) for name, tensor in named.items()})
 
     def higher_is_better(self, name: str) -> bool | None:
-        """What a metric says of its values; None where it says nothing, or none of that name was counted.
+        """Tell what a metric says of its values; None where it, or a metric not counted, says nothing.
 
         Args:
             name: Of a value, as `compute` gives it.
         """
         found = None if self._collection is None else self._collection.find(name.removeprefix(f"{self.prefix}/"))
         return getattr(found, "higher_is_better", None)
-
-    def _count_losses(self, losses: list[tuple[Tensor, int]]) -> None:
-        """Add up losses times samples. Sizes stay numbers of the host: copying them to a GPU would wait for it."""
-        for size in dict.fromkeys(size for _, size in losses):
-            same = [loss for loss, samples in losses if samples == size]
-            self._loss_sum = self._loss_sum + torch.stack(same).to(self._device, self._wide).sum() * size
-            self._samples += size * len(same)
 
     def _metrics(self) -> Collection:
         if self._collection is None:
@@ -171,13 +172,14 @@ class SplitMetrics:
         return self
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything counted and queued: copies, tensors and plain values only."""
-        queue = [_saved(row) for row in self._queue]
+        """Copy everything counted and queued: tensors and plain values only."""
+        rows = [_mapped(torch.clone, row) for row in self._queue]
+        queue = [tuple(row) if row.kwargs else tuple(row[:4]) for row in rows]  # as before metrics got anything besides
         metrics = {} if self._collection is None or not self._samples else self._collection.state_dict()
         return {"samples": self._samples, "loss_sum": self._loss_sum.clone(), "queue": queue, "metrics": metrics}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; the next values are those of a run that never stopped.
+        """Restore a state; the next values are those of a run that never stopped.
 
         Args:
             state: What `state_dict` gave.
@@ -197,25 +199,14 @@ class SplitMetrics:
 
 
 def _mapped(change: Callable[[Tensor], Tensor], row: MetricRow) -> MetricRow:
-    """A row with every tensor changed."""
+    """Change every tensor of a row."""
     tensors = [None if tensor is None else change(tensor) for tensor in row[:2]]
     kwargs = None if row.kwargs is None else {name: change(tensor) for name, tensor in row.kwargs.items()}
     return MetricRow(tensors[0], tensors[1], change(row.loss), row.size, kwargs)
 
 
-def _saved(row: MetricRow) -> tuple[Any, ...]:
-    """A row as plain values; without what metrics get besides where there is none."""
-    copied = _mapped(torch.clone, row)
-    return tuple(copied) if copied.kwargs else tuple(copied[:4])
-
-
-def _inputs(row: MetricRow) -> dict[str, Tensor]:
-    """What the metrics get of a row that has outputs and targets."""
-    return {"preds": row.preds, "target": row.target, **(row.kwargs or {})}  # type: ignore[dict-item]
-
-
 def _joined(batches: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Batches put together where their shapes allow it; sequences of unequal length stay apart."""
+    """Join batches where their shapes allow it; sequences of unequal length stay apart."""
     if not batches or not batches[0]["preds"].ndim:
         return batches
     kinds = [{name: (t.shape[1:], t.dtype, t.ndim) for name, t in batch.items()} for batch in batches]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def alone(metric: Any) -> Any:
-    """The metric, from now on without any exchange of its own with other processes: it gets the results of all."""
+    """Keep a metric from exchanging anything with other processes: it gets the results of all."""
     for part in metric.modules():
         if hasattr(part, "metric_state"):
             part.sync_on_compute = part._to_sync = False
@@ -18,7 +18,7 @@ def alone(metric: Any) -> Any:
 
 
 def has_counted(metric: Any) -> bool:
-    """Whether a metric, or one inside a wrapper, which itself does not count its updates, has been updated."""
+    """Tell whether a metric, or one inside a wrapper that does not count its updates, has been updated."""
     return any(part.update_called for part in metric.modules() if hasattr(part, "metric_state"))
 
 
@@ -30,7 +30,7 @@ def share(leader: Any, follower: Any) -> None:
 
 
 def state_of(metric: Any) -> dict[str, Any]:
-    """State of a metric and of the metrics inside it, by module path."""
+    """Copy the state of a metric and of the metrics inside it, by module path."""
     return {
         path: {
             "updates": module._update_count,

@@ -36,7 +36,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim, bias=bias)
 
     def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
-        """`(B, T, D)` → `(B, T, D)`; `rotary` is the table of `rotary_table`."""
+        """Map `(B, T, D)` to `(B, T, D)`; `rotary` is the table of `rotary_table`."""
         batch, length, dim = x.shape
         qkv = self.qkv(x).view(batch, length, 3, self.heads, dim // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -79,13 +79,13 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, rotary: Tensor | None = None) -> Tensor:
-        """`(B, T, D)` → `(B, T, D)`; `rotary` is the table of `rotary_table`."""
+        """Map `(B, T, D)` to `(B, T, D)`; `rotary` is the table of `rotary_table`."""
         x = x + self.dropout(self.attn(self.norm1(x), rotary))
         return x + self.dropout(self.fc2(F.gelu(self.fc1(self.norm2(x)))))
 
 
 def rotary_table(length: int, width: int, *, base: float = 10000.0) -> Tensor:
-    """Cosines and sines of rotary positions (RoFormer, https://arxiv.org/abs/2104.09864), `(2, length, width)`.
+    """Compute cosines and sines of rotary positions (RoFormer, https://arxiv.org/abs/2104.09864), `(2, length, width)`.
 
     Args:
         length: Number of positions.
@@ -112,26 +112,26 @@ def check_transformer(*, dim: int, depth: int, heads: int, mlp_ratio: float, dro
     """
     check_sizes(dim=dim, depth=depth, heads=heads)
     check_dropout(dropout)
-    check_choice(positions, ("learned", "rotary", "none"), key="model.positions")
+    check_choice(positions, Positions, argument="positions")
     if not 0 < mlp_ratio < math.inf:
         raise UserError(
-            "the perceptron needs a width", key="model.mlp_ratio", expected="above 0, and finite", received=mlp_ratio
+            "the perceptron needs a width", argument="mlp_ratio", expected="above 0, and finite", received=mlp_ratio
         )
     if dim % heads:
         raise UserError(
-            "the heads don't divide the width", key="model.heads", expected=f"a divisor of {dim}", received=heads
+            "the heads don't divide the width", argument="heads", expected=f"a divisor of {dim}", received=heads
         )
     if positions == "rotary" and dim // heads % 2:
         raise UserError(
             "rotary positions need an even width of a head",
-            key="model.heads",
+            argument="heads",
             expected="dim / heads even",
             received=heads,
         )
 
 
 def init_weights(model: nn.Module, *, depth: int, std: float = 0.02) -> None:
-    """GPT-2's start: small normal weights, smaller ones where a branch ends, biases zero.
+    """Initialise weights as GPT-2: small and normal, smaller ones where a branch ends, biases zero.
 
     See https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf, 2.3.
 

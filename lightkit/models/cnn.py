@@ -16,6 +16,9 @@ from lightkit.common.errors import UserError
 from lightkit.models.parts import Activation, check_choice, check_dropout, check_sizes, image_size
 from lightkit.models.parts import activation as make_activation
 
+Halving = Literal["max", "avg", "stride"]
+Pooling = Literal["avg", "max", "flatten"]
+
 
 class CNN(nn.Module):
     """Stages of convolution, batch norm and activation, halved in size in between, then pooling and a linear head.
@@ -47,17 +50,20 @@ class CNN(nn.Module):
         depth: int = 1,
         kernel_size: int = 3,
         activation: Activation = "relu",
-        pool: Literal["max", "avg", "stride"] = "max",
-        head: Literal["avg", "max", "flatten"] = "avg",
+        pool: Halving = "max",
+        head: Pooling = "avg",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         size_in, height, width = image_size(input_shape, model="the CNN")
         check_sizes(num_classes=num_classes, channels=channels, depth=depth, kernel_size=kernel_size)
-        check_choice(pool, ("max", "avg", "stride"), key="model.pool")
-        check_choice(head, ("avg", "max", "flatten"), key="model.head")
+        check_choice(pool, Halving, argument="pool")
+        check_choice(head, Pooling, argument="head")
         check_dropout(dropout)
-        _check_convolutions(channels, kernel_size)
+        if not channels:
+            raise UserError("a CNN needs at least one stage", argument="channels", received=list(channels))
+        if kernel_size % 2 == 0:
+            raise UserError("kernels need a middle pixel", argument="kernel_size", expected="odd", received=kernel_size)
         stage = functools.partial(_stage, depth=depth, kernel_size=kernel_size, activation=activation)
         stages = []
         for i, size_out in enumerate(channels):
@@ -67,27 +73,21 @@ class CNN(nn.Module):
             stages.append(stage(size_in, size_out, pool=pool if halve else None, dropout=dropout if i else 0.0))
             size_in = size_out
         self.stages = nn.Sequential(*stages)
-        self.pool = _global_pool(head)
+        pooling = nn.AdaptiveAvgPool2d(1) if head == "avg" else nn.AdaptiveMaxPool2d(1)
+        self.pool = nn.Identity() if head == "flatten" else pooling
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(size_in * (height * width if head == "flatten" else 1), num_classes)
         self.apply(_init)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `(B, num_classes)` of images `(B, C, H, W)`."""
+        """Compute outputs `(B, num_classes)` of images `(B, C, H, W)`."""
         return self.head(self.dropout(self.pool(self.stages(x)).flatten(1)))
-
-
-def _check_convolutions(channels: Sequence[int], kernel_size: int) -> None:
-    if not channels:
-        raise UserError("a CNN needs at least one stage", key="model.channels", received=list(channels))
-    if kernel_size % 2 == 0:
-        raise UserError("kernels need a middle pixel", key="model.kernel_size", expected="odd", received=kernel_size)
 
 
 def _stage(
     size_in: int, size_out: int, *, depth: int, kernel_size: int, activation: str, pool: str | None, dropout: float
 ) -> nn.Sequential:
-    """`depth` blocks of convolution, norm and activation; `pool` halves the image first, None keeps its size."""
+    """Make `depth` blocks of convolution, norm and activation; `pool` halves the image first, None does not."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if dropout:
         layers["dropout"] = nn.Dropout2d(dropout)
@@ -105,14 +105,7 @@ def _stage(
     return nn.Sequential(layers)
 
 
-def _global_pool(head: str) -> nn.Module:
-    """The layer between the last stage and the head."""
-    if head == "flatten":
-        return nn.Identity()
-    return nn.AdaptiveAvgPool2d(1) if head == "avg" else nn.AdaptiveMaxPool2d(1)
-
-
 def _init(module: nn.Module) -> None:
-    """He et al. 2015 (https://arxiv.org/abs/1502.01852) for convolutions; the rest keeps PyTorch's defaults."""
+    """Initialise convolutions as He et al. 2015 (https://arxiv.org/abs/1502.01852); the rest keeps its defaults."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

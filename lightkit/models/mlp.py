@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from lightkit.models.parts import Activation, check_choice, check_dropout, check_sizes
 from lightkit.models.parts import activation as make_activation
 
+Norm = Literal["none", "batch", "layer"]
+
 
 class MLP(nn.Module):
     """Linear layers with activations in between; the input is flattened.
@@ -41,12 +43,12 @@ class MLP(nn.Module):
         *,
         hidden: Sequence[int] = (256, 256),
         activation: Activation = "relu",
-        norm: Literal["none", "batch", "layer"] = "none",
+        norm: Norm = "none",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check_sizes(in_features=in_features, num_classes=num_classes, hidden=hidden)
-        check_choice(norm, ("none", "batch", "layer"), key="model.norm")
+        check_choice(norm, Norm, argument="norm")
         check_dropout(dropout)
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         widths = [in_features, *hidden]
@@ -62,5 +64,5 @@ class MLP(nn.Module):
         self.head = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `(B, num_classes)` of inputs `(B, ...)` with F numbers per sample."""
+        """Compute outputs `(B, num_classes)` of inputs `(B, ...)` with F numbers per sample."""
         return self.head(self.layers(x.flatten(1)))

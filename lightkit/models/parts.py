@@ -5,13 +5,16 @@ Shapes: B samples, C channels, H rows, W columns, F features.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from lightkit.common.errors import UserError
 
+Activation = Literal["relu", "gelu", "silu", "leaky_relu", "elu", "selu", "tanh", "sigmoid", "identity"]
+"""Names of activation layers."""
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
@@ -25,29 +28,31 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-Activation = Literal["relu", "gelu", "silu", "leaky_relu", "elu", "selu", "tanh", "sigmoid", "identity"]
-"""Names of activation layers."""
-
-
 def activation(name: str) -> nn.Module:
-    """A new activation layer by name.
+    """Make an activation layer by name.
 
     Raises:
         UserError: There is no activation of that name.
     """
     if name not in ACTIVATIONS:
-        raise UserError("unknown activation", key="model.activation", received=name, choices=ACTIVATIONS)
+        raise UserError("unknown activation", argument="activation", received=name, choices=ACTIVATIONS)
     return ACTIVATIONS[name]()
 
 
-def check_choice(value: str, choices: Sequence[str], *, key: str) -> None:
-    """Refuse a value that is not one of `choices`.
+def check_choice(value: str, words: Any, *, argument: str) -> None:
+    """Refuse a value that is not one of the words of a `Literal`.
+
+    Args:
+        value: The value.
+        words: The `Literal`.
+        argument: Name of the argument.
 
     Raises:
-        UserError: `value` is not among them.
+        UserError: The value is not among them.
     """
+    choices = typing.get_args(words)
     if value not in choices:
-        raise UserError("not a valid choice", key=key, received=value, choices=choices)
+        raise UserError("not a valid choice", argument=argument, received=value, choices=choices)
 
 
 def check_sizes(**sizes: int | float | Sequence[int]) -> None:
@@ -59,7 +64,7 @@ def check_sizes(**sizes: int | float | Sequence[int]) -> None:
     for name, value in sizes.items():
         values = value if isinstance(value, Sequence) else [value]
         if not all(element >= 1 for element in values):
-            raise UserError("sizes start at 1", key=f"model.{name}", received=value)
+            raise UserError("sizes start at 1", argument=name, received=value)
 
 
 def check_dropout(dropout: float) -> None:
@@ -69,11 +74,11 @@ def check_dropout(dropout: float) -> None:
         UserError: It lies outside.
     """
     if not 0.0 <= dropout < 1.0:
-        raise UserError("not a probability", key="model.dropout", expected="0 <= dropout < 1", received=dropout)
+        raise UserError("not a probability", argument="dropout", expected="0 <= dropout < 1", received=dropout)
 
 
 def image_size(input_shape: Sequence[int], *, model: str) -> tuple[int, int, int]:
-    """`(C, H, W)` of an image model's input.
+    """Return `(C, H, W)` of an image model's input.
 
     Raises:
         UserError: The samples are not images.
@@ -81,7 +86,7 @@ def image_size(input_shape: Sequence[int], *, model: str) -> tuple[int, int, int
     if len(input_shape) != 3:
         raise UserError(
             f"{model} needs images",
-            key="model.input_shape",
+            argument="input_shape",
             expected="samples of shape (channels, height, width)",
             received=tuple(input_shape),
             fix="model=mlp takes samples of any shape, model=transformer takes sequences and rows of numbers",

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.models.parts import check_choice, check_dropout, check_sizes
 
+Cell = Literal["lstm", "gru"]
+
 
 class RecurrentLM(nn.Module):
     """LSTM or GRU that predicts the next token.
@@ -38,7 +40,7 @@ class RecurrentLM(nn.Module):
         self,
         vocab_size: int,
         *,
-        cell: Literal["lstm", "gru"] = "lstm",
+        cell: Cell = "lstm",
         dim: int = 64,
         hidden: int = 256,
         depth: int = 1,
@@ -47,10 +49,10 @@ class RecurrentLM(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(vocab_size=vocab_size, dim=dim, hidden=hidden, depth=depth)
-        check_choice(cell, ("lstm", "gru"), key="model.cell")
+        check_choice(cell, Cell, argument="cell")
         check_dropout(dropout)
         if tie and dim != hidden:
-            raise UserError("tied weights need equal widths", key="model.dim", expected=f"{hidden}", received=dim)
+            raise UserError("tied weights need equal widths", argument="dim", expected=f"{hidden}", received=dim)
         self.embed = nn.Embedding(vocab_size, dim)
         layers = nn.LSTM if cell == "lstm" else nn.GRU
         self.rnn = layers(dim, hidden, depth, batch_first=True, dropout=dropout if depth > 1 else 0.0)
@@ -60,6 +62,6 @@ class RecurrentLM(nn.Module):
             self.head.weight = self.embed.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits `(B, T, V)` of the token after each position of `(B, T)` token numbers."""
+        """Compute logits `(B, T, V)` of the token after each position of `(B, T)` token numbers."""
         output, _ = self.rnn(self.dropout(self.embed(tokens)))
         return self.head(self.dropout(output))

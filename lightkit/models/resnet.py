@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.models.parts import check_choice, check_dropout, check_sizes, image_size
 
+Stem = Literal["auto", "cifar", "imagenet"]
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 """Residual blocks of the four stages by depth; 50 is made of bottlenecks."""
 IMAGENET_SIDE = 96
@@ -46,7 +47,7 @@ class ResNet(nn.Module):
         num_classes: int,
         *,
         depth: int = 18,
-        stem: Literal["auto", "cifar", "imagenet"] = "auto",
+        stem: Stem = "auto",
         width: int = 64,
         zero_init: bool = False,
         dropout: float = 0.0,
@@ -54,8 +55,8 @@ class ResNet(nn.Module):
         super().__init__()
         channels, height, side = image_size(input_shape, model="a ResNet")
         if depth not in BLOCKS:
-            raise UserError("no such depth", key="model.depth", received=depth, choices=[str(d) for d in BLOCKS])
-        check_choice(stem, ("auto", "cifar", "imagenet"), key="model.stem")
+            raise UserError("no such depth", argument="depth", received=depth, choices=[str(d) for d in BLOCKS])
+        check_choice(stem, Stem, argument="stem")
         check_sizes(num_classes=num_classes, width=width)
         check_dropout(dropout)
         large = stem == "imagenet" or (stem == "auto" and min(height, side) >= IMAGENET_SIDE)
@@ -71,10 +72,14 @@ class ResNet(nn.Module):
         self.layer4 = _stage(block, 4 * wide, 8 * width, fourth, stride=2)
         self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(8 * wide, num_classes)
-        _init(self, zero_init=zero_init)
+        for module in self.modules():  # He initialisation as in torchvision
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif zero_init and isinstance(module, BasicBlock | Bottleneck):
+                nn.init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `(B, num_classes)` of images `(B, C, H, W)`."""
+        """Compute outputs `(B, num_classes)` of images `(B, C, H, W)`."""
         x = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(self.dropout(F.adaptive_avg_pool2d(x, 1).flatten(1)))
@@ -98,7 +103,7 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(channels, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, channels, H, W)` → `(B, width, H/stride, W/stride)`."""
+        """Map `(B, channels, H, W)` to `(B, width, H/stride, W/stride)`."""
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = self.bn2(self.conv2(y))
         return F.relu(y + (x if self.downsample is None else self.downsample(x)), inplace=True)
@@ -124,7 +129,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(channels, wide, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, channels, H, W)` → `(B, 4 width, H/stride, W/stride)`."""
+        """Map `(B, channels, H, W)` to `(B, 4 width, H/stride, W/stride)`."""
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = F.relu(self.bn2(self.conv2(y)), inplace=True)
         y = self.bn3(self.conv3(y))
@@ -134,7 +139,7 @@ class Bottleneck(nn.Module):
 def _stage(
     block: type[BasicBlock | Bottleneck], channels: int, width: int, count: int, *, stride: int
 ) -> nn.Sequential:
-    """`count` blocks, of which the first changes the number of channels and the size."""
+    """Make `count` blocks, of which the first changes the number of channels and the size."""
     rest = [block(width * block.expansion, width) for _ in range(count - 1)]
     return nn.Sequential(block(channels, width, stride), *rest)
 
@@ -144,16 +149,7 @@ def _conv(channels: int, width: int, size: int, *, stride: int = 1) -> nn.Conv2d
 
 
 def _shortcut(channels: int, width: int, stride: int) -> nn.Sequential | None:
-    """A projection where the block changes the shape, else None: the input itself."""
+    """Make a projection where the block changes the shape; None stands for the input itself."""
     if stride == 1 and channels == width:
         return None
     return nn.Sequential(_conv(channels, width, 1, stride=stride), nn.BatchNorm2d(width))
-
-
-def _init(model: ResNet, *, zero_init: bool) -> None:
-    """He initialisation as in torchvision."""
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif zero_init and isinstance(module, BasicBlock | Bottleneck):
-            nn.init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)

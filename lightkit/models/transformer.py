@@ -16,6 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.models.attention import Block, Positions, check_transformer, init_weights, rotary_table
 from lightkit.models.parts import check_choice, check_sizes
 
+Pooling = Literal["mean", "cls"]
 AUTO_TOKENS = 64
 """`patch: null` cuts an image into at most this many patches."""
 
@@ -57,12 +58,12 @@ class TransformerClassifier(nn.Module):
         dropout: float = 0.0,
         positions: Positions = "learned",
         patch: int | None = None,
-        pool: Literal["mean", "cls"] = "mean",
+        pool: Pooling = "mean",
     ) -> None:
         super().__init__()
         check_transformer(dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, dropout=dropout, positions=positions)
         check_sizes(num_classes=num_classes)
-        check_choice(pool, ("mean", "cls"), key="model.pool")
+        check_choice(pool, Pooling, argument="pool")
         values, length = _input_layer(input_shape, vocab_size=vocab_size, dim=dim, patch=patch)
         self.embed = Embed(values, length, dim, learned=positions == "learned", cls=pool == "cls", dropout=dropout)
         table = rotary_table(length + (pool == "cls"), dim // heads) if positions == "rotary" else None
@@ -76,7 +77,7 @@ class TransformerClassifier(nn.Module):
     rotary: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs `(B, num_classes)` of samples `(B, *input_shape)`."""
+        """Compute outputs `(B, num_classes)` of samples `(B, *input_shape)`."""
         x = self.embed(x)
         for block in self.blocks:
             x = block(x, self.rotary)
@@ -136,7 +137,7 @@ class TransformerLM(nn.Module):
     rotary: Tensor | None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits `(B, T, V)` of the token after each position of `(B, T)` token numbers.
+        """Compute logits `(B, T, V)` of the token after each position of `(B, T)` token numbers.
 
         Raises:
             UserError: The sequence is longer than `context_length`.
@@ -174,7 +175,7 @@ class Embed(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors `(B, T, D)`, one more position with `cls`."""
+        """Compute vectors `(B, T, D)`, one more position with `cls`."""
         x = self.values(x)
         if self.positions is not None:
             x = x + self.positions[: x.shape[1]]
@@ -197,7 +198,7 @@ class Numbers(nn.Module):
         self.bias = nn.Parameter(torch.empty(length, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, T)` → `(B, T, D)`."""
+        """Map `(B, T)` to `(B, T, D)`."""
         return x.unsqueeze(-1) * self.weight + self.bias
 
 
@@ -215,14 +216,14 @@ class Patches(nn.Module):
         self.conv = nn.Conv2d(channels, dim, side, stride=side)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, T, D)`."""
+        """Map `(B, C, H, W)` to `(B, T, D)`."""
         return self.conv(x).flatten(2).transpose(1, 2)
 
 
 def _input_layer(
     input_shape: Sequence[int], *, vocab_size: int | None, dim: int, patch: int | None
 ) -> tuple[nn.Module, int]:
-    """The layer that turns samples of this shape into vectors, and how many vectors."""
+    """Make the layer that turns samples of this shape into vectors, and tell how many vectors."""
     if len(input_shape) == 1:
         length = input_shape[0]
         return (Numbers(length, dim) if vocab_size is None else nn.Embedding(vocab_size, dim)), length
@@ -231,13 +232,14 @@ def _input_layer(
     if len(input_shape) != 3:
         expected = "(T,), (T, F) or (C, H, W)"
         received = tuple(input_shape)
-        raise UserError("no transformer for this shape", key="model.input_shape", expected=expected, received=received)
+        raise UserError("no transformer for this shape", argument="input_shape", expected=expected, received=received)
     channels, height, width = input_shape
     side = _patch_side(height, width, patch)
     return Patches(channels, dim, side), height * width // side**2
 
 
 def _patch_side(height: int, width: int, patch: int | None) -> int:
+    """Check the side of a patch, or choose the smallest that makes few enough patches."""
     common = math.gcd(height, width)
     sides = [side for side in range(1, common + 1) if common % side == 0]
     if patch is None:
@@ -248,7 +250,7 @@ def _patch_side(height: int, width: int, patch: int | None) -> int:
         return patch
     raise UserError(
         f"no patch of this side tiles an image of {height} × {width} pixels",
-        key="model.patch",
+        argument="patch",
         received=patch,
         choices=[str(side) for side in sides],
         fix="choose a divisor of height and width, or resize the images",

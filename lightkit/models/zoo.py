@@ -35,7 +35,7 @@ def torchvision_model(
     in_channels: int = 3,
     options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """A classification model of torchvision (https://pytorch.org/vision/stable/models.html).
+    """Build a classification model of torchvision (https://pytorch.org/vision/stable/models.html).
 
     Pretrained weights are loaded into everything that fits; a head for another number of classes starts new, and the
     first convolution is adapted to another number of channels.
@@ -56,8 +56,14 @@ def torchvision_model(
     models = _package("torchvision.models", "torchvision")
     names = models.list_models(module=models)
     if name not in names:
-        raise UserError("torchvision has no such model", key="model.name", received=name, choices=names)
-    chosen = None if weights is None else _weights(models, name, weights)
+        raise UserError("torchvision has no such model", argument="name", received=name, choices=names)
+    chosen = None
+    if weights is not None:
+        entries = models.get_model_weights(name)
+        valid = ["DEFAULT", *(entry.name for entry in entries)]
+        if weights not in valid:
+            raise UserError(f"{name} has no such weights", argument="weights", received=weights, choices=valid)
+        chosen = entries[weights]
     model = _call(models.get_model, name, _without_auxiliary(name, options, chosen), num_classes=num_classes)
     _check_options(model, name, options or {})
     if in_channels != 3:
@@ -77,7 +83,7 @@ def timm_model(
     in_channels: int = 3,
     options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """A model of timm (https://huggingface.co/docs/timm).
+    """Build a model of timm (https://huggingface.co/docs/timm).
 
     Args:
         name: Such as `resnet18` or, with the tag of a set of weights, `resnet18.a1_in1k`.
@@ -95,7 +101,7 @@ def timm_model(
     timm = _package("timm", "timm")
     names = timm.list_models()
     if name.partition(".")[0] not in names:
-        raise UserError("timm has no such model", key="model.name", received=name, choices=names)
+        raise UserError("timm has no such model", argument="name", received=name, choices=names)
     sizes = {"num_classes": num_classes, "in_chans": in_channels, "pretrained": pretrained}
     if not pretrained:
         return _call(timm.create_model, name, options, **sizes)
@@ -105,7 +111,7 @@ def timm_model(
 
 
 def _new_classifier(model: nn.Module, num_classes: int) -> tuple[str, ...]:
-    """Names of the parameters of a classifier whose weights timm left out, as it does where the classes are others."""
+    """Name the parameters of a classifier that timm has no weights for, as the classes are others."""
     facts: Any = getattr(model, "pretrained_cfg", None) or {}
     classifiers = facts.get("classifier") or ()
     if facts.get("num_classes") == num_classes:
@@ -120,7 +126,7 @@ def _refuse_loading(options: Mapping[str, Any] | None, *, own: str) -> None:
         if _LOADING.match(option):
             raise UserError(
                 "weights are not loaded by way of the options",
-                key=f"model.options.{option}",
+                argument=f"options.{option}",
                 fix=f"finetune.weights.path=FILE for a file, {own} for the weights that the package offers",
             )
 
@@ -130,11 +136,11 @@ def _check_options(model: nn.Module, name: str, options: Mapping[str, Any]) -> N
     accepted = [*inspect.signature(type(model)).parameters, *_MOBILENET_OPTIONS]
     for option in options:
         if option not in accepted:
-            raise UserError(f"{name} has no such option", key="model.options", received=option, choices=accepted)
+            raise UserError(f"{name} has no such option", argument="options", received=option, choices=accepted)
 
 
 def _without_auxiliary(name: str, options: Mapping[str, Any] | None, weights: Any) -> Mapping[str, Any] | None:
-    """Two models return tuples in training because of auxiliary heads, which no loss takes: leave those out."""
+    """Leave out the auxiliary heads for which two models return tuples in training, which no loss takes."""
     if name not in ("googlenet", "inception_v3"):
         return options
     return {"aux_logits": False, "init_weights": True, "transform_input": weights is not None, **(options or {})}
@@ -146,7 +152,7 @@ def _package(module: str, package: str) -> ModuleType:
     except ImportError as error:
         raise UserError(
             f"{package} is not installed",
-            key="model._target_",
+            argument="_target_",
             fix=f'pip install "lightkit[vision]" (or pip install {package})',
         ) from error
 
@@ -157,17 +163,7 @@ def _call(make: Any, name: str, options: Mapping[str, Any] | None, **sizes: Any)
     except (TypeError, ValueError) as error:
         if not options:
             raise
-        raise UserError(
-            f"{name} does not take these options: {error}", key="model.options", received=options
-        ) from error
-
-
-def _weights(models: ModuleType, name: str, weights: str) -> Any:
-    entries = models.get_model_weights(name)
-    valid = ["DEFAULT", *(entry.name for entry in entries)]
-    if weights not in valid:
-        raise UserError(f"{name} has no such weights", key="model.weights", received=weights, choices=valid)
-    return entries[weights]
+        raise UserError(f"{name} does not take these options: {error}", argument="options", received=options) from error
 
 
 def _fetch(fetch: Any, name: str) -> Any:
@@ -179,7 +175,7 @@ def _fetch(fetch: Any, name: str) -> Any:
     except (OSError, RuntimeError) as error:
         raise UserError(
             f"the weights of {name} cannot be fetched: {error}",
-            key="model",
+            argument="",
             fix="check the network, put the file into the cache (TORCH_HOME, HF_HOME), or start from random weights",
         ) from error
 
@@ -189,18 +185,16 @@ def _set_channels(model: nn.Module, channels: int) -> None:
     for path, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, _widened(module, channels))
+            keys = ("out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+            same = {key: getattr(module, key) for key in keys}
+            widened = nn.Conv2d(channels, bias=module.bias is not None, **same)
+            setattr(model.get_submodule(parent), name, widened)
             return
-    raise UserError("the model has no convolution to adapt", key="model.in_channels", expected="3", received=channels)
-
-
-def _widened(conv: nn.Conv2d, channels: int) -> nn.Conv2d:
-    keys = ("out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
-    return nn.Conv2d(channels, bias=conv.bias is not None, **{key: getattr(conv, key) for key in keys})
+    raise UserError("the model has no convolution to adapt", argument="in_channels", expected="3", received=channels)
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Load what fits, and check that only head, auxiliary heads and input channels did not; what it did not reach."""
+    """Load what fits, refuse what lacks more than head and input channels, and return what was not reached."""
     own, fitting = model.state_dict(), {}
     for name, tensor in weights.items():
         if name not in own:
@@ -211,13 +205,13 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
     missing = [name for name in own if name not in fitting]
     heads = {name.rpartition(".")[0] for name in missing}
     if len(heads) > 1:
-        raise UserError("the weights do not fit the model", key="model.weights", received=missing)
+        raise UserError("the weights do not fit the model", argument="weights", received=missing)
     model.load_state_dict(fitting, strict=False)
     return tuple(missing)
 
 
 def _adapted(tensor: Tensor, shape: torch.Size) -> Tensor | None:
-    """`tensor` for `shape`: as it is, with its input channels added up or repeated, or None when it does not fit."""
+    """Fit a tensor to a shape by adding up or repeating its input channels; None when it does not fit."""
     if tensor.shape == shape:
         return tensor
     same_but_channels = tensor.ndim == 4 and tensor.shape[:1] + tensor.shape[2:] == shape[:1] + shape[2:]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import typing
 from typing import Literal
 
 from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
 from lightkit.optim.schedulers import Interval, Schedule, check_interval, check_share
+
+Shape = Literal["cosine", "linear"]
 
 
 class Anneal(Schedule):
@@ -48,17 +51,17 @@ class Anneal(Schedule):
         )
 
     def decay(self, step: int) -> float:
-        """The curve between 1 and the floor."""
+        """Return the curve between 1 and the floor."""
         return self.floor + (1.0 - self.floor) * self.curve(self.progress(step))
 
     def progress(self, step: int) -> float:
-        """Share of the run after the warm-up that lies behind this step, 0 to 1."""
+        """Return the share of the run after the warm-up that lies behind this step, 0 to 1."""
         if self.interval == "epoch":
             step -= step % self.steps_per_epoch
         return min(max(step - self.warmup, 0) / (self.total_steps - self.warmup), 1.0)
 
     def curve(self, progress: float) -> float:
-        """A value from 1 (progress 0) to 0 (progress 1)."""
+        """Return a value from 1 (progress 0) to 0 (progress 1)."""
         raise NotImplementedError
 
 
@@ -66,7 +69,7 @@ class Linear(Anneal):
     """Falls in a straight line; the arguments are those of `Anneal`."""
 
     def curve(self, progress: float) -> float:
-        """A straight line from 1 to 0."""
+        """Follow a straight line from 1 to 0."""
         return _line(progress)
 
 
@@ -102,7 +105,7 @@ class Cosine(Anneal):
         warmup_epochs: float = 0.0,
     ) -> None:
         if cycles < 1:
-            raise UserError("there is at least one cycle", key="scheduler.cycles", received=cycles)
+            raise UserError("there is at least one cycle", argument="cycles", received=cycles)
         self.cycles, self.cycle_scale = cycles, check_share(cycle_scale, "cycle_scale", low=1e-9)
         super().__init__(
             optimizer,
@@ -115,7 +118,7 @@ class Cosine(Anneal):
         )
 
     def curve(self, progress: float) -> float:
-        """Half a cosine per cycle."""
+        """Follow half a cosine per cycle."""
         cycle = min(int(progress * self.cycles), self.cycles - 1)
         height = self.cycle_scale**cycle
         return height * _half_cosine(progress * self.cycles - cycle)
@@ -152,24 +155,27 @@ class OneCycle(Schedule):
         peak: float = 0.3,
         start: float = 0.04,
         floor: float = 4e-6,
-        anneal: Literal["cosine", "linear"] = "cosine",
+        anneal: Shape = "cosine",
         three_phase: bool = False,
     ) -> None:
         if not 0.0 < peak < 1.0 or (three_phase and peak > 0.5):
             expected = "0 < peak <= 0.5 with three phases" if three_phase else "0 < peak < 1"
-            raise UserError("the peak lies inside the run", key="scheduler.peak", expected=expected, received=peak)
-        if anneal not in ("cosine", "linear"):
-            choices = ("cosine", "linear")
-            raise UserError("no such shape", key="scheduler.anneal", received=anneal, choices=choices)
+            raise UserError("the peak lies inside the run", argument="peak", expected=expected, received=peak)
+        if anneal not in typing.get_args(Shape):
+            raise UserError("no such shape", argument="anneal", received=anneal, choices=typing.get_args(Shape))
         self.peak, self.lowest = peak, check_share(start, "start", low=1e-9)
         self.floor, self.three_phase = check_share(floor, "floor"), three_phase
         self.shape = _half_cosine if anneal == "cosine" else _line
         super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
 
     def decay(self, step: int) -> float:
-        """The factor on the curve between the two phase ends around this step."""
+        """Return the factor on the curve between the two phase ends around this step."""
         begin, before = 0.0, self.lowest
-        for end, after in self._ends():
+        # Last step of each phase, which may lie between two steps, and the factor there.
+        ends = [(self.peak * self.total_steps - 1, 1.0), (self.total_steps - 1.0, self.floor)]
+        if self.three_phase:
+            ends.insert(1, (2 * self.peak * self.total_steps - 2, self.lowest))
+        for end, after in ends:
             if step <= end:
                 break
             begin, before = end, after
@@ -178,18 +184,12 @@ class OneCycle(Schedule):
         done = (step - begin) / (end - begin) if end > begin else 1.0
         return after + (before - after) * self.shape(done)
 
-    def _ends(self) -> list[tuple[float, float]]:
-        """Last step of each phase, which may lie between two steps, and the factor there."""
-        top = self.peak * self.total_steps - 1
-        middle = [(2 * self.peak * self.total_steps - 2, self.lowest)] if self.three_phase else []
-        return [(top, 1.0), *middle, (self.total_steps - 1, self.floor)]
-
 
 def _half_cosine(progress: float) -> float:
-    """From 1 (progress 0) to 0 (progress 1)."""
+    """Fall from 1 (progress 0) to 0 (progress 1) along half a cosine."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def _line(progress: float) -> float:
-    """From 1 (progress 0) to 0 (progress 1) in a straight line."""
+    """Fall from 1 (progress 0) to 0 (progress 1) in a straight line."""
     return 1.0 - progress

@@ -6,16 +6,15 @@ the optimizer's own `lr` and `weight_decay`, then `no_decay`, then `layer_decay`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Matched
-from lightkit.optim.layer_rates import LayerRates
-from lightkit.optim.layers import layer_depths, without_decay
-from lightkit.optim.rules import Rule, check_decay, check_rate, matched, read_rules, targets
+from lightkit.optim.layers import LayerRates, layer_depths, without_decay
+from lightkit.optim.rules import check_decay, check_rate, matched, read_rules, targets
 from lightkit.optim.settings import Settings
 
 
@@ -75,7 +74,11 @@ def parameter_groups(
     """
     layers = LayerRates(layer_decay, tuple(slices), decay_key=layer_key, slices_key=slices_key)
     checked = read_rules(rules)
-    _check_base(lr, weight_decay, layers, checked)
+    check_rate(lr, "lr")
+    check_decay(weight_decay, "weight_decay")
+    if lr is None and (layers.asked or any(rule.scales for rule in checked)):
+        asking = "layer_decay, slices, lr_scale and lr_ratio"
+        raise UserError(f"{asking} need a learning rate to scale", argument="lr", fix="set optim.lr")
     known = _known(model, names, aliases or {})
     labels, first_steps = labels or {}, first_steps or {}
     settings = {
@@ -89,7 +92,7 @@ def parameter_groups(
         settings = layers.applied(settings, depths or layer_depths(model), aliases or {})
     for rule in checked:
         settings |= {name: settings[name].under(rule) for name in targets(rule, known)}
-    return _collect(model, settings)
+    return _as_groups(model, settings)
 
 
 def matched_rules(
@@ -99,21 +102,13 @@ def matched_rules(
     names: Collection[str] | None = None,
     aliases: Mapping[str, str] | None = None,
 ) -> list[Matched]:
-    """What each pattern of the rules stands for; the arguments are those of `parameter_groups`."""
+    """Find what each pattern of the rules stands for; the arguments are those of `parameter_groups`."""
     known = _known(model, names, aliases or {})
     return [found for rule in read_rules(rules) for found in matched(rule, known)]
 
 
-def _check_base(lr: float | None, weight_decay: float | None, layers: LayerRates, rules: Iterable[Rule]) -> None:
-    check_rate(lr, "optim.lr")
-    check_decay(weight_decay, "optim.weight_decay")
-    if lr is None and (layers.asked or any(rule.scales for rule in rules)):
-        asking = "layer_decay, slices, lr_scale and lr_ratio"
-        raise UserError(f"{asking} need a learning rate to scale", key="optim.lr", fix="set optim.lr")
-
-
 def _known(model: nn.Module, chosen: Collection[str] | None, aliases: Mapping[str, str]) -> dict[str, list[str]]:
-    """First name → all names of every parameter that gets a group."""
+    """Map the first name of every parameter that gets a group to all its names."""
     wanted = None if chosen is None else set(chosen)
     first: dict[int, str] = {}
     found: dict[str, list[str]] = {}
@@ -125,29 +120,24 @@ def _known(model: nn.Module, chosen: Collection[str] | None, aliases: Mapping[st
     if unknown:
         raise ValueError(f"not first names of the model's parameters: {', '.join(unknown)}")
     if not found:
-        raise UserError("no parameter of the model can be trained", key="optim", fix="unfreeze a part of the model")
+        raise UserError("no parameter of the model can be trained", argument="", fix="unfreeze a part of the model")
     return found
 
 
-def _collect(model: nn.Module, settings: Mapping[str, Settings]) -> list[dict[str, Any]]:
-    """The groups; two rules may share a name, two groups may not."""
+def _as_groups(model: nn.Module, settings: Mapping[str, Settings]) -> list[dict[str, Any]]:
+    """Put parameters of equal settings into one group; two rules may share a name, two groups may not."""
     parameters = dict(model.named_parameters())
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     taken: set[str] = set()
     for name, setting in settings.items():
         if setting.group not in groups:
-            groups[setting.group] = setting.empty_group() | {"name": _unused(setting.name, taken)}
-            taken.add(groups[setting.group]["name"])
+            free, count = setting.name, 2
+            while free in taken:
+                free, count = f"{setting.name}_{count}", count + 1
+            taken.add(free)
+            groups[setting.group] = setting.empty_group() | {"name": free}
         group = groups[setting.group]
         group["params"].append(parameters[name])
         group["param_names"].append(name)
         group["rules"] += [key for key in setting.keys if key not in group["rules"]]
     return list(groups.values())
-
-
-def _unused(name: str, taken: Collection[str]) -> str:
-    """The name, numbered if it is taken."""
-    free, count = name, 2
-    while free in taken:
-        free, count = f"{name}_{count}", count + 1
-    return free

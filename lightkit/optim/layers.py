@@ -1,21 +1,25 @@
-"""What counts as a layer, and which parameters take no weight decay."""
+"""What counts as a layer, rates that differ from layer to layer, and which parameters take no weight decay."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.modules import is_bias, is_norm
+from lightkit.optim.rules import check_rate
+from lightkit.optim.settings import Settings
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
-    """First names of the parameters that weight decay does not suit.
+    """Find the first names of the parameters that weight decay does not suit.
 
     These are parameters with at most one dimension (biases, scales), biases of any shape by their name, everything in a
     norm layer (PyTorch's, or any class whose name ends in Norm, Norm2d, NormAct and the like) and what the model lists
@@ -35,7 +39,7 @@ def without_decay(model: nn.Module, aliases: Mapping[str, str]) -> set[str]:
 
 
 def layer_depths(model: nn.Module) -> dict[str, int]:
-    """Number of the layer each parameter belongs to, 0 at the input.
+    """Number the layer that each parameter belongs to, 0 at the input.
 
     timm's models tell by themselves (`group_matcher`). For every other model the order in which modules were created
     stands for the order in which they run, and a layer is
@@ -65,7 +69,7 @@ def layer_depths(model: nn.Module) -> dict[str, int]:
 
 
 def depth_of(depths: Mapping[str, int], name: str) -> int:
-    """Number of the layer of a parameter that came into a model after `layer_depths` had looked at it.
+    """Find the layer of a parameter that came into a model after `layer_depths` had looked at it.
 
     It belongs to the innermost module around it that has a place in `depths`: to its first layer, if that has several,
     as parameters do that a module holds directly.
@@ -84,7 +88,7 @@ def depth_of(depths: Mapping[str, int], name: str) -> int:
 
 
 def _held_directly(module: nn.Module, path: str) -> list[str]:
-    """Names of a module's own parameters, parametrized ones included, which are below a child called so."""
+    """List a module's own parameters, parametrized ones included, which are below a child called so."""
     own = [name for name, _ in module.named_parameters(recurse=False)]
     if is_parametrized(module):
         own += [f"parametrizations.{name}" for name, _ in module.parametrizations.named_parameters()]  # type: ignore[union-attr]
@@ -92,13 +96,13 @@ def _held_directly(module: nn.Module, path: str) -> list[str]:
 
 
 def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules a module is made of, by name; the parametrizations of its own parameters are none."""
+    """Yield the modules that a module is made of, by name, without parametrizations of its own parameters."""
     hidden = "parametrizations" if is_parametrized(module) else None
     return ((name, child) for name, child in module.named_children() if name != hidden)
 
 
 def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[tuple[str, nn.Module, list[str]]]:
-    """Path, module and names of the parameters its parents hold directly, layer by layer."""
+    """Yield path, module and names of the parameters its parents hold directly, layer by layer."""
     extra: list[str] = []
     for name, child in _children(module):
         child_path = f"{path}.{name}".lstrip(".")
@@ -116,6 +120,7 @@ def _layers(module: nn.Module, path: str, *, inside: bool = False) -> Iterator[t
 
 
 def _is_made_of_layers(module: nn.Module, *, inside: bool) -> bool:
+    """Tell whether a module is a list of layers and not one layer."""
     if type(module) in _CONTAINERS:
         return True
     if inside:
@@ -125,14 +130,14 @@ def _is_made_of_layers(module: nn.Module, *, inside: bool) -> bool:
 
 
 def _held(module: nn.Module) -> int:
-    """Number of parameter elements below containers."""
+    """Count the parameter elements below containers."""
     if isinstance(module, _CONTAINERS):
         return sum(parameter.numel() for parameter in module.parameters())
     return sum(_held(child) for _, child in _children(module))
 
 
 def _is_repeated(module: nn.Module) -> bool:
-    """Whether a container holds equal blocks, each made of several layers."""
+    """Tell whether a container holds equal blocks, each made of several layers."""
     if not isinstance(module, _CONTAINERS):
         return False
     kinds = {type_before_parametrizations(child) for child in module.children()}
@@ -143,7 +148,83 @@ def _is_repeated(module: nn.Module) -> bool:
 
 
 def _timm_depths(model: nn.Module) -> dict[str, int]:
+    """Number the layers as timm's model groups its parameters."""
     helper = importlib.import_module("timm.models").group_parameters
     groups: dict[int, list[str]] = helper(model, model.group_matcher(coarse=False))  # type: ignore[operator]
     numbers = {layer: number for number, layer in enumerate(sorted(groups))}
     return {name: numbers[layer] for layer, names in groups.items() for name in names}
+
+
+@dataclass(frozen=True)
+class LayerRates:
+    """A factor on the rate of each layer; none without a setting.
+
+    Raises:
+        UserError: A factor is out of its range, or both settings are given.
+    """
+
+    decay: float | None
+    """Factor per layer counted from the output."""
+    slices: tuple[float, ...]
+    """Factor for each of as many consecutive slices of the layers, from input to output."""
+    decay_key: str = field(kw_only=True)
+    """Configuration key of `decay`."""
+    slices_key: str = field(kw_only=True)
+    """Configuration key of `slices`."""
+
+    def __post_init__(self) -> None:
+        if self.decay is not None and not 0.0 < self.decay <= 1.0:
+            expected = "above 0, at most 1"
+            raise UserError("not a factor per layer", key=self.decay_key, expected=expected, received=self.decay)
+        if self.decay is not None and self.slices:
+            raise UserError(
+                f"the rates of the layers are given twice, here and in {self.slices_key}",
+                key=self.decay_key,
+                fix=f"set {self.decay_key}=null or {self.slices_key}=[]",
+            )
+        for index, factor in enumerate(self.slices):
+            with keys_under(f"{self.slices_key}[{index}]"):
+                check_rate(factor, "")
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is anything to apply."""
+        return self.decay is not None or bool(self.slices)
+
+    def applied(
+        self, settings: Mapping[str, Settings], depths: Mapping[str, int], aliases: Mapping[str, str]
+    ) -> dict[str, Settings]:
+        """Return the settings with the factor of each parameter's layer.
+
+        Args:
+            settings: Settings by parameter name.
+            depths: Layer by parameter name, of the whole model.
+            aliases: The name that `depths` has for some parameters.
+
+        Raises:
+            UserError: There are more slices than layers.
+        """
+        factors = self._factors(1 + max(depths.values()))
+        key = self.slices_key if self.slices else self.decay_key
+        found = {name: factors[depth_of(depths, aliases.get(name, name))] for name in settings}
+        return {name: base.in_layer(*found[name], key=key) for name, base in settings.items()}
+
+    def _factors(self, count: int) -> list[tuple[str, float]]:
+        """Return name and factor for each of `count` layers."""
+        if self.decay is not None:
+            return [(_numbered("layer", n, count), self.decay ** (count - 1 - n)) for n in range(count)]
+        pieces = len(self.slices)
+        if pieces > count:
+            raise UserError(
+                "more slices than layers",
+                key=self.slices_key,
+                expected=f"at most {count} slices, one for each layer of the model",
+                received=f"{pieces} slices {list(self.slices)}",
+            )
+        numbers = [layer * pieces // count for layer in range(count)]
+        return [(_numbered("slice", n, pieces), self.slices[n]) for n in numbers]
+
+
+def _numbered(kind: str, number: int, count: int) -> str:
+    """Name one of several such that names sort by number: `layer_03` of 12."""
+    return f"{kind}_{number:0{len(str(count - 1))}d}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ _CYCLED = frozenset({"momentum", "betas"})
 
 
 def rates(scheduler: Schedule, steps: Sequence[int]) -> list[list[float]] | None:
-    """The rate of every group in some optimizer steps; the scheduler and its optimizer stay as they are.
+    """Compute the rate of every group in some optimizer steps, without changing scheduler or optimizer.
 
     Steps are counted from 0: the rates of step n are those with which it is taken. For one of PyTorch's schedulers a
     twin goes through the steps, those still to come from where the scheduler stands.
@@ -40,26 +40,27 @@ def rates(scheduler: Schedule, steps: Sequence[int]) -> list[list[float]] | None
 
 
 def due(scheduler: Schedule) -> list[float] | None:
-    """The rates that a schedule has set for the step to come; None where only the groups of its optimizer tell."""
+    """Return the rates that a schedule has set for the step to come; None if only its optimizer's groups tell."""
     groups = scheduler.optimizer.param_groups
     if isinstance(scheduler, Torch):
         # Rates in tensors are not part of a saved state, so after a resume nobody knows what was set.
-        told = type(scheduler.inner).step.__module__.startswith("torch.") and not any(map(_is_tensor, groups))
-        return [float(rate) for rate in scheduler.inner.get_last_lr()] if told else None
+        in_tensors = any(isinstance(group["lr"], torch.Tensor) for group in groups)
+        known = type(scheduler.inner).step.__module__.startswith("torch.") and not in_tensors
+        return [float(rate) for rate in scheduler.inner.get_last_lr()] if known else None
     if _sets_more(scheduler):
         return None
     return [_as_held(rate, group["lr"]) for rate, group in zip(scheduler.rates(scheduler.count), groups)]
 
 
 def alters(scheduler: Schedule) -> frozenset[str] | None:
-    """Options of the groups that a schedule may change besides the rates; None where that could be any."""
+    """List the options of groups that a schedule may change besides the rates; None where that could be any."""
     if isinstance(scheduler, Torch):
         return _CYCLED if type(scheduler.inner).__module__.startswith("torch.") else None
     return None if _sets_more(scheduler) else frozenset()
 
 
 def rate_scale(scheduler: Schedule) -> float | None:
-    """What the rates of a preview, without any such factor, are multiplied with; None where that does not say it.
+    """Return the factor on the rates of a preview, which is made without; None where one does not say it.
 
     Of PyTorch's schedulers some add floors and steps of a fixed size.
     """
@@ -68,29 +69,30 @@ def rate_scale(scheduler: Schedule) -> float | None:
 
 
 def _sets_more(scheduler: Schedule) -> bool:
-    """Whether a schedule of someone's own writes into the groups by itself."""
+    """Tell whether a schedule of someone's own writes into the groups by itself."""
     return any(getattr(type(scheduler), name) is not getattr(Schedule, name) for name in ("step", "refresh", "_apply"))
 
 
-def _is_tensor(group: Mapping[str, Any]) -> bool:
-    return isinstance(group["lr"], torch.Tensor)
-
-
 def _as_held(rate: float, held: Any) -> float:
-    """The rate as the group has it: one in a tensor is rounded to its type."""
+    """Round a rate to the type of the tensor that a group has it in, if it does."""
     return float(torch.tensor(rate, dtype=held.dtype)) if isinstance(held, torch.Tensor) else rate
 
 
 def _simulated(live: Torch, steps: Sequence[int]) -> list[list[float]]:
+    """Step twins of one of PyTorch's schedules through past and future steps."""
     past, future = {step for step in steps if step < live.count}, {step for step in steps if step >= live.count}
     found = _walked(_twin(live), past) if past else {}
     if future:
-        found |= _walked(_standing_twin(live), future)
+        twin = _twin(live)
+        for group, source in zip(twin.optimizer.param_groups, live.optimizer.param_groups):
+            group.update(_settings(source))
+        twin.load_state_dict(copy.deepcopy(live.state_dict()))  # it goes on from where the schedule stands
+        found |= _walked(twin, future)
     return [found[step] for step in steps]
 
 
 def _walked(twin: Torch, steps: set[int]) -> dict[int, list[float]]:
-    """Rates in these steps, none of which lies behind the twin."""
+    """Step a twin, which lies before all these steps, through them and collect the rates."""
     found: dict[int, list[float]] = {}
     while True:
         if twin.count in steps:
@@ -101,8 +103,8 @@ def _walked(twin: Torch, steps: set[int]) -> dict[int, list[float]]:
 
 
 def _twin(live: Torch) -> Torch:
-    """The same schedule at its first step, over an optimizer with nothing to train."""
-    optimizer = _Idle(live.optimizer)
+    """Make the same schedule anew at its first step, over an optimizer with nothing to train."""
+    optimizer = _IdleOptimizer(live.optimizer)
     for group, rate in zip(optimizer.param_groups, live.own_rates):
         group["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], torch.Tensor) else rate
     return Torch(
@@ -114,16 +116,7 @@ def _twin(live: Torch) -> Torch:
     )
 
 
-def _standing_twin(live: Torch) -> Torch:
-    """The same schedule where it stands."""
-    twin = _twin(live)
-    for group, source in zip(twin.optimizer.param_groups, live.optimizer.param_groups):
-        group.update(_settings(source))
-    twin.load_state_dict(copy.deepcopy(live.state_dict()))
-    return twin
-
-
-class _Idle(Optimizer):
+class _IdleOptimizer(Optimizer):
     """An optimizer with the groups of another, one number in each, that takes no steps."""
 
     def __init__(self, other: Optimizer) -> None:
@@ -134,5 +127,5 @@ class _Idle(Optimizer):
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    """Copies of the settings of a group."""
+    """Copy the settings of a group."""
     return {key: copy.deepcopy(value) for key, value in group.items() if key not in ("params", "param_names")}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.common.patterns import Matched, Pattern
 
 _FIELDS = ("match", "name", "lr", "lr_scale", "weight_decay", "warmup_steps", "allow_zero")
@@ -46,7 +46,7 @@ class Rule:
 
 
 def read_rules(rules: Sequence[Mapping[str, Any]]) -> list[Rule]:
-    """The checked form of rules as they stand in the configuration.
+    """Check rules as they stand in the configuration.
 
     Raises:
         UserError: A rule is not understood, or a value is out of its range.
@@ -54,17 +54,19 @@ def read_rules(rules: Sequence[Mapping[str, Any]]) -> list[Rule]:
     found: list[Rule] = []
     own = 0
     for rule in rules:
-        found.append(_read(rule, rule.get("key") or f"optim.rules[{own}]"))
+        key = rule.get("key") or f"optim.rules[{own}]"
+        with keys_under(key):
+            found.append(_read(rule, key))
         own += not rule.get("key")
     return found
 
 
-def check_rate(rate: float | None, key: str, *, hint: str = "") -> None:
+def check_rate(rate: float | None, argument: str, *, hint: str = "") -> None:
     """Refuse what is not a rate, or a factor on one.
 
     Args:
         rate: The rate; None is none.
-        key: Configuration key it stands at.
+        argument: Name of the argument that it is, for the error.
         hint: How a rate of 0 may be had, where it may.
 
     Raises:
@@ -76,22 +78,22 @@ def check_rate(rate: float | None, key: str, *, hint: str = "") -> None:
         fix = (
             "freeze these parameters instead: they would still take memory and time, and norm layers would still change"
         )
-        raise UserError("a learning rate of 0 does not train", key=key, received=rate, fix=fix + hint)
-    raise UserError("not a learning rate", key=key, expected="a finite number above 0", received=rate)
+        raise UserError("a learning rate of 0 does not train", argument=argument, received=rate, fix=fix + hint)
+    raise UserError("not a learning rate", argument=argument, expected="a finite number above 0", received=rate)
 
 
-def check_decay(decay: float | None, key: str) -> None:
+def check_decay(decay: float | None, argument: str) -> None:
     """Refuse what is not a weight decay.
 
     Raises:
         UserError: It is not a number from 0.
     """
     if decay is not None and not (math.isfinite(decay) and decay >= 0.0):
-        raise UserError("not a weight decay", key=key, expected="a finite number, 0 or above", received=decay)
+        raise UserError("not a weight decay", argument=argument, expected="a finite number, 0 or above", received=decay)
 
 
 def targets(rule: Rule, known: Mapping[str, Sequence[str]]) -> list[str]:
-    """First names of the parameters a rule is for.
+    """Find the first names of the parameters that a rule is for.
 
     Args:
         rule: The rule.
@@ -101,13 +103,21 @@ def targets(rule: Rule, known: Mapping[str, Sequence[str]]) -> list[str]:
         UserError: One of the patterns, or the whole list of names, is for no parameter that has a group.
     """
     if rule.names is not None:
-        return _named(rule, rule.names, known)
+        named = [first for first, names in known.items() if not rule.names.isdisjoint(names)]
+        if not named:
+            raise UserError(
+                "the settings are for parameters that never train",
+                key=f"{rule.key}.match" if rule.patterns else rule.key,
+                received=", ".join(rule.patterns or sorted(rule.names)[:8]),
+                fix="unfreeze these parameters, or leave the settings out",
+            )
+        return named
     found = matched(rule, known)
     return list(dict.fromkeys(name for pattern in found for name in pattern.names))
 
 
 def matched(rule: Rule, known: Mapping[str, Sequence[str]]) -> list[Matched]:
-    """What each pattern of a rule stands for; see `targets`.
+    """Find what each pattern of a rule stands for; see `targets`.
 
     Raises:
         UserError: A pattern is for no parameter that has a group.
@@ -117,7 +127,14 @@ def matched(rule: Rule, known: Mapping[str, Sequence[str]]) -> list[Matched]:
         pattern = Pattern(text, key=key)
         names = tuple(first for first, its in known.items() if any(map(pattern.covers, its)))
         if not names:
-            raise _matches_nothing(text, known, key)
+            raise UserError(
+                "the pattern matches no trainable parameter",
+                key=key,
+                received=text,
+                choices=[name for its in known.values() for name in its],
+                fix="write a glob over whole names (`layer4.*`), or `re:` and a regular expression; "
+                "frozen ones are left out",
+            )
         found.append(Matched(key, text, names))
     return found
 
@@ -126,56 +143,33 @@ def _read(rule: Mapping[str, Any], key: str) -> Rule:
     exact = rule.get("names") is not None
     unknown = [field for field in rule if field not in (*_FIELDS, *(_RESOLVED if exact else ("names", "key")))]
     if unknown:
-        raise UserError("unknown setting of a rule", key=key, received=unknown[0], choices=_FIELDS)
+        raise UserError("unknown setting of a rule", argument="", received=unknown[0], choices=_FIELDS)
     patterns = rule.get("match")
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
     if not patterns and not exact:
-        raise UserError(
-            "a rule needs the names it is for", key=f"{key}.match", expected="a pattern or a list of patterns"
-        )
+        expected = "a pattern or a list of patterns"
+        raise UserError("a rule needs the names it is for", argument="match", expected=expected)
     values = {field: rule.get(field) for field in _VALUES}
-    _check_values(values, key, allow_zero=bool(rule.get("allow_zero")))
+    _check_values(values, allow_zero=bool(rule.get("allow_zero")))
     name = rule.get("name") or "+".join(map(_readable, patterns or [key]))
     return Rule(key, name, patterns, frozenset(rule["names"]) if exact else None, **values)
 
 
-def _check_values(values: Mapping[str, Any], key: str, *, allow_zero: bool) -> None:
+def _check_values(values: Mapping[str, Any], *, allow_zero: bool) -> None:
     if values["lr"] is not None and values["lr_scale"] is not None:
         received = {field: value for field, value in values.items() if value is not None}
-        raise UserError("a rule sets either lr or lr_scale", key=key, received=received)
+        raise UserError("a rule sets either lr or lr_scale", argument="", received=received)
     for field in ("lr", "lr_scale"):
         if not (allow_zero and values[field] == 0.0):
-            check_rate(values[field], f"{key}.{field}", hint="; or set allow_zero: true in the rule if this is meant")
-    check_rate(values["lr_ratio"], f"{key}.lr_ratio")
-    check_decay(values["weight_decay"], f"{key}.weight_decay")
+            check_rate(values[field], field, hint="; or set allow_zero: true in the rule if this is meant")
+    check_rate(values["lr_ratio"], "lr_ratio")
+    check_decay(values["weight_decay"], "weight_decay")
     steps = values["warmup_steps"]
     if steps is not None and (type(steps) is not int or steps < 0):
         expected = "a whole number of optimizer steps, 0 or above"
-        raise UserError("not a length of a warm-up", key=f"{key}.warmup_steps", expected=expected, received=steps)
+        raise UserError("not a length of a warm-up", argument="warmup_steps", expected=expected, received=steps)
 
 
 def _readable(pattern: str) -> str:
-    """A pattern as part of a group's name, which becomes a TensorBoard tag: `re:^layer[34]` → `layer_34`."""
+    """Turn a pattern into a part of a group's name, which becomes a TensorBoard tag: `re:^layer[34]` → `layer_34`."""
     return re.sub(r"[^\w.]+", "_", pattern.removeprefix("re:")).strip("._") or "rest"
-
-
-def _named(rule: Rule, wanted: frozenset[str], known: Mapping[str, Sequence[str]]) -> list[str]:
-    found = [first for first, names in known.items() if not wanted.isdisjoint(names)]
-    if not found:
-        raise UserError(
-            "the settings are for parameters that never train",
-            key=f"{rule.key}.match" if rule.patterns else rule.key,
-            received=", ".join(rule.patterns or sorted(wanted)[:8]),
-            fix="unfreeze these parameters, or leave the settings out",
-        )
-    return found
-
-
-def _matches_nothing(pattern: str, known: Mapping[str, Sequence[str]], key: str) -> UserError:
-    return UserError(
-        "the pattern matches no trainable parameter",
-        key=key,
-        received=pattern,
-        choices=[name for names in known.values() for name in names],
-        fix="write a glob over whole names (`layer4.*`), or `re:` and a regular expression; frozen ones are left out",
-    )

@@ -9,6 +9,7 @@ factor that is a function of the step too.
 from __future__ import annotations
 
 import math
+import typing
 from typing import Any, Literal
 
 import torch
@@ -55,7 +56,7 @@ class Schedule:
         if total_steps < 1 or steps_per_epoch < 1:
             raise UserError(
                 "there is no step to train for",
-                key="trainer",
+                argument="total_steps",
                 expected="at least one optimizer step and one step per epoch",
                 received={"total_steps": total_steps, "steps_per_epoch": steps_per_epoch},
             )
@@ -91,11 +92,11 @@ class Schedule:
             self._apply(factor)
 
     def rates(self, step: int) -> list[float]:
-        """Each group's rate in this step, from what is known now; changes nothing."""
+        """Return each group's rate in this step, from what is known now; change nothing."""
         return self._rates(step, self.factor(step))
 
     def rescale(self, scale: float) -> None:
-        """From now on multiply all rates with `scale`, besides what the schedule does to them."""
+        """Multiply all rates with `scale` from now on, besides what the schedule does to them."""
         self.rate_scale = scale
         self.refresh()
 
@@ -103,17 +104,17 @@ class Schedule:
         """Take the monitored value of a validation; only `Plateau` and some of PyTorch's schedules use it."""
 
     def factor(self, step: int) -> float:
-        """What every group's own rate is multiplied with in this step."""
+        """Return the factor on every group's own rate in this step."""
         if step < self.warmup:
             return (step + 1) / (self.warmup + 1)
         return self.decay(step)
 
     def decay(self, step: int) -> float:
-        """The factor after the warm-up."""
+        """Return the factor after the warm-up."""
         return 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the schedule stands, as plain types."""
+        """Return where the schedule stands, as plain types."""
         return {"count": self.count, "rate_scale": self.rate_scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -128,7 +129,8 @@ class Schedule:
         rates = [rate * factor * self.rate_scale for rate in self.own_rates]
         if step > self._last_warm:
             return rates
-        return [rate * _share(step, *warmup) for rate, warmup in zip(rates, self.warmups)]
+        done = [min(max(step - first + 1, 0) / (steps + 1), 1.0) if steps else 1.0 for first, steps in self.warmups]
+        return [rate * share for rate, share in zip(rates, done)]
 
     def _apply(self, factor: float) -> None:
         self._applied = factor
@@ -144,40 +146,40 @@ class Constant(Schedule):
 
 
 def check_share(value: float, name: str, *, low: float = 0.0) -> float:
-    """`value`, if it is a number from `low` to 1.
+    """Return a value that is a number from `low` to 1.
 
     Raises:
         UserError: It is not.
     """
     if not low <= value <= 1.0:
-        raise UserError("not a share", key=f"scheduler.{name}", expected="a number from 0 to 1", received=value)
+        raise UserError("not a share", argument=name, expected="a number from 0 to 1", received=value)
     return value
 
 
 def check_interval(value: Interval) -> Interval:
-    """`value`, if it is `step` or `epoch`.
+    """Return an interval that is `step` or `epoch`.
 
     Raises:
         UserError: It is not.
     """
-    if value not in ("step", "epoch"):
-        raise UserError("unknown interval", key="scheduler.interval", received=value, choices=("step", "epoch"))
+    if value not in typing.get_args(Interval):
+        raise UserError("unknown interval", argument="interval", received=value, choices=typing.get_args(Interval))
     return value
 
 
 def _warmup(steps: int, epochs: float, *, total_steps: int, steps_per_epoch: int) -> int:
-    """Steps of warm-up from the one of the two settings that is given."""
+    """Return the steps of warm-up from the one of the two settings that is given."""
     if steps < 0 or epochs < 0:
         received = {"warmup_steps": steps, "warmup_epochs": epochs}
-        raise UserError("a warm-up cannot be negative", key="scheduler", received=received)
+        raise UserError("a warm-up cannot be negative", argument="", received=received)
     if steps and epochs:
         fix = "set one of scheduler.warmup_steps and scheduler.warmup_epochs to 0"
-        raise UserError("the warm-up is given twice", key="scheduler", fix=fix)
+        raise UserError("the warm-up is given twice", argument="", fix=fix)
     warmup = steps or round(epochs * steps_per_epoch)
     if warmup >= total_steps:
         raise UserError(
             "the warm-up is as long as the run or longer",
-            key="scheduler.warmup_steps" if steps else "scheduler.warmup_epochs",
+            argument="warmup_steps" if steps else "warmup_epochs",
             expected=f"fewer than the {total_steps} steps of the run ({total_steps / steps_per_epoch:g} epochs)",
             received=f"{steps} steps" if steps else f"{epochs:g} epochs ({warmup} steps)",
             fix=f"scheduler.{'warmup_steps' if steps else 'warmup_epochs'}=0, a shorter warm-up, or a longer run",
@@ -186,7 +188,7 @@ def _warmup(steps: int, epochs: float, *, total_steps: int, steps_per_epoch: int
 
 
 def _group_warmup(group: dict[str, Any], total_steps: int) -> tuple[int, int]:
-    """First step and steps of warm-up of a group."""
+    """Return first step and steps of warm-up of a group."""
     first, steps = group.get("first_step", 0), group.get("warmup_steps", 0)
     if steps and first + steps >= total_steps:
         raise UserError(
@@ -197,8 +199,3 @@ def _group_warmup(group: dict[str, Any], total_steps: int) -> tuple[int, int]:
             fix="a shorter warm-up, or a longer run",
         )
     return first, steps
-
-
-def _share(step: int, first: int, steps: int) -> float:
-    """How far a group's warm-up has come, 0 to 1."""
-    return min(max(step - first + 1, 0) / (steps + 1), 1.0) if steps else 1.0

@@ -64,17 +64,17 @@ class Settings:
         return self.label, self.name, self.rate, self.weight_decay, self.warmup_steps, start
 
     def told_apart(self, *, spared: bool) -> Settings:
-        """Without weight decay if it is spared, else with, and with a name that says so."""
+        """Return these settings without weight decay if spared, else with, and with a name that says so."""
         if not spared:
             return replace(self, decay="decay")
         return replace(self, weight_decay=0.0, decay="no_decay", keys=(*self.keys, "optim.no_decay"))
 
     def in_layer(self, layer: str, factor: float, *, key: str) -> Settings:
-        """With the factor of its layer."""
+        """Return these settings with the factor of a layer."""
         return replace(self, layer=layer, layer_scale=factor, keys=(*self.keys, key))
 
     def under(self, rule: Rule) -> Settings:
-        """With what a rule says, which wins over what was said before."""
+        """Return these settings with what a rule says, which wins over what was said before."""
         changes: dict[str, Any] = {"rules": (*self.rules, rule.name), "keys": (*self.keys, rule.key)}
         if rule.lr is not None:
             changes["lr"] = rule.lr
@@ -89,7 +89,7 @@ class Settings:
         return replace(self, **changes)
 
     def empty_group(self) -> dict[str, Any]:
-        """A group without parameters; what the optimizer knows by itself is left out."""
+        """Make a group without parameters; what the optimizer knows by itself is left out."""
         group: dict[str, Any] = {"params": [], "param_names": [], "name": self.name, "rules": []}
         if self.rate is not None:
             group["lr"] = self.rate

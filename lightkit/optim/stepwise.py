@@ -45,7 +45,16 @@ class Step(Schedule):
         warmup_steps: int = 0,
         warmup_epochs: float = 0.0,
     ) -> None:
-        _check_milestones(milestones, every_epochs)
+        if bool(milestones) == bool(every_epochs):
+            expected = "either milestones (such as [30, 60]) or every_epochs"
+            given = {"milestones": list(milestones), "every_epochs": every_epochs}
+            raise UserError("when the rate falls is not clear", argument="", expected=expected, received=given)
+        if any(later <= earlier for earlier, later in zip([0.0, *milestones], milestones)):
+            expected, listed = "rising epochs above 0", list(milestones)
+            raise UserError("milestones out of order", argument="milestones", expected=expected, received=listed)
+        if every_epochs is not None and every_epochs <= 0:
+            expected = "above 0"
+            raise UserError("not a number of epochs", argument="every_epochs", expected=expected, received=every_epochs)
         self.floor, self.gamma = check_share(floor, "floor"), check_share(gamma, "gamma", low=1e-9)
         self.milestones = [round(epoch * steps_per_epoch) for epoch in milestones]
         self.every = max(1, round(every_epochs * steps_per_epoch)) if every_epochs else None
@@ -58,7 +67,7 @@ class Step(Schedule):
         )
 
     def decay(self, step: int) -> float:
-        """`gamma` to the power of the milestones passed."""
+        """Return `gamma` to the power of the milestones passed."""
         passed = step // self.every if self.every else bisect.bisect_right(self.milestones, step)
         return max(self.gamma**passed, self.floor)
 
@@ -100,7 +109,14 @@ class Plateau(Schedule):
         warmup_steps: int = 0,
         warmup_epochs: float = 0.0,
     ) -> None:
-        _check_plateau(mode, factor, {"patience": patience, "threshold": threshold, "cooldown": cooldown})
+        if mode not in ("min", "max"):
+            raise UserError("unknown mode", argument="mode", received=mode, choices=("min", "max"))
+        if not 0.0 < factor < 1.0:
+            expected = "0 < factor < 1"
+            raise UserError("not a factor that lowers", argument="factor", expected=expected, received=factor)
+        for name, value in (("patience", patience), ("threshold", threshold), ("cooldown", cooldown)):
+            if value < 0 or math.isnan(value):
+                raise UserError("cannot be negative", argument=name, received=value)
         self.mode, self.fall, self.patience, self.threshold = mode, factor, patience, threshold
         self.cooldown, self.floor = cooldown, check_share(floor, "floor")
         self.scale, self.best, self.waited, self.cooling = 1.0, None, 0, 0
@@ -115,7 +131,7 @@ class Plateau(Schedule):
     best: float | None
 
     def decay(self, step: int) -> float:
-        """The factor reached so far."""
+        """Return the factor reached so far."""
         return self.scale
 
     def epoch_end(self, value: float | None) -> None:
@@ -137,7 +153,7 @@ class Plateau(Schedule):
             self.refresh()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the schedule stands, as plain types."""
+        """Return where the schedule stands, as plain types."""
         own = {"scale": self.scale, "best": self.best, "waited": self.waited, "cooling": self.cooling}
         return {**super().state_dict(), **own}
 
@@ -146,29 +162,3 @@ class Plateau(Schedule):
         self.scale, self.best = state["scale"], state["best"]
         self.waited, self.cooling = state["waited"], state["cooling"]
         super().load_state_dict(state)
-
-
-def _check_milestones(milestones: Sequence[float], every_epochs: float | None) -> None:
-    if bool(milestones) == bool(every_epochs):
-        expected = "either milestones (such as [30, 60]) or every_epochs"
-        received = {"milestones": list(milestones), "every_epochs": every_epochs}
-        raise UserError("when the rate falls is not clear", key="scheduler", expected=expected, received=received)
-    if any(later <= earlier for earlier, later in zip([0.0, *milestones], milestones)):
-        expected = "rising epochs above 0"
-        raise UserError(
-            "milestones out of order", key="scheduler.milestones", expected=expected, received=list(milestones)
-        )
-    if every_epochs is not None and every_epochs <= 0:
-        raise UserError(
-            "not a number of epochs", key="scheduler.every_epochs", expected="above 0", received=every_epochs
-        )
-
-
-def _check_plateau(mode: str, factor: float, counts: dict[str, float]) -> None:
-    if mode not in ("min", "max"):
-        raise UserError("unknown mode", key="scheduler.mode", received=mode, choices=("min", "max"))
-    if not 0.0 < factor < 1.0:
-        raise UserError("not a factor that lowers", key="scheduler.factor", expected="0 < factor < 1", received=factor)
-    for name, value in counts.items():
-        if value < 0 or math.isnan(value):
-            raise UserError("cannot be negative", key=f"scheduler.{name}", received=value)

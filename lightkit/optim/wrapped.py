@@ -43,7 +43,14 @@ class Torch(Schedule):
         scheduler: Callable[..., Any],
         interval: Interval = "step",
     ) -> None:
-        _refuse_warmups(optimizer)
+        for group in optimizer.param_groups:
+            if group.get("warmup_steps"):
+                raise UserError(
+                    "PyTorch's schedulers have no warm-up for single groups",
+                    key=group.get("warmup_key"),
+                    received=group["warmup_steps"],
+                    fix="one of lightkit's schedulers, such as scheduler=cosine, or a rule without warmup_steps",
+                )
         super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
         self.interval, self.source = check_interval(interval), scheduler
         self.inner = _make(scheduler, optimizer, total_steps)
@@ -69,7 +76,7 @@ class Torch(Schedule):
         self.inner.step(value)
 
     def rescale(self, scale: float) -> None:
-        """From now on multiply all rates with `scale`: those PyTorch's scheduler starts from, and today's."""
+        """Multiply all rates with `scale` from now on: those PyTorch's scheduler starts from, and today's."""
         change, self.rate_scale = scale / self.rate_scale, scale
         for group in self.optimizer.param_groups:
             group["lr"] *= change
@@ -77,7 +84,7 @@ class Torch(Schedule):
         self.inner._last_lr = [rate * change for rate in getattr(self.inner, "_last_lr", [])]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the scheduler stands; what is not of plain types comes from its constructor again."""
+        """Return where the scheduler stands; what is not of plain types comes from its constructor again."""
         return {"count": self.count, "rate_scale": self.rate_scale, "inner": _plain(self.inner.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -93,19 +100,8 @@ class Torch(Schedule):
         if self.interval == "step" and isinstance(own, int) and own < self.total_steps:
             raise UserError(
                 f"{type(self.inner).__name__} ends after {own} steps, and the run has {self.total_steps}",
-                key="scheduler.scheduler",
+                argument="scheduler",
                 fix="one of lightkit's schedulers, such as scheduler=one_cycle, which can be made longer",
-            )
-
-
-def _refuse_warmups(optimizer: Optimizer) -> None:
-    for group in optimizer.param_groups:
-        if group.get("warmup_steps"):
-            raise UserError(
-                "PyTorch's schedulers have no warm-up for single groups",
-                key=group.get("warmup_key"),
-                received=group["warmup_steps"],
-                fix="one of lightkit's schedulers, such as scheduler=cosine, or a rule without warmup_steps",
             )
 
 
@@ -116,15 +112,15 @@ def _make(scheduler: Callable[..., Any], optimizer: Optimizer, total_steps: int)
         wants = "total_steps" in accepted and accepted["total_steps"].default in (None, inspect.Parameter.empty)
         made = scheduler(optimizer, **({"total_steps": total_steps} if wants else {}))
     except (TypeError, ValueError) as error:
-        raise UserError(f"the scheduler cannot be made: {error}", key="scheduler.scheduler") from error
+        raise UserError(f"the scheduler cannot be made: {error}", argument="scheduler") from error
     if not isinstance(made, LRScheduler):
         expected = "a torch.optim.lr_scheduler class with `_partial_: true`"
-        raise UserError("not a scheduler", key="scheduler.scheduler", expected=expected, received=type(made).__name__)
+        raise UserError("not a scheduler", argument="scheduler", expected=expected, received=type(made).__name__)
     return made
 
 
 def _plain(value: Any) -> Any:
-    """A state without what is not of plain types: keys of a dict, also of schedulers inside, or a whole list."""
+    """Leave out of a state what is not of plain types: keys of a dict, also of schedulers inside, or a whole list."""
     if type(value) is dict:
         found = {key: _plain(element) for key, element in value.items()}
         return {key: element for key, element in found.items() if element is not _LEFT_OUT}

@@ -105,9 +105,9 @@ def test_a_full_disk_keeps_the_file_before(tmp_path, monkeypatch, kind):
 
 
 def test_other_kinds_and_folders_are_told(tmp_path):
-    with pytest.raises(UserError, match="checkpoint.export: no such kind of export"):
+    with pytest.raises(UserError, match="kind: no such kind of export"):
         export("onnx", tmp_path, net())
-    with pytest.raises(UserError, match="checkpoint.export: no such kind of export"):
+    with pytest.raises(UserError, match="kind: no such kind of export"):
         export("adapter", tmp_path, net())  # which needs a base
     assert FILES["adapter"] == "adapter.pt"
     with pytest.raises(UserError, match="cannot be written: No such file"):

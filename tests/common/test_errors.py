@@ -60,6 +60,13 @@ def test_an_argument_is_named_by_itself_and_by_its_key_once_a_caller_knows_it() 
     assert error.key == "scheduler.gamma"
 
 
+def test_what_is_wrong_as_a_whole_gets_the_key_of_its_node() -> None:
+    error = UserError("there is one class only", argument="")
+    assert str(error) == "there is one class only"
+    with pytest.raises(UserError, match=r"\Adata\.dataset: there is one class only\Z"), keys_under("data.dataset"):
+        raise error
+
+
 def test_a_key_that_is_named_already_stays() -> None:
     with pytest.raises(UserError, match=r"\Aa\.b: wrong\Z"), keys_under("c"), keys_under("a"):
         raise UserError("wrong", argument="b")

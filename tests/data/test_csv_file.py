@@ -99,11 +99,11 @@ def test_rows_without_a_value_can_be_dropped(write: Write) -> None:
 @pytest.mark.parametrize(
     ("rows", "settings", "text"),
     [
-        (ROWS, {"target": "knd"}, r"data.dataset.target: .*no such column[\s\S]*nearest: kind"),
+        (ROWS, {"target": "knd"}, r"target: .*no such column[\s\S]*nearest: kind"),
         (ROWS, {"target": []}, "no column to predict"),
-        (ROWS, {"features": ["hight"]}, r"data.dataset.features: [\s\S]*nearest: height"),
+        (ROWS, {"features": ["hight"]}, r"features: [\s\S]*nearest: height"),
         (ROWS, {"features": ["height", "kind"], "categorical": []}, "the target is among the features"),
-        (ROWS, {"features": ["height"]}, r"data.dataset.categorical: not among the features"),
+        (ROWS, {"features": ["height"]}, r"categorical: not among the features"),
         (ROWS, {"features": [], "categorical": []}, "no column to predict from"),
         (ROWS, {"categorical": []}, r"line 2: column 'colour' holds text[\s\S]*'red'[\s\S]*categorical=\[colour\]"),
         ([*ROWS, "5,,red,a"], {}, r"line 6: column 'width' has no value[\s\S]*missing=drop[\s\S]*1 of 5"),
@@ -111,21 +111,21 @@ def test_rows_without_a_value_can_be_dropped(write: Write) -> None:
         ([*ROWS, "5,-inf,red,a"], {}, "line 6: column 'width' is infinite"),
         ([*ROWS, "5,1,red"], {}, r"line 6: 3 cells, not 4"),
         ([], {}, "the file has no rows"),
-        (ROWS, {"missing": "fill"}, "data.dataset.missing: unknown"),
-        (ROWS, {"task": "classes"}, "data.dataset.task: not a kind of task"),
+        (ROWS, {"missing": "fill"}, "missing: unknown"),
+        (ROWS, {"task": "classes"}, "task: not a kind of task"),
         (ROWS, {"task": "binary", "target": "height"}, "binary needs a target of two values"),
         (ROWS, {"task": "binary", "target": ["height", "width"]}, "binary has one target column"),
         (ROWS, {"target": "kind", "task": "regression"}, "line 2: column 'kind' holds text"),
         (ROWS, {"delimiter": ";;"}, "not a delimiter"),
         (ROWS, {"delimiter": ";"}, r"has one column[\s\S]*fix: *\"data\.dataset\.delimiter=','\""),
-        (ROWS, {"encoding": "utf-88"}, r"data\.dataset\.encoding: no such encoding[\s\S]*nearest: utf-8"),
+        (ROWS, {"encoding": "utf-88"}, r"encoding: no such encoding[\s\S]*nearest: utf-8"),
         (
             ROWS[::2],
             {"target": "kind"},
-            r"data\.dataset\.target: column 'kind' holds one class only[\s\S]*2 classes or",
+            r"target: column 'kind' holds one class only[\s\S]*2 classes or",
         ),
-        (ROWS, {"split_column": ""}, "data.dataset.split_column: .*no such column"),
-        (ROWS, {"split_column": "part"}, "data.dataset.split_column: .*no such column"),
+        (ROWS, {"split_column": ""}, "split_column: .*no such column"),
+        (ROWS, {"split_column": "part"}, "split_column: .*no such column"),
         (ROWS, {"split_column": "colour", "categorical": []}, r"line 2: not a split[\s\S]*train, val, test"),
     ],
 )
@@ -135,18 +135,18 @@ def test_bad_tables(write: Write, rows: list[str], settings: dict[str, Any], tex
 
 
 def test_bad_files(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data.dataset.path: the file cannot be read[\s\S]*none.csv"):
+    with pytest.raises(UserError, match=r"path: the file cannot be read[\s\S]*none.csv"):
         table(str(tmp_path / "none.csv"))
     with pytest.raises(UserError, match="names a column twice"):
         table(write(["1,2"], "a,a"), target="a")
     with pytest.raises(UserError, match="line 2: a class that the training rows lack"):
         table(write(ROWS), test_path=write(["1,1,red,c"], name="test.csv"))
-    with pytest.raises(UserError, match=r"data.dataset.test_path: .*no such column"):
+    with pytest.raises(UserError, match=r"test_path: .*no such column"):
         table(write(ROWS), test_path=write(["1"], "height", name="test.csv"))
     (tmp_path / "raw.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
     with pytest.raises(UserError, match=r"not written in utf-8[\s\S]*data\.dataset\.encoding=cp1252"):
         table(str(tmp_path / "raw.csv"))
-    with pytest.raises(UserError, match=r"data\.dataset\.path: a folder, not a file[\s\S]*choices: .*raw\.csv"):
+    with pytest.raises(UserError, match=r"path: a folder, not a file[\s\S]*choices: .*raw\.csv"):
         table(str(tmp_path))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv as plain
-import math
-import random
 import re
 import sys
 from collections.abc import Callable
@@ -12,26 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from lightkit.common.csv_lines import open_csv
 from lightkit.common.errors import UserError
-from lightkit.data import csv_parser, csv_reader
-from lightkit.data.csv_columns import Names, Numbers, is_missing, is_number
 from lightkit.data.csv_file import csv
-from lightkit.data.csv_reader import Table, read_table
+from lightkit.data.csv_reader import read_table
 from tests.conftest import Outcome
+from tests.data.csv_cells import SETTINGS, cells_of, check, mixed, read_all
 
-NUMBERS = [
-    "0", "-0", "-0.0", "1e5", "1E5", "+3", " 3 ", "\t4", "5.", ".5", "1_000", "1__0", "0x10", "1e", "e1", ".", "-",
-    "+-1", "1e308", "1e309", "-1e999", "1e-320", "1e-400", "3.4028235e38", "3.5e38", "1.17549435e-39", "16777217",
-    "0.1", "123456789012345678901234567890", "9" * 120, "0." + "3" * 130, "1.00000005960464477539062500001", "1e+05",
-    "1e 5", "nan", "NaN", "-nan", "+nan", "nan(1)", "nan0", "inf", "-Inf", "+INF", "infinity", "-Infinity", "infinite",
-    "info", "", " ", "NA", "na", "Na", "n/a", "N/a", "NULL", "nUll", "None", "?", " ? ", "??", "#N/A", "true", "null ",
-    "½", "²", "１２", "٣", "1\u00a0", "\u2003NA", "\x1c7\x1f", "\x1cNA", "1\u200b", "1,5", "1.5.2", "1d5", "1f",
-    "0b1", "1j", "١e٢",
-]  # fmt: skip
-"""Numbers, what looks like one, and what stands for none."""
 FILES = {
     "plain": b"a,b\n1,2\n3,4\n",
     "no newline at the end": b"a,b\n1,2\n3,4",
@@ -69,59 +55,6 @@ FILES = {
     "half a letter at the end": b"a,b\n1,2\nx,\xc3",
 }
 SPACED = b"a b  c\n1 2 3\n 4  5 6\n"
-PARSERS = ("parse_plain", "parse_any")
-
-
-def cells_of(
-    path: Path, *, delimiter: str = ",", encoding: str = "utf-8-sig"
-) -> tuple[list[int], dict[str, list[str]]]:
-    """Line of each row and stripped cells of each column, by the csv module."""
-    with path.open(newline="", encoding=encoding) as stream:
-        reader = plain.reader(stream, delimiter=delimiter, skipinitialspace=True)
-        (_, header), *rows = [(reader.line_num, row) for row in reader if row]
-    for line, row in rows:
-        if len(row) != len(header):
-            raise plain.Error(f"line {line}: {len(row)} cells, not {len(header)}")
-    columns = {name.strip(): [row[i].strip() for _, row in rows] for i, name in enumerate(header)}
-    return [line for line, _ in rows], columns
-
-
-def number(cell: str) -> float:
-    return math.nan if is_missing(cell) or not is_number(cell) else float(cell)
-
-
-def check(path: Path, *, delimiter: str = ",", encoding: str = "utf-8") -> None:
-    """A file is read as the csv module and `float` read it, whatever its columns are taken for."""
-    lines, columns = cells_of(path, delimiter=delimiter, encoding="utf-8-sig" if encoding == "utf-8" else encoding)
-    file = open_csv(path, delimiter=delimiter, encoding=encoding)
-    assert file.names == tuple(columns)
-    as_numbers = read_table(file, numbers=list(columns), names=[])
-    as_names = read_table(file, numbers=[], names=list(columns))
-    for name, cells in columns.items():
-        found, text = as_numbers.columns[name], as_names.names(name)
-        assert text.kinds.take(text.codes).to_pylist() == cells
-        for numbers in (found, text.numbers):
-            assert isinstance(numbers, Numbers)
-            expected = torch.tensor([number(cell) for cell in cells], dtype=torch.float64).to(torch.float32)
-            assert numbers.values.tobytes() == expected.numpy().tobytes(), (name, cells)
-            assert numbers.missing.tolist() == [i for i, cell in enumerate(cells) if is_missing(cell)]
-            bad = [i for i, cell in enumerate(cells) if not is_missing(cell) and not is_number(cell)]
-            assert numbers.text.tolist() == bad
-            if bad:
-                assert as_numbers.cell(bad[0], name) == (lines[bad[0]], cells[bad[0]])
-
-
-def read_all(path: Path) -> Table:
-    file = open_csv(path, delimiter=",")
-    return read_table(file, numbers=file.names, names=[])
-
-
-@pytest.fixture(params=PARSERS)
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """One of the two ways to read a file, and none but that."""
-    if request.param == "parse_any":
-        monkeypatch.setattr(csv_reader, "parse_plain", csv_parser.parse_any)
-    return str(request.param)
 
 
 @pytest.mark.parametrize("content", FILES.values(), ids=FILES)
@@ -135,88 +68,6 @@ def test_awkward_files(content: bytes, tmp_path: Path, parser: str) -> None:
             read_all(path)
     else:
         check(path)
-
-
-def test_cells_that_look_like_numbers(tmp_path: Path, parser: str) -> None:
-    path = tmp_path / "t.csv"
-    for cells in (NUMBERS, *([cell, "1.5", cell] for cell in NUMBERS), *(["2", "NA", cell] for cell in NUMBERS)):
-        with path.open("w", newline="", encoding="utf-8") as stream:
-            plain.writer(stream, quoting=plain.QUOTE_ALL).writerows([["a", "b"], *([cell, "0"] for cell in cells)])
-        check(path)
-
-
-def random_file(draw: random.Random) -> bytes:
-    """A small file of cells, quotes and ends of lines as they come, with as many cells in a line as it should have."""
-    columns, newline = draw.randint(1, 3), draw.choice(["\n", "\r\n", "\r"])
-    pieces = ["1", "-2.5", "x", "é", " ", "  ", '"', '""', "\t", "NA", "?", "e5", "\u00a0", "#", "'", "\\"]
-
-    def cell() -> str:
-        inside = "".join(draw.choices(pieces, k=draw.randint(0, 4)))
-        if draw.random() < 0.3:
-            more = draw.choice([",", "\n", "\r\n", "\r", ""])
-            return f'{draw.choice(["", "", " "])}"{(inside + more).replace(chr(34), chr(34) * 2)}"'
-        return inside
-
-    lines = [",".join("abc"[:columns])]
-    lines += [",".join(cell() for _ in range(columns)) + newline * draw.choice([0, 0, 0, 1]) for _ in range(8)]
-    return (newline.join(lines) + draw.choice(["", newline])).encode()
-
-
-def test_random_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_parser, "_BLOCK_BYTES", 64)  # so that lines, quotes and letters are cut by its end
-    draw, path, good = random.Random(0), tmp_path / "t.csv", 0
-    for _ in range(400):
-        path.write_bytes(random_file(draw))
-        try:
-            cells_of(path)
-        except plain.Error as error:
-            with pytest.raises(UserError, match=re.escape(str(error))):
-                read_all(path)
-        else:
-            check(path)
-            good += 1
-    assert good > 100
-
-
-@pytest.mark.parametrize(
-    "encoding", ["utf-8", "latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "shift_jis", "utf-7"]
-)
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", " ", "§"])
-def test_encodings_and_delimiters(encoding: str, delimiter: str, tmp_path: Path) -> None:
-    if encoding == "shift_jis" and delimiter == "|":
-        pytest.skip("not a case of its own")
-    text = "größe,b\n1,é x\n2,é\n" if encoding != "shift_jis" else "漢字,b\n1,ソ\n2,表\n"
-    path = tmp_path / "t.csv"
-    path.write_text(text.replace(" ", "_").replace(",", delimiter), encoding=encoding)
-    check(path, delimiter=delimiter, encoding=encoding)
-
-
-def test_spaces_as_delimiters(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_bytes(b"a b\n1 2\n3  4\n")
-    check(path, delimiter=" ")
-
-
-def mixed(path: Path, rows: int, *, bad: tuple[int, str] = (-1, "")) -> str:
-    """A file of numbers, some missing, a colour and a kind; cells with line breaks and empty lines now and then."""
-    draw = random.Random(1)
-    with path.open("w", newline="") as stream:
-        stream.write("x,y,z,note,colour,kind\n")
-        for row in range(rows):
-            x = bad[1] if row == bad[0] else f"{draw.gauss(0, 1)!r}"
-            y = draw.choice(["", "NA", "1.5", "2e3", "+7"])
-            note = '"two\nlines, one cell"' if row % 1000 == 7 else "n"
-            colour, kind = draw.choice(["red", "green", "blue "]), draw.choice(["a", "b"])
-            stream.write(f"{x}, {y},{row},{note},{colour},{kind}\n" + "\n" * (row % 500 == 3))
-    return str(path)
-
-
-SETTINGS: dict[str, Any] = {
-    "target": "kind",
-    "features": ["x", "y", "z", "colour"],
-    "categorical": ["colour"],
-    "missing": {"y": "mean"},
-}
 
 
 def calls(function: Callable[[], Any]) -> int:
@@ -240,31 +91,6 @@ def test_nothing_is_done_row_by_row(tmp_path: Path) -> None:
     path = mixed(tmp_path / "t.csv", rows)
     csv(path, **SETTINGS)
     assert calls(lambda: csv(path, **SETTINGS)) < rows / 5
-
-
-def test_a_table_is_arrays(tmp_path: Path) -> None:
-    file = open_csv(mixed(tmp_path / "t.csv", 3000), delimiter=",")
-    table = read_table(file, numbers=["x", "y"], names=["colour"])
-    held = {
-        name: column.codes if isinstance(column, Names) else column.values for name, column in table.columns.items()
-    }
-    assert {name: (array.dtype.name, array.shape) for name, array in held.items()} == {
-        "x": ("float32", (3000,)), "y": ("float32", (3000,)), "colour": ("int32", (3000,)),
-    }  # fmt: skip
-
-
-def test_common_files_are_read_by_the_fast_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> Any:
-        raise AssertionError("the slow one")
-
-    path = Path(mixed(tmp_path / "t.csv", 2000))
-    monkeypatch.setattr(csv_reader, "parse_any", refuse)
-    monkeypatch.setattr(csv_parser, "_BLOCK_BYTES", 5000)
-    check(path)
-    for encoding in ("latin-1", "utf-16"):
-        path.write_text(path.read_text().replace("red", "rötlich"), encoding=encoding)
-        check(path, encoding=encoding)
-        path.write_text(path.read_text(encoding=encoding).replace("rötlich", "red"))
 
 
 @pytest.mark.parametrize("row", [0, 1, 7, 8, 1999])
@@ -329,14 +155,14 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
     path.write_text("x\n1\noops\n")
     table = read_table(open_csv(path, delimiter=","), numbers=["x"], names=[])
     path.write_text("x\n1\n")
-    with pytest.raises(UserError, match=r"data\.dataset\.path: the file was changed while it was being read"):
-        table.numbers("x", key="data.dataset.features")
+    with pytest.raises(UserError, match=r"path: the file was changed while it was being read"):
+        table.numbers("x", argument="features")
 
 
 def test_an_encoding_that_is_none_of_text(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x\n1\n")
-    with pytest.raises(UserError, match=r"data\.dataset\.encoding: no such encoding[\s\S]*'rot13'"):
+    with pytest.raises(UserError, match=r"encoding: no such encoding[\s\S]*'rot13'"):
         open_csv(path, delimiter=",", encoding="rot13")
 
 

@@ -92,7 +92,7 @@ def test_what_was_fitted_to_other_columns_is_refused(columns: list[Gaps]) -> Non
 def test_a_column_without_a_value_in_the_training_rows(strategy: str) -> None:
     x = numbers()
     x[:, 1] = torch.nan
-    text = r"data.dataset.missing: column 'c1' has no value in any of the 41 training rows[\s\S]*leave it out"
+    text = r"missing: column 'c1' has no value in any of the 41 training rows[\s\S]*leave it out"
     with pytest.raises(UserError, match=text):
         Imputer(gaps(strategy)).fit(x)
     assert Imputer(gaps("constant", 2.0)).fit(x)(x)[:, 1].unique().tolist() == [2.0]

@@ -2,84 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import random
-import signal
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import dataloader
 
 from lightkit.common.errors import UserError
-from lightkit.data import Data, Loader, TensorData, build_data
+from lightkit.data import Loader, TensorData
 from lightkit.data.loaders import LoaderOptions
 from lightkit.data.prepare import Prepare
-from lightkit.data.shapes import Shapes
 from lightkit.data.transforms import GaussianNoise, RandomShift
-
-ROWS = 41
-WHOLE = {"by": "ordered", "val": 0.0, "test": 0.0}
-
-
-class Images:
-    """Map-style samples that draw from all three global generators."""
-
-    def __init__(self, rows: int = ROWS) -> None:
-        self.rows = rows
-        self.targets = [row % 3 for row in range(rows)]
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        drawn = random.random() + np.random.rand() + float(torch.rand(()))
-        return torch.full((1, 4, 4), float(row)) + drawn / 100, self.targets[row]
-
-
-class Silent(Images):
-    draws = False
-
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        return torch.full((1, 4, 4), float(row)), self.targets[row]
-
-
-def in_memory() -> TensorData:
-    x = torch.arange(ROWS, dtype=torch.float32)[:, None, None, None].expand(-1, 1, 4, 4).clone()
-    return TensorData(x, torch.arange(ROWS) % 3)
-
-
-DATA = {"memory": in_memory, "samples": Images, "drawn": lambda: Shapes(8, ROWS, 0, 0, cache=False)}
-
-
-def make(dataset: Any, **settings: Any) -> Data:
-    return build_data(**{"dataset": dataset, "split": WHOLE, "batch_size": 8, "seed": 3, **settings})
-
-
-@pytest.fixture
-def made() -> Iterator[Any]:
-    opened: list[Data] = []
-
-    def maker(*args: Any, **settings: Any) -> Data:
-        opened.append(make(*args, **settings))
-        return opened[-1]
-
-    yield maker
-    for data in opened:
-        data.close()
-
-
-def joined(loader: Loader, epoch: int, start: int = 0) -> tuple[Tensor, Tensor]:
-    pieces = list(loader.epoch(epoch, start))
-    return torch.cat([x for x, _ in pieces]), torch.cat([y for _, y in pieces])
-
-
-def same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+from tests.data.pictures import DATA, ROWS, Silent, in_memory, joined, make, same
 
 
 @pytest.mark.parametrize("augment", [(), (RandomShift(1), GaussianNoise())], ids=["plain", "augmented"])
@@ -141,16 +75,6 @@ def test_drop_last(made: Any, kind: str) -> None:
     assert [len(x) for x, _ in whole.epoch(0)] == [8] * 5 + [1]
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("memory", 0), ("samples", 0), ("samples", 2)])
-def test_global_generators_are_left_alone(made: Any, kind: str, workers: int) -> None:
-    data = made(DATA[kind](), num_workers=workers, augment=(GaussianNoise(),), mixup={"alpha": 0.4})
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    joined(data.train, 0)
-    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    assert before[:2] == after[:2]
-    assert torch.equal(before[2], after[2])
-
-
 def test_skipped_samples_are_not_read() -> None:
     read: list[int] = []
 
@@ -163,31 +87,6 @@ def test_skipped_samples_are_not_read() -> None:
     read.clear()
     joined(train, 1, 32)
     assert read == train.order(1)[32:].tolist()
-
-
-def test_what_draws_nothing_is_read_without_seeding() -> None:
-    train = make(Silent()).train
-    random.seed(5)
-    expected = random.random()
-    random.seed(5)
-    joined(train, 0)
-    assert random.random() == expected
-
-
-def test_workers_live_on_and_survive_an_epoch_broken_off(made: Any) -> None:
-    train = made(Images(), num_workers=1).train
-    whole = joined(train, 0)
-    batches = train.epoch(1)
-    next(batches)
-    batches.close()
-    assert same(joined(train, 0), whole)
-    train.close()
-    assert same(joined(train, 0), whole)
-
-
-def test_workers_that_end_with_the_epoch(made: Any) -> None:
-    train = made(Images(), num_workers=1, persistent_workers=False).train
-    assert same(joined(train, 0), joined(made(Images()).train, 0))
 
 
 def test_repeated_rows_are_augmented_differently() -> None:
@@ -209,87 +108,14 @@ def test_any_nesting_of_tensors_passes() -> None:
     assert batch["right"][0].shape == (8, 2)
 
 
-class Bad(Silent):
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how = how
-
-    def __getitem__(self, row: int) -> Any:
-        if row != 20:
-            return super().__getitem__(row)
-        match self.how:
-            case "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "raises":
-                raise KeyError("no such key")
-            case "user":
-                raise UserError("this sample is damaged", key="somewhere")
-            case "shape":
-                return torch.zeros(1, 2, 2), 0
-            case "nan":
-                return torch.full((1, 4, 4), torch.nan), 0
-        return torch.zeros(1, 4, 4), 7
-
-
-MESSAGES = {
-    "raises": (UserError, r"(?s)sample 20 of the data set could not be read: KeyError.*at: .*test_loaders\.py:\d+"),
-    "user": (UserError, "^somewhere: this sample is damaged"),
-    "shape": (UserError, "do not make a batch"),
-    "nan": (UserError, "Bad: row 20 of the inputs holds nan"),
-    "label": (UserError, r"the label of row 20 is out of range\n.*0 to 2\n.*received:.*7"),
-}
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("how", list(MESSAGES))
-def test_bad_sample_is_named(made: Any, how: str, workers: int) -> None:
-    kind, text = MESSAGES[how]
-    with pytest.raises(kind, match=text):
-        joined(made(Bad(how), num_workers=workers).train, 0)
-
-
-def test_dead_worker_is_explained(made: Any) -> None:
-    train = made(Bad("killed"), num_workers=1).train
-    text = r"worker 0 \(pid \d+\) was killed by SIGKILL while it was reading row 20 of[\s\S]*fewer data.num_workers"
-    with pytest.raises(UserError, match=text):
-        joined(train, 0)
-    train.source.base.how = "label"
-    with pytest.raises(UserError, match="the label of row 20 is out of range"):
-        joined(train, 0)  # read by new processes
-
-
-def test_a_worker_that_dies_raises_nothing_elsewhere(made: Any) -> None:
-    batches = made(Images(), num_workers=1).train.epoch(0)
-    next(batches)
-    (worker,) = multiprocessing.active_children()
-    os.kill(worker.pid or 0, signal.SIGKILL)
-    worker.join()  # a handler of SIGCHLD would raise here
-    with pytest.raises(UserError, match="was killed by SIGKILL"):
-        list(batches)
-
-
-def test_a_worker_that_dies_while_it_hands_a_batch_over_is_explained(
-    made: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cut_off(self: Any, *_: Any) -> None:
-        for worker in self._workers:
-            worker.kill()
-            worker.join()
-        raise ConnectionResetError(104, "Connection reset by peer")
-
-    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "_try_get_data", cut_off)
-    with pytest.raises(UserError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL[\s\S]*fewer data\.num_workers"):
-        joined(made(Silent(), num_workers=1).train, 0)
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"batch_size": 0}, "data.batch_size: too small"),
-        ({"eval_batch_size": 0}, "data.eval_batch_size: too small"),
-        ({"num_workers": -1}, "data.num_workers: too small"),
-        ({"prefetch_factor": 0}, "data.prefetch_factor: too small"),
-        ({"timeout_seconds": -1}, "data.timeout_seconds: too small"),
+        ({"batch_size": 0}, "batch_size: too small"),
+        ({"eval_batch_size": 0}, "eval_batch_size: too small"),
+        ({"num_workers": -1}, "num_workers: too small"),
+        ({"prefetch_factor": 0}, "prefetch_factor: too small"),
+        ({"timeout_seconds": -1}, "timeout_seconds: too small"),
         ({"batch_size": 42, "drop_last": True}, "no batch is left with drop_last"),
     ],
 )

@@ -80,17 +80,17 @@ def test_some_columns_are_filled_and_rows_without_others_left_out(tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"missing": "fill"}, r"data.dataset.missing: unknown[\s\S]*choices: .*median"),
-        ({"missing": {"width": "fill"}}, "data.dataset.missing: unknown"),
-        ({"missing": {"size": "mean"}}, r"data.dataset.missing: the pattern matches nothing[\s\S]*'size'"),
+        ({"missing": "fill"}, r"missing: unknown[\s\S]*choices: .*median"),
+        ({"missing": {"width": "fill"}}, "missing: unknown"),
+        ({"missing": {"size": "mean"}}, r"missing: the pattern matches nothing[\s\S]*'size'"),
         ({"missing": {"kind": "most_frequent"}}, "nothing can be filled in for the target 'kind'"),
         ({"missing": {"colour": "mean"}}, r"column 'colour' holds names, which have no mean[\s\S]*most_frequent"),
         ({"missing": "mean"}, r"column 'colour' holds names, which have no mean[\s\S]*\{\*: mean, colour: most_freq"),
         ({"missing": {"height": "mean"}}, r"line 4: column 'width' has no value[\s\S]*missing=drop[\s\S]*3 of 5"),
-        ({"missing": "most_frequent", "fill_value": 3}, "data.dataset.fill_value: this is for columns"),
-        ({"missing": "constant", "fill_value": {"size": 3}}, "data.dataset.fill_value: this is for columns"),
+        ({"missing": "most_frequent", "fill_value": 3}, "fill_value: this is for columns"),
+        ({"missing": "constant", "fill_value": {"size": 3}}, "fill_value: this is for columns"),
         ({"missing": "constant", "fill_value": "red"}, "fill_value: column 'height' holds numbers"),
-        ({"missing": "drop", "add_indicator": True}, "data.dataset.add_indicator: there is nothing to indicate"),
+        ({"missing": "drop", "add_indicator": True}, "add_indicator: there is nothing to indicate"),
     ],
 )
 def test_what_does_not_go(tmp_path: Path, settings: dict[str, Any], text: str) -> None:

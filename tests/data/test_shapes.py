@@ -57,12 +57,12 @@ def test_classes_are_about_even_and_every_shape_is_inside_its_circle() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"size": 4}, r"data.dataset.size: out of range\n.*8 to 4096"),
-        ({"train": 0}, "data.dataset.train: out of range"),
-        ({"channels": 2}, r"data.dataset.channels: out of range\n.*1 or 3"),
-        ({"classes": 9}, r"data.dataset.classes: out of range\n.*2 to 8"),
-        ({"noise": -0.1}, "data.dataset.noise: out of range"),
-        ({"distractors": -1}, "data.dataset.distractors: out of range"),
+        ({"size": 4}, r"size: out of range\n.*8 to 4096"),
+        ({"train": 0}, "train: out of range"),
+        ({"channels": 2}, r"channels: out of range\n.*1 or 3"),
+        ({"classes": 9}, r"classes: out of range\n.*2 to 8"),
+        ({"noise": -0.1}, "noise: out of range"),
+        ({"distractors": -1}, "distractors: out of range"),
     ],
 )
 def test_bad_numbers(settings: dict[str, Any], text: str) -> None:

@@ -82,10 +82,10 @@ def test_limit_takes_the_first_of_the_drawn_order() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ({"by": "fole"}, r"data.split.by: not a way to split[\s\S]*nearest: fold, file"),
-        ({"val": -0.1}, "data.split.val: not a share"),
-        ({"test": 1.0}, "data.split.test: not a share"),
-        ({"val": float("nan")}, "data.split.val: not a share"),
+        ({"by": "fole"}, r"split.by: not a way to split[\s\S]*nearest: fold, file"),
+        ({"val": -0.1}, "split.val: not a share"),
+        ({"test": 1.0}, "split.test: not a share"),
+        ({"val": float("nan")}, "split.val: not a share"),
         ({"val": 0.5, "test": 0.5}, "nothing is left to train on"),
         ({"by": "fold", "folds": 1}, "too few folds"),
         ({"by": "fold", "fold": 5}, r"there is no such fold\n.*0 to 4"),
@@ -93,7 +93,7 @@ def test_limit_takes_the_first_of_the_drawn_order() -> None:
         ({"by": "fold", "folds": 24}, "class 2 has too few rows for 24 folds"),
         ({"limit": 0}, "training needs a row"),
         ({"by": "file"}, "brings no splits"),
-        ({"val": 0.001}, r"data.split.val: the val split is empty"),
+        ({"val": 0.001}, r"split.val: the val split is empty"),
     ],
 )
 def test_bad_specs(spec: dict[str, Any], text: str) -> None:
@@ -128,7 +128,7 @@ def test_so_many_rows_of_each_class(by: str, count: int) -> None:
 
 
 def test_rows_of_each_class_need_classes_and_a_number() -> None:
-    with pytest.raises(UserError, match=r"data\.split\.per_class: training needs a row"):
+    with pytest.raises(UserError, match=r"split\.per_class: training needs a row"):
         SplitSpec(per_class=0)
     with pytest.raises(UserError, match="no classes to count by"):
         draw(None, per_class=3)

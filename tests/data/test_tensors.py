@@ -58,12 +58,6 @@ def test_facts_are_found_out() -> None:
         DataInfo("multiclas", (2,), 3)
 
 
-def test_fingerprint_follows_the_content() -> None:
-    assert TensorData(X, Y).info.fingerprint == TensorData(X.clone(), Y.clone()).info.fingerprint
-    assert TensorData(X, Y).info.fingerprint != TensorData(put(X, 0, 1.0), Y).info.fingerprint
-    assert TensorData(X, Y).info.fingerprint != TensorData(X, Y.flip(0)).info.fingerprint
-
-
 def test_bytes_come_out_as_shares() -> None:
     data = TensorData(torch.tensor([[0], [51], [255]], dtype=torch.uint8), torch.arange(3))
     assert torch.equal(data.take(torch.tensor([2, 1]))[0], torch.tensor([[1.0], [0.2]]))

@@ -102,17 +102,17 @@ def test_default_is_the_standard_library() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"path": "/no/such"}, "data.dataset.path: there is no such file or folder"),
-        ({"pattern": "*.none"}, "data.dataset.pattern: no file in"),
-        ({"context_length": 0}, "data.dataset.context_length: too small"),
-        ({"stride": 0}, "data.dataset.stride: too small"),
-        ({"max_chars": 0}, "data.dataset.max_chars: too small"),
+        ({"path": "/no/such"}, "path: there is no such file or folder"),
+        ({"pattern": "*.none"}, "pattern: no file in"),
+        ({"context_length": 0}, "context_length: too small"),
+        ({"stride": 0}, "stride: too small"),
+        ({"max_chars": 0}, "max_chars: too small"),
         ({"val": 0.5, "test": 0.5}, "no text is left to train on"),
         ({"context_length": 100}, "the val part is shorter than one window"),
         ({"min_count": 10_000}, "no character is that frequent"),
-        ({"vocabulary": ""}, "data.dataset.vocabulary: no character is in it"),
-        ({"vocabulary": "ascii", "min_count": 2}, "data.dataset.min_count: a given vocabulary does not depend on"),
-        ({"texts": {"a": ""}}, "data.dataset.texts: there is no text"),
+        ({"vocabulary": ""}, "vocabulary: no character is in it"),
+        ({"vocabulary": "ascii", "min_count": 2}, "min_count: a given vocabulary does not depend on"),
+        ({"texts": {"a": ""}}, "texts: there is no text"),
     ],
 )
 def test_bad_input(file: Path, settings: dict[str, Any], text: str) -> None:
@@ -123,7 +123,7 @@ def test_bad_input(file: Path, settings: dict[str, Any], text: str) -> None:
 
 def test_binary_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(range(256)) * 10)
-    with pytest.raises(UserError, match=r"data\.dataset\.path: a file holds NUL bytes[\s\S]*a\.bin"):
+    with pytest.raises(UserError, match=r"path: a file holds NUL bytes[\s\S]*a\.bin"):
         Text(str(tmp_path / "a.bin"))
 
 

@@ -135,14 +135,14 @@ def test_noise_has_its_deviation() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: T.RandomShift(-1), "data.augment.pixels: out of range"),
-        (lambda: T.RandomFlip(1.5), "data.augment.probability: out of range"),
-        (lambda: T.RandomAffine(200), r"data.augment.degrees: out of range\n.*0 to 180"),
-        (lambda: T.RandomErasing(low=0.5, high=0.4), "data.augment.low: out of range"),
-        (lambda: T.GaussianNoise(-1), "data.augment.deviation: out of range"),
-        (lambda: T.FeatureDropout(2), "data.augment.probability: out of range"),
-        (lambda: T.Brightness(-1), "data.augment.strength: out of range"),
-        (lambda: T.Contrast(2), "data.augment.strength: out of range"),
+        (lambda: T.RandomShift(-1), "pixels: out of range"),
+        (lambda: T.RandomFlip(1.5), "probability: out of range"),
+        (lambda: T.RandomAffine(200), r"degrees: out of range\n.*0 to 180"),
+        (lambda: T.RandomErasing(low=0.5, high=0.4), "low: out of range"),
+        (lambda: T.GaussianNoise(-1), "deviation: out of range"),
+        (lambda: T.FeatureDropout(2), "probability: out of range"),
+        (lambda: T.Brightness(-1), "strength: out of range"),
+        (lambda: T.Contrast(2), "strength: out of range"),
     ],
 )
 def test_bad_arguments(make: Any, text: str) -> None:

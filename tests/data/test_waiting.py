@@ -55,7 +55,7 @@ def test_lines_come_ever_more_seldom(watch: WorkerWatch, caplog: pytest.LogCaptu
 def test_what_else_a_worker_may_be_at(row: int, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watching(replace(OPTIONS, timeout_seconds=9.0), monkeypatch, begin=40.0, row=row)
     monkeypatch.setattr(waiting, "monotonic", lambda: 100.0)
-    assert text in str(watch.late(WORKERS))
+    assert text in str(watch.late_error(WORKERS))
 
 
 def test_the_time_is_up_only_where_there_is_a_limit(watch: WorkerWatch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_those_that_hang_are_not_asked_to_end(watch: WorkerWatch, monkeypatch: p
     ],
 )
 def test_how_a_worker_ended(watch: WorkerWatch, status: int, end: str, fix: str) -> None:
-    error = watch.ended([WORKERS[0], SimpleNamespace(pid=71, exitcode=status)])
+    error = watch.ended_error([WORKERS[0], SimpleNamespace(pid=71, exitcode=status)])
     assert error.exit_code == 1
     assert f"worker 1 (pid 71) {end} while it was reading row 23 of the data set" in str(error)
     assert "at:       train, epoch 5, batch 3 of 4" in str(error)
@@ -91,7 +91,7 @@ def test_how_a_worker_ended(watch: WorkerWatch, status: int, end: str, fix: str)
 
 def test_an_evaluation_has_no_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watching(replace(OPTIONS, shuffle=False, split="val"), monkeypatch, begin=0.0)
-    assert "at:       val, batch 3 of 4" in str(watch.ended([]))
+    assert "at:       val, batch 3 of 4" in str(watch.ended_error([]))
 
 
 class Ending:

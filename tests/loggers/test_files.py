@@ -1,22 +1,16 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import subprocess
-import warnings
 from pathlib import Path
 
 import pytest
-import torchmetrics
 
-from lightkit.loggers import LogLogger, files
-from lightkit.loggers.environment import DIFF_LIMIT, environment, git_state
+from lightkit.loggers import files
 from lightkit.loggers.files import (
     JsonlLogger,
     read_jsonl,
     replace_file,
-    run_log,
     write_json,
 )
 
@@ -137,111 +131,6 @@ def test_files_are_readable_by_others_as_the_mask_says(tmp_path):
     finally:
         os.umask(mask)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
-
-
-def git(folder, *arguments):
-    identity = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
-    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
-
-
-def test_environment_is_plain_and_knows_the_essentials(tmp_path):
-    found = environment(project=tmp_path, device="cpu", seed=3)
-    assert (found["seed"], found["device"], found["git"]) == (3, "cpu", None)
-    assert {"torch", "numpy", "torchmetrics"} <= set(found["packages"])
-    assert found["cpus"] >= 1
-    assert json.loads(json.dumps(found)) == found
-
-
-def test_git_state_before_and_after_a_commit_and_with_changes(tmp_path):
-    git(tmp_path, "init", "-q", "-b", "main")
-    (tmp_path / "a.txt").write_text("one\n")
-    assert git_state(tmp_path)["commit"] is None
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-qm", "first")
-    clean = git_state(tmp_path)
-    assert (len(clean["commit"]), clean["branch"], clean["dirty"], clean["diff"]) == (40, "main", False, "")
-    (tmp_path / "a.txt").write_text("two\n")
-    (tmp_path / "new.txt").write_text("x")
-    dirty = git_state(tmp_path)
-    assert dirty["dirty"]
-    assert "+two" in dirty["diff"]
-    assert "?? new.txt" in dirty["status"]
-    (tmp_path / "a.txt").write_text("x\n" * DIFF_LIMIT)
-    assert DIFF_LIMIT < len(git_state(tmp_path)["diff"]) < DIFF_LIMIT + 100
-
-
-def test_without_git_there_is_no_git_state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_state(tmp_path) is None
-
-
-def test_run_log_takes_records_and_warnings_and_then_lets_go(tmp_path, monkeypatch):
-    path, logger = tmp_path / "run" / "run.log", logging.getLogger("lightkit.test")
-    root, shown = list(logging.getLogger().handlers), []
-
-    def show(message, *rest):
-        shown.append(str(message))
-
-    monkeypatch.setattr(warnings, "showwarning", show)
-    with run_log(path), warnings.catch_warnings():
-        logger.info("hello")
-        warnings.simplefilter("always")
-        warnings.warn("look out", stacklevel=1)
-    logger.info("too late")
-    text = path.read_text()
-    assert "INFO    lightkit.test: hello" in text
-    assert "WARNING warnings: UserWarning: look out (" in text
-    assert "too late" not in text
-    assert shown == ["look out"]
-    assert logging.getLogger().handlers == root
-    assert logging.getLogger("lightkit").handlers == []
-    assert warnings.showwarning is show
-
-
-def test_warnings_of_libraries_are_in_the_log_only(tmp_path, monkeypatch):
-    shown = []
-    monkeypatch.setattr(warnings, "showwarning", lambda message, *rest: shown.append(str(message)))
-    with run_log(tmp_path / "run.log"), warnings.catch_warnings():
-        warnings.simplefilter("always")
-        for file in (torchmetrics.__file__, logging.__file__, files.__file__, "/home/me/model.py"):
-            warnings.warn_explicit(f"of {Path(file).name}", UserWarning, file, 1)
-    assert shown == ["of model.py"]
-    assert (tmp_path / "run.log").read_text().count("UserWarning: of ") == 4
-
-
-def test_what_libraries_log_without_a_handler_is_in_the_log_only(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    before = logging.lastResort
-    library, own = logging.getLogger("some.library"), logging.getLogger("my.model")
-    with run_log(tmp_path / "run.log"):
-        library.handle(library.makeRecord("x", logging.WARNING, torchmetrics.__file__, 1, "font cache", (), None))
-        own.warning("odd input")
-    assert capsys.readouterr().err == "odd input\n"
-    text = (tmp_path / "run.log").read_text()
-    assert "font cache" in text
-    assert "odd input" in text
-    assert logging.lastResort is before
-
-
-def test_run_log_of_a_resumed_run_goes_on_in_the_same_file(tmp_path):
-    for text in ("first", "second"):
-        with run_log(tmp_path / "run.log"):
-            logging.getLogger("lightkit").warning(text)
-    assert [line.split(": ")[1] for line in (tmp_path / "run.log").read_text().splitlines()] == ["first", "second"]
-
-
-def test_what_the_console_is_told_stands_in_the_log(tmp_path):
-    with run_log(tmp_path / "run.log"):
-        logger = LogLogger()
-        logger.message("100 % ready")
-        logger.scalars({"train/loss_step": 1.0}, step=2, epoch=0)
-        logger.scalars({"val/loss": 0.5}, step=3, epoch=1)
-        logger.table("result", ["value", ""], [["test/f1", 0.25]])
-    text = (tmp_path / "run.log").read_text()
-    assert "100 % ready" in text
-    assert "[epoch 1, step 3] val: loss 0.5000" in text
-    assert "test/f1  0.2500" in text
-    assert "loss_step" not in text
 
 
 def test_public_names_exist():

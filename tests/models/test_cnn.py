@@ -28,10 +28,10 @@ def test_depth_and_channels_set_the_number_of_parameters():
     [
         ({"input_shape": (30,)}, "the CNN needs images"),
         ({"channels": []}, "at least one stage"),
-        ({"channels": [8, 0]}, r"model\.channels: sizes start at 1"),
+        ({"channels": [8, 0]}, r"channels: sizes start at 1"),
         ({"kernel_size": 4}, "kernels need a middle pixel"),
-        ({"pool": "mean"}, r"model\.pool: not a valid choice"),
-        ({"head": "mean"}, r"model\.head: not a valid choice"),
+        ({"pool": "mean"}, r"pool: not a valid choice"),
+        ({"head": "mean"}, r"head: not a valid choice"),
     ],
 )
 def test_bad_arguments(arguments, match):

@@ -29,11 +29,11 @@ def test_without_hidden_layers_it_is_linear():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"hidden": [0]}, r"model\.hidden: sizes start at 1"),
-        ({"num_classes": 0}, r"model\.num_classes: sizes start at 1"),
-        ({"activation": "rellu"}, r"model\.activation: unknown activation(.|\n)*nearest: relu"),
-        ({"norm": "bach"}, r"model\.norm: not a valid choice(.|\n)*nearest: batch"),
-        ({"dropout": 1.0}, r"model\.dropout: not a probability"),
+        ({"hidden": [0]}, r"hidden: sizes start at 1"),
+        ({"num_classes": 0}, r"num_classes: sizes start at 1"),
+        ({"activation": "rellu"}, r"activation: unknown activation(.|\n)*nearest: relu"),
+        ({"norm": "bach"}, r"norm: not a valid choice(.|\n)*nearest: batch"),
+        ({"dropout": 1.0}, r"dropout: not a probability"),
     ],
 )
 def test_bad_arguments(arguments, match):

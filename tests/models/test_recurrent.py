@@ -25,10 +25,10 @@ def test_tied_weights_are_one_parameter():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"cell": "rnn"}, r"model\.cell: not a valid choice"),
+        ({"cell": "rnn"}, r"cell: not a valid choice"),
         ({"tie": True, "dim": 4}, "tied weights need equal widths"),
-        ({"hidden": 0}, r"model\.hidden: sizes start at 1"),
-        ({"dropout": -0.1}, r"model\.dropout: not a probability"),
+        ({"hidden": 0}, r"hidden: sizes start at 1"),
+        ({"dropout": -0.1}, r"dropout: not a probability"),
     ],
 )
 def test_bad_arguments(arguments, match):

@@ -42,10 +42,10 @@ def test_zero_init_starts_the_branches_at_nothing():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"depth": 19}, r"model\.depth: no such depth"),
-        ({"stem": "cifar10"}, r"model\.stem: not a valid choice(.|\n)*nearest: cifar"),
+        ({"depth": 19}, r"depth: no such depth"),
+        ({"stem": "cifar10"}, r"stem: not a valid choice(.|\n)*nearest: cifar"),
         ({"input_shape": (5, 3)}, "a ResNet needs images"),
-        ({"width": 0}, r"model\.width: sizes start at 1"),
+        ({"width": 0}, r"width: sizes start at 1"),
     ],
 )
 def test_bad_arguments(arguments, match):

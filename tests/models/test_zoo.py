@@ -25,16 +25,16 @@ def test_torchvision_by_name(vision, name, channels):
 def test_torchvision_options(vision):
     model = torchvision_model("mobilenet_v3_small", 5, options={"dropout": 0.7})
     assert model.classifier[2].p == 0.7
-    with pytest.raises(UserError, match=r"(?s)model\.options: mobilenet_v3_small has no such option.*nearest: dropout"):
+    with pytest.raises(UserError, match=r"(?s)options: mobilenet_v3_small has no such option.*nearest: dropout"):
         torchvision_model("mobilenet_v3_small", 5, options={"droput": 0.7})
-    with pytest.raises(UserError, match=r"model\.options: resnet18 does not take these options"):
+    with pytest.raises(UserError, match=r"options: resnet18 does not take these options"):
         torchvision_model("resnet18", 5, options={"droput": 0.7})
 
 
 @pytest.mark.parametrize("option", ["weights", "weights_backbone", "pretrained", "pretrained_backbone"])
 def test_torchvision_options_load_no_files(vision, monkeypatch, option):
     monkeypatch.setattr(vision, "get_model", None)
-    match = rf"model\.options\.{option}: weights are not loaded by way of the options\n.*finetune\.weights\.path=FILE"
+    match = rf"options\.{option}: weights are not loaded by way of the options\n.*finetune\.weights\.path=FILE"
     with pytest.raises(UserError, match=match):
         torchvision_model("resnet18", 5, options={"zero_init_residual": True, option: "DEFAULT"})
 
@@ -47,7 +47,7 @@ def test_torchvision_options_load_no_files(vision, monkeypatch, option):
 def test_timm_options_load_no_files(monkeypatch, tmp_path, option, pretrained):
     timm = pytest.importorskip("timm")
     monkeypatch.setattr(timm, "create_model", None)
-    match = rf"(?s)model\.options\.{option}: weights are not loaded .* model\.pretrained for the weights that"
+    match = rf"(?s)options\.{option}: weights are not loaded .* model\.pretrained for the weights that"
     with pytest.raises(UserError, match=match):
         timm_model("resnet18", 5, pretrained=pretrained, options={option: str(tmp_path / "evil.pth")})
 
@@ -148,7 +148,7 @@ def test_timm_by_name():
     pytest.importorskip("timm")
     model = timm_model("resnet10t", 5, in_channels=1, options={"drop_rate": 0.1})
     assert model(torch.randn(2, 1, 32, 32)).shape == (2, 5)
-    with pytest.raises(UserError, match=r"model\.options: resnet10t does not take these options"):
+    with pytest.raises(UserError, match=r"options: resnet10t does not take these options"):
         timm_model("resnet10t", 5, options={"droprate": 0.1})
 
 

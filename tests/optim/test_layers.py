@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from lightkit.models import CNN, MLP, ResNet, TransformerClassifier, TransformerLM
-from lightkit.optim import depth_of, layer_depths
+from lightkit.optim import depth_of, layer_depths, parameter_groups
+from tests.optim.test_groups import table
 
 
 def heads(model):
@@ -204,3 +205,55 @@ def test_timm_families(name, count, some):
         depths = layer_depths(timm.create_model(name))
     assert max(depths.values()) + 1 == count
     assert {key: depths[key] for key in some} == some
+
+
+def test_layer_decay_scales_rates_towards_the_input():
+    model = MLP(3, 2, hidden=(4, 4))
+    rules = [{"match": "*linear1*", "lr_scale": 2}, {"match": "head.bias", "lr": 0.7}]
+    groups = table(parameter_groups(model, lr=1.0, weight_decay=0.0, layer_decay=0.5, rules=rules))
+    assert {name: values[0] for name, values in groups.items()} == {
+        "layer_0": 0.25,
+        "layer_1.linear1": 1.0,
+        "layer_2": 1.0,
+        "layer_2.head.bias": 0.7,
+    }
+
+
+def test_slices_cut_the_layers_into_equal_parts():
+    model = CNN((1, 8, 8), 3, channels=(4, 4), depth=2)  # 4 convolutions and the head
+    groups = parameter_groups(model, lr=1.0, slices=[0.01, 0.1, 1.0], rules=[{"match": "head.bias", "lr_scale": 2}])
+    assert [(group["name"], group["lr"]) for group in groups] == [
+        ("slice_0", 0.01),
+        ("slice_1", 0.1),
+        ("slice_2", 1.0),
+        ("slice_2.head.bias", 2.0),
+    ]
+    assert groups[1]["param_names"][0] == "stages.1.conv0.weight"
+    assert groups[0]["rules"] == ["optim", "finetune.slices"]
+    (group,) = parameter_groups(model, lr=1.0, slices=[0.5], slices_key="my.slices")
+    assert (group["name"], group["lr"], group["rules"]) == ("slice_0", 0.5, ["optim", "my.slices"])
+
+
+@pytest.mark.parametrize("pieces", range(1, 13))
+def test_slices_differ_by_one_layer_at_most_and_run_from_input_to_output(pieces):
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(12)))
+    groups = parameter_groups(model, lr=1.0, slices=[1.0 + n for n in range(pieces)])
+    assert [group["lr"] for group in groups] == [1.0 + n for n in range(pieces)]
+    sizes = [len(group["params"]) for group in groups]
+    assert max(sizes) - min(sizes) <= 1
+    names = [name for group in groups for name in group["param_names"]]
+    assert names == [f"{n}.weight" for n in range(12)]
+    assert sorted(group["name"] for group in groups) == [group["name"] for group in groups]
+
+
+def test_layers_of_before_a_change_hold_for_what_came_in():
+    model = MLP(3, 2, hidden=(4, 4))
+    depths = layer_depths(model)
+    torch.nn.utils.parametrizations.weight_norm(model.layers.linear1)
+    model.head = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model.prompt = nn.Parameter(torch.zeros(1, 3))
+    groups = table(parameter_groups(model, lr=1.0, layer_decay=0.5, depths=depths))
+    assert groups["layer_0"][0] == 0.25
+    assert groups["layer_0"][2] == ["prompt", "layers.linear0.weight", "layers.linear0.bias"]
+    assert len(groups["layer_1"][2]) == 3
+    assert len(groups["layer_2"][2]) == 4

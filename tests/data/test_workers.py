@@ -1,0 +1,104 @@
+"""Samples read in worker processes, and how those may end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import dataloader
+
+from lightkit.common.errors import UserError
+from tests.data.pictures import Images, Silent, joined, same
+
+
+def test_workers_live_on_and_survive_an_epoch_broken_off(made: Any) -> None:
+    train = made(Images(), num_workers=1).train
+    whole = joined(train, 0)
+    batches = train.epoch(1)
+    next(batches)
+    batches.close()
+    assert same(joined(train, 0), whole)
+    train.close()
+    assert same(joined(train, 0), whole)
+
+
+def test_workers_that_end_with_the_epoch(made: Any) -> None:
+    train = made(Images(), num_workers=1, persistent_workers=False).train
+    assert same(joined(train, 0), joined(made(Images()).train, 0))
+
+
+class Bad(Silent):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def __getitem__(self, row: int) -> Any:
+        if row != 20:
+            return super().__getitem__(row)
+        match self.how:
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "raises":
+                raise KeyError("no such key")
+            case "user":
+                raise UserError("this sample is damaged", key="somewhere")
+            case "shape":
+                return torch.zeros(1, 2, 2), 0
+            case "nan":
+                return torch.full((1, 4, 4), torch.nan), 0
+        return torch.zeros(1, 4, 4), 7
+
+
+MESSAGES = {
+    "raises": (UserError, r"(?s)sample 20 of the data set could not be read: KeyError.*at: .*test_workers\.py:\d+"),
+    "user": (UserError, "^somewhere: this sample is damaged"),
+    "shape": (UserError, "do not make a batch"),
+    "nan": (UserError, "Bad: row 20 of the inputs holds nan"),
+    "label": (UserError, r"the label of row 20 is out of range\n.*0 to 2\n.*received:.*7"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("how", list(MESSAGES))
+def test_bad_sample_is_named(made: Any, how: str, workers: int) -> None:
+    kind, text = MESSAGES[how]
+    with pytest.raises(kind, match=text):
+        joined(made(Bad(how), num_workers=workers).train, 0)
+
+
+def test_dead_worker_is_explained(made: Any) -> None:
+    train = made(Bad("killed"), num_workers=1).train
+    text = r"worker 0 \(pid \d+\) was killed by SIGKILL while it was reading row 20 of[\s\S]*fewer data.num_workers"
+    with pytest.raises(UserError, match=text):
+        joined(train, 0)
+    train.source.base.how = "label"
+    with pytest.raises(UserError, match="the label of row 20 is out of range"):
+        joined(train, 0)  # read by new processes
+
+
+def test_a_worker_that_dies_raises_nothing_elsewhere(made: Any) -> None:
+    batches = made(Images(), num_workers=1).train.epoch(0)
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()  # a handler of SIGCHLD would raise here
+    with pytest.raises(UserError, match="was killed by SIGKILL"):
+        list(batches)
+
+
+def test_a_worker_that_dies_while_it_hands_a_batch_over_is_explained(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(self: Any, *_: Any) -> None:
+        for worker in self._workers:
+            worker.kill()
+            worker.join()
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "_try_get_data", cut_off)
+    with pytest.raises(UserError, match=r"worker 0 \(pid \d+\) was killed by SIGKILL[\s\S]*fewer data\.num_workers"):
+        joined(made(Silent(), num_workers=1).train, 0)

@@ -1,0 +1,80 @@
+"""Metrics grouped by what they count, and those that are none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torchmetrics import classification, retrieval
+
+from lightkit.common.errors import UserError
+from lightkit.metrics import SplitMetrics
+from lightkit.metrics.collection import Collection, flatten
+from tests.metrics.test_split import CLASSES, feed, multiclass, outputs
+from tests.metrics.test_states import Spread
+
+
+def test_a_metric_that_cannot_be_computed_is_named():
+    def empty():
+        return {"auroc": classification.MulticlassAUROC(CLASSES, thresholds=[])}
+
+    metrics = feed(SplitMetrics("test", empty), *outputs(), 64)
+    with pytest.raises(UserError, match=r"^metrics\.test\.auroc: the metric cannot be computed: IndexError"):
+        metrics.compute()
+
+
+def test_metrics_that_count_the_same_share_a_state_and_others_do_not():
+    # a perfect first block makes top-1 and top-2 accuracy equal: they must not be taken for one
+    target = torch.arange(CLASSES).repeat(8)
+    metrics = SplitMetrics("val", multiclass)
+    metrics.update(nn.functional.one_hot(target).float() * 9, target, torch.zeros(()), len(target))
+    metrics.compute()
+    names = [group.names for group in metrics._collection.groups]
+    assert ["f1", "recall", "by_class"] in names
+    assert ["accuracy"] in names
+    assert ["top2"] in names
+    preds, target = outputs()
+    values = feed(metrics, preds, target, 50).compute()
+    assert values["val/top2"] > values["val/accuracy"]
+
+
+def test_state_of_other_metrics_is_refused():
+    preds, target = outputs()
+    state = feed(SplitMetrics("train", multiclass), preds, target, 5).state_dict()
+    other = SplitMetrics("train", lambda: {"f1": classification.MulticlassF1Score(CLASSES)})
+    with pytest.raises(UserError, match="in the middle of an epoch with other metrics"):
+        other.load_state_dict(state)
+
+
+def test_outputs_a_metric_does_not_take_are_explained():
+    metrics = SplitMetrics("val", lambda: {"f1": classification.MulticlassF1Score(CLASSES)})
+    metrics.update(torch.randn(5, 3), torch.zeros(5, dtype=torch.long), torch.zeros(()), 5)
+    with pytest.raises(
+        UserError, match=r"metrics\.val\.f1: the metric does not take what the model gives(?s:.*)output \(5, 3\)"
+    ):
+        metrics.compute()
+
+
+def test_things_that_are_no_metrics_are_refused():
+    with pytest.raises(UserError, match=r"metrics\.val\.x: not a metric"):
+        Collection({"x": nn.Linear(1, 1)}, key="metrics.val", device=torch.device("cpu"))
+
+
+def test_unknown_inputs_are_refused():
+    metric = Spread()
+    metric.inputs = "sideways"
+    with pytest.raises(UserError, match=r"metrics\.val\.x\.inputs: unknown kind of inputs"):
+        Collection({"x": metric}, key="metrics.val", device=torch.device("cpu"))
+
+
+def test_flatten_numbers_and_lists():
+    numbers, rest = flatten("m", {"a": 1.5, "b": torch.ones(2), "c": (1, 2)}, [])
+    assert {name: float(value) for name, value in numbers.items()} == {"m/a": 1.5, "m/b/0": 1.0, "m/b/1": 1.0}
+    assert rest == {"m/c": (1, 2)}
+
+
+def test_metrics_that_lack_an_argument_say_where_it_comes_from():
+    metrics = SplitMetrics("test", lambda: {"map": retrieval.RetrievalMAP()})
+    metrics.update(torch.randn(4), torch.ones(4), torch.zeros(()), 4)
+    with pytest.raises(UserError, match=r"(?s)^metrics\.test\.map: .*takes indexes.*fix: .*tasks\.Retrieval"):
+        metrics.compute()
