@@ -10,17 +10,17 @@ from lightkit.trainer.learner import Learner
 
 
 @dataclass(frozen=True)
-class Member:
+class RunMember:
     """One model of a run."""
 
     name: str = ""
     """Name among the models of the run; empty where there is only one."""
 
 
-class Plan(Protocol):
+class RunPlan(Protocol):
     """Decides what is trained next, knowing what was trained before: members of a vote, folds, rounds of boosting."""
 
-    def next(self, done: Sequence[Learner]) -> Member | None:
+    def next(self, done: Sequence[Learner]) -> RunMember | None:
         """Return the model to train next; None once all are trained.
 
         Args:
@@ -31,6 +31,6 @@ class Plan(Protocol):
 class OneModel:
     """The plain run: a plan of one."""
 
-    def next(self, done: Sequence[Learner]) -> Member | None:
-        """See `Plan.next`."""
-        return None if done else Member()
+    def next(self, done: Sequence[Learner]) -> RunMember | None:
+        """See `RunPlan.next`."""
+        return None if done else RunMember()

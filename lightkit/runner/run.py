@@ -18,7 +18,7 @@ from lightkit.runner.fit import fit
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.runner.models import with_checkpoint
 from lightkit.runner.observer import Observer
-from lightkit.runner.plan import OneModel, Plan
+from lightkit.runner.plan import OneModel, RunPlan
 from lightkit.runner.session import memory_released, session
 from lightkit.trainer.predictions import Predictions
 
@@ -49,7 +49,7 @@ class Runner:
         folder: Path,
         *,
         overrides: Sequence[str] = (),
-        plan: Plan | None = None,
+        plan: RunPlan | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
