@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from lightkit.assembly import Learner, build
-from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.trainer.callbacks import EarlyStopping
 from tests.conftest import Outcome
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -30,13 +28,6 @@ def options(group: str) -> list[str]:
 
 def built(tmp_path: Path, *overrides: str) -> Learner:
     return build(compose([*overrides, "device=cpu", "device.threads=1"]).cfg, tmp_path)
-
-
-@pytest.mark.parametrize(("asked", "every"), [([], 8), (["data.batch_size=2"], 50), (["logger.every_steps=90"], 90)])
-def test_training_values_are_logged_once_an_epoch_at_the_least(tmp_path: Path, asked: list[str], every: int) -> None:
-    parts = built(tmp_path, "data=wine", *asked)
-    assert parts.timetable.log_steps == every
-    parts.data.close()
 
 
 def one_step(parts: Learner) -> float:
@@ -76,55 +67,12 @@ def _images(folder: Path) -> list[str]:
     return [f"data.dataset.root={folder}/pictures", "data.dataset.size=16"]
 
 
-@pytest.mark.parametrize("name", options("data"))
-def test_every_data_set_gives_a_first_batch_that_its_loss_and_metrics_take(name: str, tmp_path: Path) -> None:
-    if name == "torchvision":
-        pytest.importorskip("torchvision")
-    parts = built(tmp_path, f"data={name}", *data_overrides(name, tmp_path), "data.batch_size=8")
-    assert torch.isfinite(torch.tensor(one_step(parts)))
-    assert parts.data.val is not None
-    assert parts.data.test is not None
-
-
-@pytest.mark.parametrize("name", options("model"))
-def test_every_model_trains_a_step(name: str, tmp_path: Path) -> None:
-    if name in ("torchvision", "timm"):
-        pytest.importorskip(name)
-    data = TOKENS if name.endswith("_lm") else ["data=shapes", "data.dataset.train=16", "data.dataset.val=8"]
-    parts = built(tmp_path, *data, f"model={name}", "data.batch_size=4")
-    assert torch.isfinite(torch.tensor(one_step(parts)))
-
-
-@pytest.mark.parametrize("name", options("optim"))
-def test_every_optimizer_moves_every_parameter(name: str, tmp_path: Path) -> None:
-    parts = built(tmp_path, "data=wine", f"optim={name}", "model.hidden=[8]")
-    before = [parameter.detach().clone() for parameter in parts.model.parameters()]
-    one_step(parts)
-    assert not any(torch.equal(a, b) for a, b in zip(before, parts.model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("name", options("scheduler"))
-def test_every_scheduler_steps(name: str, tmp_path: Path) -> None:
-    parts = built(tmp_path, "data=wine", f"scheduler={name}", "model.hidden=[8]")
-    for _ in range(parts.timetable.total_steps):
-        parts.optimizer.step()
-        parts.scheduler.step()
-    parts.scheduler.epoch_end(1.0)
-    assert all(group["lr"] >= 0 for group in parts.optimizer.param_groups)
-
-
 SUITED = {
     "adapter": ["model=cnn"],
     "prefix": ["model=transformer"],
     "prompt": ["model=transformer"],
     "lora": ["model=transformer"],
 }
-
-
-@pytest.mark.parametrize("name", [name for name in options("finetune") if name != "peft"])
-def test_every_way_to_fine_tune_builds(name: str, tmp_path: Path) -> None:
-    parts = built(tmp_path, "data=digits", *SUITED.get(name, []), f"finetune={name}")
-    assert one_step(parts) > 0
 
 
 SUITS = {
@@ -136,12 +84,6 @@ SUITS = {
 }
 
 
-@pytest.mark.parametrize("name", options("loss"))
-def test_every_loss_gives_a_number(name: str, tmp_path: Path) -> None:
-    parts = built(tmp_path, *SUITS.get(name, ["data=digits"]), f"loss={name}")
-    assert torch.isfinite(torch.tensor(one_step(parts)))
-
-
 DATA_OF_METRICS = {
     "regression": ["data=diabetes"],
     "multilabel": ["data=digits_multilabel"],
@@ -151,18 +93,6 @@ DATA_OF_METRICS = {
 
 
 # Those of rankings need the query of each sample, which the README's recipe has.
-@pytest.mark.parametrize("name", [name for name in options("metrics") if name != "ranking"])
-def test_every_metric_takes_a_batch(name: str, tmp_path: Path) -> None:
-    chosen = DATA_OF_METRICS.get(name, ["data=digits"])
-    if name == "binary":
-        chosen = ["data=csv", *data_overrides("csv", tmp_path), "data.dataset.task=binary", "loss=bce_with_logits"]
-    parts = built(tmp_path, *chosen, f"metrics={name}")
-    batch = next(iter(parts.data.train.epoch(0)))
-    step = parts.task.step(parts.network, batch, parts.criterion)
-    for split in ("train", "val", "test"):
-        parts.metrics[split].update(step.preds, step.target, step.loss, len(batch[0]))
-        values = parts.metrics[split].compute()
-        assert f"{split}/loss" in values
 
 
 @pytest.mark.parametrize("group", ["device", "ensemble", "trainer", "checkpoint", "logger"])
@@ -173,14 +103,6 @@ def test_every_other_option_builds(group: str, tmp_path: Path) -> None:
         build(compose(["data=wine", f"{group}={name}"]).cfg, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["cuda", "mps"])
-def test_a_missing_device_says_what_there_is(name: str, tmp_path: Path) -> None:
-    if getattr(torch, name).is_available():
-        pytest.skip("there is one")
-    with pytest.raises(UserError, match=r"device\.name[\s\S]*device=cpu"):
-        build(compose(["data=wine", f"device={name}"]).cfg, tmp_path)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("parallel", ["none", "dp"])
 def test_precision_and_parallel_combine_and_keep_the_saved_names(precision: str, parallel: str, tmp_path: Path) -> None:
@@ -189,64 +111,10 @@ def test_precision_and_parallel_combine_and_keep_the_saved_names(precision: str,
     assert not any(name.startswith("module.") for name in parts.model.state_dict())
 
 
-def test_groups_follow_the_rules(tmp_path: Path) -> None:
-    parts = built(tmp_path, "data=wine", "optim.rules=[{match: 'head*', name: head, lr_scale: 10}]", "optim.lr=0.01")
-    rates = {group["name"]: group["initial_lr"] for group in parts.optimizer.param_groups}
-    assert rates["head"] == pytest.approx(0.1) if "head" in rates else max(rates.values()) == pytest.approx(0.1)
-
-
-def test_the_model_is_a_function_of_the_seed(tmp_path: Path) -> None:
-    first, again = (built(tmp_path, "data=wine", "seed=5").model.state_dict() for _ in range(2))
-    other = built(tmp_path, "data=wine", "seed=6").model.state_dict()
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not all(torch.equal(first[name], other[name]) for name in first)
-
-
-def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model\._target_: a class of another kind[\s\S]*torch\.nn\.Module"):
-        built(tmp_path, "model=custom", "model._target_=lightkit.trainer.tasks.Supervised")
-
-
-def test_what_is_not_safe_to_build_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"model._target_: fractions.Fraction is not among what may be built"):
-        built(tmp_path, "model=custom", "model._target_=fractions.Fraction")
-
-
-def test_a_model_without_parameters_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the model has no trainable parameter"):
-        built(tmp_path, "model=custom", "model._target_=torch.nn.Flatten")
-
-
-def test_loss_and_metrics_that_do_not_suit_the_data_are_reported_together(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserErrors, match=r"loss: [\s\S]*metrics\.train\.\w+: [\s\S]*loss=mse metrics=regression[\s\S]*2 prob"
-    ):
-        built(tmp_path, "data=diabetes", "loss=cross_entropy", "metrics=multiclass")
-
-
 def test_a_first_batch_is_tried(tmp_path: Path) -> None:
     sizes = ["model.in_features=13", "model.out_features=2"]
     with pytest.raises(UserError, match=r"model: the output does not go with the targets: .*[\s\S]*num_classes=3"):
         built(tmp_path, "data=wine", "model=custom", "model._target_=torch.nn.Linear", *sizes)
-
-
-def test_a_callback_with_an_unknown_hook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EarlyStopping, "on_epoch_end", lambda self: None, raising=False)
-    node = "{_target_: lightkit.trainer.callbacks.EarlyStopping, monitor: val/loss, mode: min, patience: 1}"
-    with pytest.raises(UserError, match=r"trainer\.callbacks\.mine: EarlyStopping\.on_epoch_end would never be called"):
-        built(tmp_path, "data=wine", f"trainer.callbacks={{mine: {node}}}")
-
-
-def test_any_network_by_its_path(tmp_path: Path) -> None:
-    parts = built(
-        tmp_path,
-        "data=wine",
-        "model=custom",
-        "model._target_=torch.nn.Linear",
-        "model.in_features=13",
-        "model.out_features=3",
-    )
-    assert isinstance(parts.model, nn.Linear)
 
 
 OWN = """\

@@ -14,8 +14,7 @@ from lightkit.checkpoint.plain import to_plain
 from lightkit.common.errors import UserError
 from lightkit.trainer import StepOutput, Supervised
 from lightkit.trainer.guard import Guard, Kept, RollbackGuard, SkipGuard, copied
-from lightkit.trainer.nonfinite import bad_parameter
-from tests.trainer.parts import CPU, changed, network, trainer
+from tests.trainer.parts import CPU, changed, trainer
 
 NAN, INF = float("nan"), float("inf")
 
@@ -83,19 +82,6 @@ def test_a_bad_loss_ends_the_run_with_the_weights_of_the_step_before(value: floa
         assert torch.equal(mine, theirs)
 
 
-def test_the_first_bad_tensor_is_named() -> None:
-    run = trainer()
-    with torch.no_grad():
-        run.model[4].bias.fill_(INF)
-    with pytest.raises(UserError, match=r"parameter 4\.bias is not finite"):
-        run.fit()
-
-    run = trainer()
-    run.model[2] = Reciprocal()
-    with pytest.raises(UserError, match=r"the output of 2 is the first that is not finite"):
-        run.fit()
-
-
 class Reciprocal(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 1 / (x - x)
@@ -112,23 +98,6 @@ def spoilt(run: Any, position: int, tensor: int) -> None:
             yield batch
 
     run.learner.data.train.epoch = epoch
-
-
-@pytest.mark.parametrize("tensor", [0, 1])
-def test_the_bad_tensor_of_a_batch_is_named(tensor: int) -> None:
-    run = trainer()
-    spoilt(run, 10, tensor)
-    with pytest.raises(UserError, match=rf"samples from 10 on\); tensor {tensor} of the batch is not finite"):
-        run.fit()
-
-
-def test_names_are_those_of_the_bare_model() -> None:
-    model = network()
-    with torch.no_grad():
-        model[0].weight.fill_(NAN)
-    run = trainer(model, **({} if torch.cuda.is_available() else {"network": nn.DataParallel(model)}))
-    with pytest.raises(UserError, match=r"; parameter 0\.weight is not finite"):
-        run.fit()
 
 
 def test_skipped_steps_are_counted_and_leave_no_trace_in_weights_or_buffers() -> None:
@@ -255,26 +224,6 @@ def test_a_state_to_go_back_to_is_never_a_bad_one() -> None:
     bad_weight(run, 4)
     with pytest.raises(UserError, match=r"parameter 0\.weight is no longer finite after step 4"):
         run.fit()
-
-
-def test_bad_parameters_are_found_by_name() -> None:
-    model = network()
-    assert bad_parameter(model) is None
-    model[4].weight.requires_grad_(False).fill_(INF)
-    model.register_buffer("mask", torch.full((2,), -INF))
-    assert bad_parameter(model) is None, "what is not trained may hold what it likes"
-    with torch.no_grad():
-        model[4].bias.fill_(INF)
-        model[1].weight[0] = -INF
-    assert bad_parameter(model) == "1.weight", "also where infinities cancel out"
-    assert bad_parameter(nn.ReLU()) is None
-
-
-def test_large_weights_are_not_bad() -> None:
-    model = nn.Linear(4, 4)
-    with torch.no_grad():
-        model.weight.fill_(3e38)
-    assert bad_parameter(model) is None
 
 
 @pytest.mark.parametrize("log", [1, 3, 100])

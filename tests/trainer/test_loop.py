@@ -10,7 +10,7 @@ from torch import nn
 
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
-from lightkit.trainer import Callback, EarlyStopping, Ema, State, StepOutput, Task
+from lightkit.trainer import State, StepOutput, Task
 from tests.trainer.parts import changed, network, points, trainer
 
 
@@ -173,14 +173,6 @@ def test_a_better_validation_in_mid_epoch_is_saved_at_once() -> None:
     assert best in asked
 
 
-def test_early_stopping_ends_after_patience() -> None:
-    stopping = EarlyStopping("val/loss", "min", patience=2, min_delta=1e9)
-    run = trainer(timetable={"epochs": 50}, callbacks=[stopping])
-    run.fit()
-    assert run.state.epoch == 3
-    assert "early stopping: val/loss has not improved 2 times" in str(run.state.stop_reason)
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_ends_the_run_with_status_3(bad: float) -> None:
     class Broken(Task):
@@ -217,28 +209,6 @@ def test_a_save_in_mid_epoch_is_not_ranked_by_the_value_of_an_earlier_step(monit
     found = dict(run.logger.series(monitor))
     assert saved == [(step, found.get(step)) for step in range(1, 9)]
     assert list(found) == [4, 8]
-
-
-def test_only_overridden_step_hooks_are_called() -> None:
-    class Counting(Callback):
-        seen: list[int] = []
-
-        def on_step(self, trainer: Any) -> None:
-            self.seen.append(trainer.state.step)
-
-    run = trainer(callbacks=[Counting(), Callback()], timetable={"epochs": 1})
-    run.fit()
-    assert Counting.seen == [1, 2, 3, 4]
-    assert len(run._on_step) == 1
-
-
-def test_validation_uses_the_average_and_training_its_own_weights() -> None:
-    plain, averaged_model = trainer(), network()
-    run = trainer(averaged_model, average=Ema(averaged_model, 0.99))
-    plain.fit()
-    run.fit()
-    assert all(torch.equal(a, b) for a, b in zip(weights(plain.model), weights(run.model), strict=True))
-    assert plain.logger.series("val/loss") != run.logger.series("val/loss")
 
 
 def test_nothing_to_do_when_all_steps_are_taken() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable
@@ -10,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import lightkit.runner.proving.verify as module
 from lightkit.common.errors import UserError
-from lightkit.runner.proving.trace import Moment, digest
+from lightkit.runner.proving.trace import Moment
 from lightkit.runner.proving.traced import TracedJob, shortened, work
-from lightkit.runner.proving.verdict import first_difference, flat, read_trace, same
 from lightkit.runner.proving.verify import Verdict, choose, told, verify
 from tests.resume.harness import forked
 
@@ -242,47 +239,3 @@ def test_moments_in_words() -> None:
     assert told(Moment("micro", 3, 1)) == "before batch 2 of step 3"
     assert told(Moment("step", 3, 0)) == "after step 3"
     assert told(Moment("validation", 3, 0)) == "before batch 1 of the validation after step 3"
-
-
-def test_bits_not_values_are_compared() -> None:
-    nan = torch.tensor([float("nan"), 0.0])
-    assert same(nan, nan.clone())
-    assert not same(nan, torch.tensor([float("nan"), -0.0]))
-    assert not same(torch.zeros(2), torch.zeros(2, dtype=torch.float64))
-    assert not same(torch.zeros(2), torch.zeros(1, 2))
-    assert not same(1, 1.0)
-    assert not same(0.0, -0.0)
-    assert same(float("nan"), float("nan"))
-    assert digest([nan, {"a": 1}]) == digest([nan.clone(), {"a": 1}]) != digest([nan, {"a": 2}])
-    assert digest(torch.zeros(2)) != digest(torch.zeros(2, dtype=torch.int32))
-
-
-def test_what_comes_from_the_clock_is_left_out() -> None:
-    tree = {"time": 1, "last": {"speed/x": 1, "a": [1, {"b": 2}]}, "seconds": 3}
-    assert dict(flat(tree, "state")) == {"state.last.a[0]": 1, "state.last.a[1].b": 2}
-
-
-def test_the_first_difference_of_two_traces(tmp_path: Path) -> None:
-    rows = [
-        {"phase": "start", "step": 0, "number": 0, "weights": "a"},
-        {"phase": "micro", "step": 1, "number": 0, "batch": "b"},
-        {"phase": "micro", "step": 1, "number": 0, "loss": "c"},
-        {"phase": "step", "step": 1, "number": 0, "weights": "d", "rates": [1.0]},
-        {"phase": "save", "step": 1, "number": 0, "what": "begin"},
-    ]
-    path = tmp_path / "trace"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"phase": "to')
-    trace = read_trace(path)
-    assert len(trace) == 4
-    assert first_difference(trace, trace) is None
-    for fact, index in (("batch", 1), ("loss", 1), ("weights", 2), ("rates", 2)):
-        other = [dict(row) for row in trace]
-        other[index][fact] = "x"
-        found = first_difference(trace, other)
-        assert found is not None
-        assert (found.fact, found.row["step"]) == (fact, 1)
-    resumed = {"phase": "start", "step": 1, "number": 0, "weights": "d", "rates": [0.1]}
-    assert first_difference(trace, [resumed]) is None
-    later = first_difference(trace, [{"phase": "micro", "step": 2, "number": 0}])
-    assert later is not None
-    assert str(later) == "what is done of step 2"
