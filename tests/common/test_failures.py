@@ -35,11 +35,11 @@ def line_of(function: object, text: str) -> int:
 
 
 def test_the_deepest_line_outside_of_libraries() -> None:
-    assert str(user_frame(caught(load))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
+    assert str(user_frame(caught(load))).endswith(f"test_failures.py:{line_of(load, 'json.loads')}")
 
 
 def test_the_error_at_the_bottom_counts() -> None:
-    assert str(user_frame(caught(wrapped))).endswith(f"test_blame.py:{line_of(load, 'json.loads')}")
+    assert str(user_frame(caught(wrapped))).endswith(f"test_failures.py:{line_of(load, 'json.loads')}")
 
 
 def test_errors_of_libraries_alone_have_no_line() -> None:

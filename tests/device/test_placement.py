@@ -110,7 +110,7 @@ def test_devices_by_name(monkeypatch, name, gpus, apple, expected):
 @pytest.mark.parametrize(
     ("name", "gpus", "message"),
     [
-        ("cuda", 0, r"device\.name: there is no CUDA GPU here(.|\n)*choices:  cpu(.|\n)*device=cpu runs on the CPU"),
+        ("cuda", 0, r"name: there is no CUDA GPU here(.|\n)*choices:  cpu(.|\n)*device=cpu runs on the CPU"),
         ("cuda:2", 2, r"there is no GPU number 2 here(.|\n)*choices:  cpu, cuda:0, cuda:1"),
         ("mps", 0, r"there is no Apple GPU here(.|\n)*device=cpu"),
         ("gpu", 0, r"no such device(.|\n)*choices:  auto, cpu, cuda"),

@@ -172,7 +172,7 @@ def test_of_an_instance_cuda_may_tell_the_uuid_of_the_whole():
 @pytest.mark.parametrize(
     ("before", "wanted", "message"),
     [
-        (None, [0, 4], r"device\.gpus: there is no GPU 4 here(.|\n)*0 \(A100\), 1 \(A100\)(.|\n)*device=cpu runs on"),
+        (None, [0, 4], r"gpus: there is no GPU 4 here(.|\n)*0 \(A100\), 1 \(A100\)(.|\n)*device=cpu runs on"),
         (
             "1,2",
             [0],
@@ -185,7 +185,7 @@ def test_of_an_instance_cuda_may_tell_the_uuid_of_the_whole():
         (None, [], "this chooses no GPU"),
         (None, [1, 1], "a GPU is named twice"),
         (None, [-1], "not the numbers or UUIDs of GPUs"),
-        (None, 3, r"device\.gpus(.|\n)*a list of GPU numbers such as \[0, 2\]"),
+        (None, 3, r"gpus(.|\n)*a list of GPU numbers such as \[0, 2\]"),
     ],
 )
 def test_gpus_that_are_not_there_are_refused(monkeypatch, before, wanted, message):
@@ -279,7 +279,7 @@ def test_gpus_that_pytorch_does_not_see_are_refused_under_the_key_that_asks_for_
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     with pytest.raises(UserError) as refused:
         located(name, gpus)
-    assert (refused.value.what, refused.value.key) == (UNSEEN, f"device.{key}")
+    assert (refused.value.what, refused.value.argument) == (UNSEEN, key)
     assert refused.value.received == (gpus or name)
 
 
