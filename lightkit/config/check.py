@@ -75,7 +75,7 @@ def problems(
     for part in (tree, {"hydra": {"callbacks": hooks}}):
         check_targets(part, report)
         check_reach(part, report)
-    checked = cast(Config, _Checker(report).node(tree, Config, ()))
+    checked = check_values(tree, report)
     for rule in RULES:
         with suppress(UnusableError):
             rule(checked, report)
@@ -90,6 +90,19 @@ def problems(
         with suppress(UnusableError):
             check_finetune_files(checked, report)
     return report.errors
+
+
+def check_values(tree: dict[str, Any], report: Report) -> Config:
+    """Check every value by itself, and return those without a problem, with the defaults of what is not given.
+
+    Args:
+        tree: A configuration as plain values.
+        report: Gets what does not fit the schema and the signatures of targets.
+
+    Returns:
+        `Node`s in the form of the schema, for the rules between keys.
+    """
+    return cast(Config, _Checker(report).node(tree, Config, ()))
 
 
 class _Checker:

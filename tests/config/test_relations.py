@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.config import compose
+from lightkit.config.check import check_values
+from lightkit.config.devices import DEVICE_RULES
+from lightkit.config.finetuning import FINETUNE_RULES
+from lightkit.config.origins import Sources
+from lightkit.config.relations import RULES
+from lightkit.config.report import Report as Problems
+from lightkit.config.tree import plain_tree
 
 Report = Callable[..., str]
+
+
+@pytest.mark.parametrize("overrides", [[], ["device=fsdp", "finetune=[lora,gradual]", "data.split.by=fold"]])
+def test_no_rule_reads_what_is_not_there(project: Path, overrides: list[str]) -> None:
+    problems = Problems(Sources())
+    cfg = check_values(plain_tree(compose(overrides).cfg, problems), problems)
+    for rule in (*RULES, *DEVICE_RULES, *FINETUNE_RULES):
+        rule(cfg, problems)
+    assert problems.errors == []
 
 
 def test_defaults_of_keys_that_are_nowhere_set_count(report: Report) -> None:
