@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast check format conf board clean
+.PHONY: help install train test test-all test-fast check format conf board clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -22,8 +22,11 @@ install: $(STAMP) ## create .venv with everything in it
 train: $(STAMP) ## train the default run on data that comes with scikit-learn
 	@$(BIN)/lightkit train $(ARGS)
 
-test: $(STAMP) ## run all tests
+test: $(STAMP) ## run the tests; of those that take longest one case or none
 	@$(BIN)/python -m pytest $(PYTEST) $(ARGS)
+
+test-all: $(STAMP) ## run all of them
+	@$(BIN)/python -m pytest $(PYTEST) --all $(ARGS)
 
 test-fast: $(STAMP) ## run one case of each test, and none that is slow
 	@$(BIN)/python -m pytest $(PYTEST) --fast $(ARGS)

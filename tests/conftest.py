@@ -56,15 +56,24 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also what is marked thorough, with all its cases")
     parser.addoption("--fast", action="store_true", help="one case of each test, and none of whole runs or marked slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files and tests that are named run whole; here, as worker processes take their options from this one."""
+    if config.args_source is config.ArgsSource.ARGS and not hasattr(config, "workerinput"):
+        config.option.all = True
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
-        chosen = dict.fromkeys(_fast(items))
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = chosen
+        _choose(config, items, _fast(items))
+    elif (
+        not config.getoption("--all") and config.args_source is not config.ArgsSource.ARGS
+    ):  # a file that is named runs
+        _choose(config, items, _short(items))
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])  # so that no long file is left for last, and alone
     gpu = [item for item in items if item.get_closest_marker("gpu")]
@@ -75,6 +84,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def _choose(config: pytest.Config, items: list[pytest.Item], chosen: Iterator[pytest.Item]) -> None:
+    """Leave out what is not chosen."""
+    kept = dict.fromkeys(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def _short(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """All tests, but of those that take long the first case where there are several, and none where there is one."""
+    seen: set[str] = set()
+    for item in items:
+        name, _, case = item.nodeid.partition("[")
+        if not item.get_closest_marker("thorough") or (case and name not in seen):
+            seen.add(name)
+            yield item
 
 
 def _fast(items: list[pytest.Item]) -> Iterator[pytest.Item]:

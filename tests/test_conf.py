@@ -41,6 +41,7 @@ def composed_but_for_blanks(overrides: list[str]) -> Composed | None:
         return None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", FILES, ids=choice)
 def test_every_option_composes(project: Path, path: Path) -> None:
     composed = composed_but_for_blanks([choice(path)])
@@ -53,6 +54,7 @@ def test_every_option_says_what_it_is() -> None:
     assert not [name for name, comment in comments.items() if not comment or "???" in comment]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_composes(project: Path, name: str) -> None:
     assert composed_but_for_blanks([f"experiment={name}"]) is not None
@@ -105,6 +107,7 @@ def test_a_preset_says_in_full_what_trains(name: str) -> None:
         assert "@head" in written["train"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "names", ["head,lora", "lora,adapter,prefix", "lora,norm", "gradual,discriminative", "probe,prompt", "lora,full"]
 )

@@ -52,6 +52,7 @@ def test_wheel_holds_every_option_and_experiment(wheel: Path) -> None:
     assert [name for name in packed if name.endswith("entry_points.txt")]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     shown = in_empty_folder(installed, tmp_path, "train", "--cfg", "job", "data=wine")

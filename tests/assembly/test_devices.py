@@ -18,6 +18,7 @@ def built(folder: Path, *overrides: str) -> Learner:
     return build(compose(["data=wine", "model.hidden=[8]", *overrides, "device=cpu", "device.threads=1"]).cfg, folder)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
@@ -34,6 +35,7 @@ def test_how_the_optimizer_steps(overrides: list[str], expected: str, tmp_path: 
     assert implementation_of(built(tmp_path, *overrides).optimizer) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("precision", "weights"),
     [("tf32", torch.float32), ("fp16", torch.float32), ("bf16-true", torch.bfloat16), ("fp64", torch.float64)],

@@ -210,6 +210,7 @@ def test_networks_with_lazy_parameters_pass() -> None:
     rehearsed(nn.LazyLinear(3))
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_behind() -> None:
     class Busy(nn.Module):
         calls = 0

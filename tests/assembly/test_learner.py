@@ -95,6 +95,7 @@ DATA_OF_METRICS = {
 # Those of rankings need the query of each sample, which the README's recipe has.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("group", ["device", "ensemble", "trainer", "checkpoint", "logger"])
 def test_every_other_option_builds(group: str, tmp_path: Path) -> None:
     for name in options(group):
@@ -103,6 +104,7 @@ def test_every_other_option_builds(group: str, tmp_path: Path) -> None:
         build(compose(["data=wine", f"{group}={name}"]).cfg, tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("parallel", ["none", "dp"])
 def test_precision_and_parallel_combine_and_keep_the_saved_names(precision: str, parallel: str, tmp_path: Path) -> None:

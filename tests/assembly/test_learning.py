@@ -10,6 +10,7 @@ import torch
 from tests.assembly.test_learner import built, one_step, options
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", options("optim"))
 def test_every_optimizer_moves_every_parameter(name: str, tmp_path: Path) -> None:
     parts = built(tmp_path, "data=wine", f"optim={name}", "model.hidden=[8]")
@@ -18,6 +19,7 @@ def test_every_optimizer_moves_every_parameter(name: str, tmp_path: Path) -> Non
     assert not any(torch.equal(a, b) for a, b in zip(before, parts.model.parameters(), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", options("scheduler"))
 def test_every_scheduler_steps(name: str, tmp_path: Path) -> None:
     parts = built(tmp_path, "data=wine", f"scheduler={name}", "model.hidden=[8]")

@@ -192,6 +192,7 @@ def test_what_is_put_into_a_deep_sequential(cli: Cli, nets: Path) -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("override", "text"),
     [

@@ -67,6 +67,7 @@ def untouched(project: Path) -> bool:
     return not any((project / "outputs").rglob("metrics.jsonl"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 @pytest.mark.parametrize(
     ("node", "text"),
@@ -97,6 +98,7 @@ def test_a_metric_that_needs_more_than_two_samples_passes(cli: Cli, measures: Pa
     assert "test/odd/mean" in json.loads((measures / "outputs/a/result.json").read_text(encoding="utf-8"))["test"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
@@ -112,6 +114,7 @@ def test_what_decides_is_known_before_training(cli: Cli, measures: Path, overrid
     assert untouched(measures)
 
 
+@pytest.mark.thorough
 def test_a_collection_has_its_metrics_below_its_name(cli: Cli, project: Path) -> None:
     (project / "experiments/all.yaml").write_text(
         """\
@@ -166,6 +169,7 @@ def tried(model: nn.Module, make: Callable[[], dict[str, Metric]], task: Task | 
     return try_metrics(data(), model, *parts, meters(make), monitor="val/loss")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("large", [False, True])
 def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     if large:

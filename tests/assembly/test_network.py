@@ -12,6 +12,7 @@ from lightkit.common.errors import UserError
 from tests.assembly.test_learner import SUITED, TOKENS, built, one_step, options
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", options("model"))
 def test_every_model_trains_a_step(name: str, tmp_path: Path) -> None:
     if name in ("torchvision", "timm"):
@@ -21,6 +22,7 @@ def test_every_model_trains_a_step(name: str, tmp_path: Path) -> None:
     assert torch.isfinite(torch.tensor(one_step(parts)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in options("finetune") if name != "peft"])
 def test_every_way_to_fine_tune_builds(name: str, tmp_path: Path) -> None:
     parts = built(tmp_path, "data=digits", *SUITED.get(name, []), f"finetune={name}")

@@ -14,6 +14,7 @@ from lightkit.trainer.callbacks import EarlyStopping
 from tests.assembly.test_learner import DATA_OF_METRICS, SUITS, built, data_overrides, one_step, options
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("asked", "every"), [([], 8), (["data.batch_size=2"], 50), (["logger.every_steps=90"], 90)])
 def test_training_values_are_logged_once_an_epoch_at_the_least(tmp_path: Path, asked: list[str], every: int) -> None:
     parts = built(tmp_path, "data=wine", *asked)
@@ -21,6 +22,7 @@ def test_training_values_are_logged_once_an_epoch_at_the_least(tmp_path: Path, a
     parts.data.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", options("data"))
 def test_every_data_set_gives_a_first_batch_that_its_loss_and_metrics_take(name: str, tmp_path: Path) -> None:
     if name == "torchvision":
@@ -31,12 +33,14 @@ def test_every_data_set_gives_a_first_batch_that_its_loss_and_metrics_take(name:
     assert parts.data.test is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", options("loss"))
 def test_every_loss_gives_a_number(name: str, tmp_path: Path) -> None:
     parts = built(tmp_path, *SUITS.get(name, ["data=digits"]), f"loss={name}")
     assert torch.isfinite(torch.tensor(one_step(parts)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in options("metrics") if name != "ranking"])
 def test_every_metric_takes_a_batch(name: str, tmp_path: Path) -> None:
     chosen = DATA_OF_METRICS.get(name, ["data=digits"])
@@ -51,6 +55,7 @@ def test_every_metric_takes_a_batch(name: str, tmp_path: Path) -> None:
         assert f"{split}/loss" in values
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["cuda", "mps"])
 def test_a_missing_device_says_what_there_is(name: str, tmp_path: Path) -> None:
     if getattr(torch, name).is_available():

@@ -252,6 +252,7 @@ def _killed_after(folder: Path, seconds: float) -> int:
     return int.from_bytes(told[-8:], "big")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("kills", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_kill_9_in_the_middle_of_saves_loses_nothing_that_was_written(tmp_path, kills):

@@ -83,6 +83,7 @@ def test_inspect_of_a_damaged_checkpoint_says_what_the_manifest_knows_of_it(cli:
     assert "99 bytes instead of" in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", [0, 50, 0.3, 0.9, "flipped"])
 def test_no_action_takes_a_damaged_best_checkpoint(cli: Cli, run: Path, project: Path, damage: float | str) -> None:
     path = run / "checkpoints" / "step-00000020.pt"
@@ -204,6 +205,7 @@ def test_prune_leaves_a_running_run_alone(cli: Cli, run: Path) -> None:
     assert len(list((run / "checkpoints").glob("*.pt"))) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -89,6 +89,7 @@ def test_lora_is_merged_before(cli: Cli, project: Path) -> None:
     assert "the mean of matrices is not the mean of what they do" in raw.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [[], LORA])
 def test_greedy_leaves_out_what_hurts(cli: Cli, project: Path, options: list[str]) -> None:
     a_run(project, "good", *options, seed=1, size=0.01)
@@ -130,6 +131,7 @@ def test_greedy_needs_a_value_of_the_validation_split(cli: Cli, project: Path) -
     assert "by a value of the validation split only" in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -36,6 +36,7 @@ def plain(state: dict[str, torch.Tensor]) -> MLP:
     return model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("impl", ["parametrize", "wrap"])
 @pytest.mark.parametrize("name", ["x.pt", "x.safetensors"])
 def test_a_run_is_written_as_the_plain_model(cli: Cli, project: Path, impl: str, name: str) -> None:
@@ -174,6 +175,7 @@ def test_damaged_files_end_with_5(cli: Cli, tuned: Made) -> None:
     assert not Path("x.pt").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -92,6 +92,7 @@ def test_unknown_run(cli: Cli, runner: Any, command: str) -> None:
     assert runner.asked == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("trained")
 def test_wrong_arguments(cli: Cli, runner: Any) -> None:
     split = cli("eval", "last", "--split", "tset")
@@ -119,6 +120,7 @@ def test_from_starts_a_new_run(cli: Cli, runner: Any, trained: Path) -> None:
     assert runner.asked[0][1] != trained
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("overrides", [(), ("trainer.epochs=7",)])
 def test_resume_leaves_a_finished_run_alone(cli: Cli, runner: Any, trained: Path, overrides: tuple[str, ...]) -> None:
     (trained / "config.yaml").write_text(cli("train", "--cfg", "job", "--resolve", "trainer.epochs=7").out)

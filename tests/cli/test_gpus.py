@@ -137,6 +137,7 @@ def test_json_has_all_that_is_known(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(cli("gpus", "--json", "--query", "uuid").out)["gpus"][0] == {"uuid": "GPU-aaaa"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

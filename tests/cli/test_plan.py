@@ -107,6 +107,7 @@ def test_needs_no_gpu_and_takes_hydra_settings(cli: Cli) -> None:
     assert values(cli, *WINE, "device=cuda", "hydra.run.dir=elsewhere")["phases"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("args", "text"),
     [

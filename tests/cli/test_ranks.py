@@ -62,6 +62,7 @@ def test_one_run_folder_one_log_and_a_resume_in_one_process(
     assert (last.code, "result after 32 steps" in last.out) == (0, True), last.err
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_signal_to_one_process_ends_the_run(

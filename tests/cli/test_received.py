@@ -65,6 +65,7 @@ def in_checkpoint(run: Path, change: Callable[[Any], Any]) -> None:
     store.save({**found[1], "config": yaml.safe_dump(tree)}, step=10_000, value=1.0, epoch=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "command",
     [
@@ -95,6 +96,7 @@ def test_an_archive_in_the_project_runs_nothing_until_it_is_named(
     assert Path("canary").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [["convert", "--to", "model"], ["merge"]], ids=lambda command: command[0])
 def test_ckpt_builds_the_model_of_a_received_run_with_trust_only(received: Path, cli: Cli, command: list[str]) -> None:
     done = cli("ckpt", *command, "received/run1", "out.pt")
@@ -153,6 +155,7 @@ def test_my_own_runs_go_on_without_a_word(home: Path, cli: Cli, process: Cli, mo
     assert cli("train", *TINY, *OWN, "resume=auto", f"hydra.run.dir={moved}/kept", "trainer.epochs=3").code == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("why", ["another machine", "an older lightkit", "an edit"])
 def test_a_run_that_cannot_be_known_says_in_one_message_what_to_do(
     home: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
@@ -205,6 +208,7 @@ def at(tree: Any, key: tuple[str | int, ...]) -> Any:
     return tree
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", granting_keys(), ids=dotted)
 def test_no_key_of_a_received_configuration_grants_trust(home: Path, cli: Cli, key: tuple[str | int, ...]) -> None:
     tree = yaml.safe_load(cli("config", *TINY, "--resolve").out)

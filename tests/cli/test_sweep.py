@@ -51,6 +51,7 @@ def test_one_process_per_job_in_folders_named_by_what_differs(cli: Cli, job: typ
     assert done.out.count("0.5000") == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("ended", "status"), [(3, 3), (-9, 137)])
 def test_failures_are_told_and_the_rest_goes_on(cli: Cli, job: type[Job], ended: int, status: int) -> None:
     job.codes["seed=1"] = ended
@@ -85,6 +86,7 @@ def test_hydra_sweep_dir_is_respected(cli: Cli, job: type[Job], project: Path) -
     assert names == {"seed=0", "seed=1", "results.csv", "results.txt"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["typed", "project"])
 def test_a_sweep_folder_that_looks_like_hydras_own_is_respected(
     cli: Cli, job: type[Job], project: Path, where: str
@@ -140,6 +142,7 @@ def test_what_a_sweep_over_a_run_cannot_do(cli: Cli, job: type[Job]) -> None:
     assert job.started == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("earlier")
 @pytest.mark.parametrize("source", [(), ("--from", "last")])
 def test_the_jobs_of_a_sweep_are_printed(cli: Cli, job: type[Job], project: Path, source: tuple[str, ...]) -> None:

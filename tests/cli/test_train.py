@@ -39,6 +39,7 @@ def test_hydra_run_dir_is_respected(cli: Cli, runner: Any, project: Path) -> Non
     assert "already holds a run" in again.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["command line", "experiment", "project"])
 def test_a_run_folder_that_looks_like_hydras_own_is_respected(cli: Cli, runner: Any, project: Path, place: str) -> None:
     folder, args = "outputs/${now:%Y}/mine-${name}", ["name=a"]
@@ -73,6 +74,7 @@ def test_a_run_from_another_goes_where_the_project_says(cli: Cli, runner: Any, p
     assert [folder.name for _, folder, _ in runner.asked] == ["a", "b", "c"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", [".", "..", "conf/.."])
 def test_a_run_is_not_written_over_the_project(cli: Cli, project: Path, folder: str) -> None:
     (project / "conf").mkdir()
@@ -88,6 +90,7 @@ def test_a_run_folder_that_refers_to_nothing(process: Cli) -> None:
     assert "hydra.run.dir: cannot be worked out" in odd.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("args", [[], ["resume=auto"], ["-m", "seed=0,1"]])
 def test_a_folder_without_a_name_is_not_the_working_directory(cli: Cli, project: Path, args: list[str]) -> None:
     kind = "sweep" if "-m" in args else "run"
@@ -168,6 +171,7 @@ def test_unknown_package(cli: Cli) -> None:
     assert "nearest: optim" in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "args",
     [
@@ -209,6 +213,7 @@ def test_a_users_project_joins_and_wins(cli: Cli, project: Path) -> None:
     assert "lr: 0.5" in done.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["hydra", "all"])
 def test_hydras_own_view(cli: Cli, kind: str) -> None:
     done = cli("train", "--cfg", kind)

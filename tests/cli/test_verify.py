@@ -88,6 +88,7 @@ def test_state_that_is_not_saved_is_named_with_the_fix_also_where_the_bits_are_t
     assert "state_dict() and take it back in load_state_dict()" in done.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -99,6 +99,7 @@ def test_a_download_that_is_not_what_its_name_says_is_not_kept(
     assert not any(cache.iterdir())
 
 
+@pytest.mark.thorough
 def test_weights_that_are_what_they_should_be_are_fetched_and_found_again(
     cli: Callable[..., Any], cache: Path, publish: Any, served: Path
 ) -> None:

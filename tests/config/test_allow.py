@@ -224,6 +224,7 @@ torch.nn.Embedding.from_pretrained experiments.custom_task.pairs.DigitPairs toy.
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["os.system", "torch.load", "numpy.load", "shutil.rmtree", "timm.create_model"])
 def test_a_refusal_reads_few_files(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     clear()
@@ -311,6 +312,7 @@ def test_trust_comes_from_files_and_the_command_line(write: Write) -> None:
         instantiate({"_target_": "math.sqrt", "_args_": [4]}, key="trainer.callbacks.a")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
@@ -363,6 +365,7 @@ def test_a_run_of_this_project_keeps_what_was_trusted(toy: Path) -> None:
     assert instantiate(cfg.trainer.callbacks.a, key="trainer.callbacks.a") == 2.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("written", ["${extra.x}", "${nope}", "math", "3", "[3]", "{a: 1}", "null"])
 def test_any_trust_in_the_file_of_a_run_is_dropped(run: Path, written: str) -> None:
     path = run / "config.yaml"

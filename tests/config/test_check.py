@@ -134,6 +134,7 @@ BAD = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("override", "said"), BAD, ids=lambda value: str(value)[:60])
 def test_a_mistake_is_reported(report: Report, override: str, said: list[str]) -> None:
     text = report(override)
@@ -181,6 +182,7 @@ def test_reduction_of_a_loss_of_ones_own_is_its_own_matter(composed: Compose) ->
     assert composed("loss._target_=toy.anything", "loss.reduction=sum").cfg.loss.reduction == "sum"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["1", "true", "1.5"])
 def test_a_key_that_is_no_text_is_not_overlooked(report: Report, write: Write, key: str) -> None:
     write("experiments/e.yaml", f"{key}: 2\n")
@@ -196,6 +198,7 @@ def test_valid_keys_need_no_plus(composed: Compose) -> None:
     assert composed("+optim.lr=0.5").cfg.optim.lr == 0.5
 
 
+@pytest.mark.thorough
 def test_what_is_right_passes(composed: Compose) -> None:
     for override in (
         "trainer.epochs=null + trainer.steps=10",
@@ -307,6 +310,7 @@ def test_a_syntax_error_in_own_code(write: Write, report: Report) -> None:
         assert "fix:      mend mine.py:3" in found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
 def test_numbers_must_be_finite(report: Report, value: str) -> None:
     found = report(f"optim.lr={value}")

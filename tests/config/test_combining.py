@@ -68,6 +68,7 @@ def test_a_sweep_over_lists_of_options(toy: object) -> None:
         compose_jobs(["finetune=none,[head,lroa],lora"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -103,6 +104,7 @@ def test_the_options_of_a_run_stay(toy: object, composed: Compose, tmp_path_fact
         load_run(folder, ["finetune=[head]"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "fix"),
     [

@@ -164,6 +164,7 @@ def test_broken_yaml_names_file_and_line(toy: Path, write: Write) -> None:
         compose(["experiment=e"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "text", "overrides"),
     [

@@ -48,6 +48,7 @@ def metrics(project: Path) -> Path:
     return project
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
@@ -70,6 +71,7 @@ def test_the_mode_follows_from_the_metric(cli: Cli, metrics: Path, overrides: li
     assert mode(cli, *overrides) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("overrides", [("metrics.monitor=val/loss", "metrics.mode=max"), ("metrics.mode=min",)])
 def test_a_mode_that_contradicts_the_metric_is_refused(cli: Cli, overrides: tuple[str, ...]) -> None:
     done = cli("train", *TINY, *overrides)
@@ -79,6 +81,7 @@ def test_a_mode_that_contradicts_the_metric_is_refused(cli: Cli, overrides: tupl
     assert f"command line: {overrides[-1]}" in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Open", "Late", "made"])
 def test_a_metric_that_leaves_it_open_needs_a_mode(cli: Cli, metrics: Path, name: str) -> None:
     overrides = ("data=wine", f"metrics.val.a._target_=measures.{name}", "metrics.monitor=val/a")

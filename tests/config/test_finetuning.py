@@ -144,6 +144,7 @@ BAD = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("overrides", "said"), BAD, ids=lambda value: str(value)[:60])
 def test_a_mistake_is_reported(report: Report, overrides: str, said: list[str]) -> None:
     text = report(*_split(overrides))
@@ -186,6 +187,7 @@ GOOD = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("overrides", GOOD)
 def test_what_is_right_passes(composed: Compose, overrides: str) -> None:
     composed(*_split(overrides))

@@ -79,6 +79,7 @@ scheduler:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("target", "arguments"),
     [("CosineAnnealingLR", "    T_max: 3\n"), ("OneCycleLR", "    max_lr: 0.1\n    total_steps: 100\n")],

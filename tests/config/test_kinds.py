@@ -24,6 +24,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "target", "expected", "fix"), WRONG)
 def test_a_class_in_the_wrong_place_is_told_what_the_place_wants(
     key: str, target: str, expected: str, fix: str, cli: Cli

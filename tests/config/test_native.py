@@ -46,6 +46,7 @@ def test_all_jobs_are_checked_in_one_report(toy: Path) -> None:
     assert "2 problems found" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("override", "said"),
     [
@@ -145,6 +146,7 @@ def test_what_hydra_refuses_is_a_user_error(toy: Path) -> None:
         hydra_command(["-sc", "install=nothing"])
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_a_file_that_includes_itself(write: Write) -> None:
     write("conf/config.yaml", FILES["conf/config.yaml"].replace("defaults:\n", "defaults:\n  - config\n"))
     with pytest.raises(UserErrors, match="config.yaml includes itself"):

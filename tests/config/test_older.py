@@ -104,6 +104,7 @@ def older(project: Path, cli: Callable[..., Outcome], monkeypatch: pytest.Monkey
     return project
 
 
+@pytest.mark.thorough
 def test_an_older_run_goes_on_and_is_evaluated_as_it_was_trained(older: Path, cli: Callable[..., Outcome]) -> None:
     assert yaml.safe_load((older / "half/config.yaml").read_text())["finetune"]["freeze"] == ["0.*"]
     assert cli("eval", "half").code == 0

@@ -26,6 +26,7 @@ HINTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("override", "hint"), HINTS)
 def test_the_right_hint(override: str, hint: str, cli: Callable[..., Any]) -> None:
     done = cli("train", "data=wine", override)

@@ -40,6 +40,7 @@ def canaries(folder: Path) -> list[Path]:
     return sorted(folder.rglob("canary"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("args", [["config"], ["train", "--cfg", "job"], ["train", "--info", "plugins"]], ids=" ".join)
 def test_plugins_in_the_project_are_not_imported(project: Path, process: Process, args: list[str]) -> None:
     put(project / "hydra_plugins" / "mine.py", CANARY)
@@ -80,6 +81,7 @@ def test_a_plugin_of_the_project_runs_when_it_is_named(project: Path, process: P
     assert not (project / "hydra_plugins" / "other").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", ["payload", "payload.conf", "single"])
 def test_a_package_on_the_search_path_is_read_and_not_imported(project: Path, process: Process, package: str) -> None:
     put(project / "payload" / "__init__.py", CANARY)

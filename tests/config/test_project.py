@@ -78,6 +78,7 @@ def test_the_folder_of_a_run_is_no_project(tmp_path: Path, monkeypatch: pytest.M
             places.project_root()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on_path", [False, True], ids=["script", "module"])
 def test_a_module_in_a_folder_that_is_no_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool

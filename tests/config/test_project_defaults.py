@@ -64,6 +64,7 @@ def test_it_wins_over_what_a_data_set_brings(config: Write) -> None:
     assert compose().choices["loss"] == "l1"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("entry", ["config", "/config", "_self_"])
 def test_it_may_say_that_it_goes_over_the_shipped_one(config: Write, entry: str) -> None:
     config(f"defaults:\n  - {entry}\n  - finetune: [norm, bitfit]\nseed: 3\n")
@@ -79,6 +80,7 @@ def test_files_of_the_project_come_in_as_usual(config: Write, project: Path) -> 
     assert made.sources.find("seed") == "conf/more.yaml:1"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "said"),
     [

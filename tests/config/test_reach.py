@@ -37,6 +37,7 @@ FETCHING = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", FETCHING)
 def test_no_target_fetches_from_where_its_arguments_say(cli: Callable[..., Any], key: str) -> None:
     refusal = cli("train", "data=digits", *FETCHING[key])
@@ -81,6 +82,7 @@ WRITING = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WRITING)
 def test_data_sets_write_in_the_project_only(cli: Callable[..., Any], tmp_path: Path, way: str) -> None:
     out = tmp_path / "out"
@@ -92,6 +94,7 @@ def test_data_sets_write_in_the_project_only(cli: Callable[..., Any], tmp_path: 
     assert not out.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["the project", "a stated folder", "trust", "a link in the project", "reading"])
 def test_data_sets_write_where_somebody_has_agreed(
     cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str

@@ -161,6 +161,7 @@ def test_new_files_are_filled_with_what_the_run_has_fitted(cli: Cli, project: Pa
     assert len(found[0]) == 21
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_fills_in_the_same(cli: Cli, project: Path) -> None:
     written(project / "t.csv", rows_with_holes(0, 80))
     short = (*TRAIN, BY_COLUMN, "data.dataset.add_indicator=true")

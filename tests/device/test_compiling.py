@@ -192,6 +192,7 @@ def test_more_shapes_are_compiled_than_pytorch_would():
     assert torch._dynamo.config.recompile_limit >= 64
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_kernels_are_written(monkeypatch):
     monkeypatch.setattr(compiling, "BACKEND", "inductor")

@@ -111,6 +111,7 @@ def test_gradients_tell_directions_and_ignore_brightness() -> None:
     np.testing.assert_allclose(features[0], features[2])
 
 
+@pytest.mark.thorough
 def test_a_contest_is_decided_on_other_seeds_than_those_reported(project: object) -> None:
     seen: list[int] = []
     contest = classics.Contest({"few": SVC(C=1e-4), "more": SVC(C=1)}, classics.accuracy, tuning=(100, 101))

@@ -42,6 +42,7 @@ def shortened(cli: Cli, name: str, *overrides: str) -> Outcome:
     return outcome
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_shortened_experiment_ends_with_a_finite_result(name: str, cli: Cli, project: Path) -> None:
     shortened(cli, name)
@@ -93,6 +94,7 @@ def test_distribution_of_sum_is_certain_where_both_digits_are() -> None:
     assert distribution_of_sum(left, right).argmax(1).tolist() == [7, 18]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "base", "methods", "tensors"),
     [("transfer_text", "char_lm", ["full"], 7), ("transfer_text/transformer", "char_lm/transformer", ["lora"], 15)],
@@ -117,6 +119,7 @@ def test_a_paragraph_is_kept_where_it_stands_first() -> None:
     assert sum(map(len, language_reference().values())) > 200_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [

@@ -43,6 +43,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("README", "experiments/"))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_are_as_measured_and_the_code_would_measure_the_same(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
@@ -52,6 +53,7 @@ def test_tables_are_as_measured_and_the_code_would_measure_the_same(
     assert (status, said(capsys)) == (0, [])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("file", ["README.md", "experiments/wine/README.md"])
 def test_an_edited_table_is_found(file: str, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edited = (copy / file).read_text(encoding="utf-8")
@@ -78,6 +80,7 @@ def test_an_edited_number_among_the_results_is_found(copy: Path, capsys: pytest.
     assert "mean, std or n do not follow from the values" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -128,6 +131,7 @@ def test_rounding_of_another_processor_is_no_change() -> None:
     assert len(list(stamp.compare(then, now))) == 1
 
 
+@pytest.mark.thorough
 def test_finished_runs_are_kept_and_the_rest_is_run(
     tiny: rows.Variant, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +151,7 @@ def test_finished_runs_are_kept_and_the_rest_is_run(
     assert main(["--check", "wine", "--root", str(copy)]) == 0
 
 
+@pytest.mark.thorough
 def test_a_run_of_another_configuration_is_run_again_and_not_kept(tiny: rows.Variant, copy: Path) -> None:
     outputs = copy / "outputs" / "measured"
     list(measure.measure(outputs, "wine", "network"))

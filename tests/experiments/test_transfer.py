@@ -52,6 +52,7 @@ def test_sweep_without_a_finished_run_is_an_error(tmp_path: Path) -> None:
         report.read_sweep(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["transfer_shapes", "transfer_digits"])
 def test_only_scratch_starts_without_the_base(name: str, project: Path) -> None:
     (project / "base").mkdir()
@@ -82,6 +83,7 @@ def test_head_alone_has_its_own_rate(project: Path) -> None:
     assert rates == [0.3, 0.01]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["transfer_shapes", "transfer_digits"])
 def test_seed_changes_which_images_are_labelled(name: str, project: Path) -> None:
     made = [compose([f"experiment={name}", f"seed={seed}", "data.split.per_class=5"]).cfg for seed in (0, 1)]
@@ -93,6 +95,7 @@ def test_seed_changes_which_images_are_labelled(name: str, project: Path) -> Non
     assert set(data[0].rows) == {"train", "test"}
 
 
+@pytest.mark.thorough
 def test_from_the_pretraining_run_to_the_plot(cli: Cli, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     base, sweep = "outputs/runs/transfer_digits_base", Path("outputs/sweeps/digits")
     first = ("experiment=transfer_digits/pretrain", "scheduler.warmup_epochs=0", f"hydra.run.dir={base}")

@@ -70,6 +70,7 @@ DAMAGES = (truncated, flipped, zeroed, emptied, gone)
 SLOWLY = [pytest.param(damage, marks=pytest.mark.slow) for damage in (zeroed, emptied)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_of_a_damaged_newest_file_the_one_before_is_taken(ran: Run, run: Path, whole: Path, damage: Any) -> None:
     damage(run / "checkpoints" / "step-00000009.pt")
@@ -82,6 +83,7 @@ def test_of_a_damaged_newest_file_the_one_before_is_taken(ran: Run, run: Path, w
     assert_same_end(whole, run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", [truncated, gone, *SLOWLY])
 def test_a_damaged_list_is_made_anew_from_the_files(ran: Run, run: Path, whole: Path, damage: Any) -> None:
     damage(run / "checkpoints" / "manifest.json")
@@ -103,6 +105,7 @@ def test_a_list_with_a_wrong_checksum_costs_only_the_steps_of_that_file(ran: Run
     assert_same_end(whole, run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", [truncated, flipped, gone, *SLOWLY])
 @pytest.mark.parametrize(
     "command", [("resume", "run"), (*TRAIN, at(9, ":TERM"), "resume=auto")], ids=["resume", "auto"]
@@ -145,6 +148,7 @@ def test_the_newest_is_that_of_the_last_step_not_of_the_last_hour(ran: Run, run:
     assert_same_end(whole, run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shift", [DAY, pytest.param(-DAY, marks=pytest.mark.slow)])
 def test_the_clock_may_jump_between_two_parts(lightkit: Run, ran: Run, project: Path, whole: Path, shift: int) -> None:
     killed(lightkit(*TRAIN, "logger.tensorboard.enabled=true", at(9, "hold"), clock_shift=shift))
@@ -170,6 +174,7 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in found.Scalars(tag)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [7, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (1, 300))])
 def test_event_and_metric_files_cut_by_a_crash(lightkit: Run, ran: Run, project: Path, whole: Path, cut: int) -> None:
     killed(lightkit(*TRAIN, "logger.tensorboard.enabled=true", at(12, "hold")))
@@ -232,6 +237,7 @@ def killed_at(left: int, folder: Path, kind: Any) -> bool:
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [CheckpointStore, BackgroundStore])
 def test_a_kill_at_any_chunk_of_a_save_leaves_a_whole_file(tmp_path: Path, kind: Any) -> None:
     moments, seen = 0, set()

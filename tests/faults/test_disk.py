@@ -28,6 +28,7 @@ def disk(project: Path) -> Iterator[Path]:
 ON_DISK = (*TRAIN, "hydra.run.dir=disk/run")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [[], ["logger.every_steps=1000"]], ids=["metrics", "checkpoint"])
 def test_a_full_disk_ends_the_run_and_leaves_what_was_there(
     ran: Run, disk: Path, project: Path, whole: Path, options: list[str]
@@ -118,6 +119,7 @@ def test_a_read_only_disk(ran: Run, disk: Path, project: Path) -> None:
     assert "eval-test.json: cannot write the file: Read-only file system" in process.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [

@@ -12,6 +12,7 @@ from tests.faults.harness import TRAIN, Process, assert_ended, assert_same_end, 
 Run = Callable[..., Process]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -31,6 +32,7 @@ def test_out_of_memory_says_what_to_change_and_resume_goes_on(
     assert_same_end(whole, project / "run")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["memory", "allocate"])
 def test_out_of_memory_while_the_run_is_built_leaves_nothing(ran: Run, project: Path, what: str) -> None:
     process = ran(*TRAIN, f"data.dataset.what={what}", "data.dataset.here=true")
@@ -49,6 +51,7 @@ def test_out_of_memory_in_evaluation(ran: Run, project: Path) -> None:
     assert process.code == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "reason"),
     [

@@ -25,6 +25,7 @@ def assert_stopped(process: Process, folder: Path, *texts: str) -> None:
     assert texts[0] in log(folder)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", ["nan", *(pytest.param(text, marks=pytest.mark.slow) for text in ("inf", "-inf"))])
 def test_a_bad_input_ends_the_run_and_is_named(ran: Run, project: Path, value: str) -> None:
     process = ran(*TRAIN, SPOIL.replace("}", f", value: {value}}}"), "checkpoint.every_steps=1")

@@ -24,6 +24,7 @@ def found(folder: Path) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", [":TERM", pytest.param("memory", marks=pytest.mark.slow)])
 def test_secrets_are_in_no_file_of_the_run(ran: Callable[..., Process], project: Path, end: str) -> None:
     first = ran(*OPTIONS, at(9, end), LK_SECRET=SECRET)

@@ -55,6 +55,7 @@ def goes_on(ran: Run, project: Path, whole: Path) -> None:
     assert_same_end(whole, project / "run")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_signal_saves_this_very_step(ran: Run, project: Path, whole: Path, name: str) -> None:
     process = ran(*TRAIN, at(9, f":{name}"))
@@ -62,6 +63,7 @@ def test_a_signal_saves_this_very_step(ran: Run, project: Path, whole: Path, nam
     goes_on(ran, project, whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [["trainer.accumulate=2"], ["trainer.validate_unit=step", "trainer.validate_every=2"]]
 )
@@ -83,6 +85,7 @@ def test_a_signal_in_the_final_test(ran: Run, project: Path, whole: Path) -> Non
     goes_on(ran, project, whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_signal_while_the_run_is_built_leaves_nothing(lightkit: Run, project: Path, name: str) -> None:
     process = lightkit(*TRAIN, "data.dataset.what=hold", "data.dataset.here=true")
@@ -157,6 +160,7 @@ def test_without_checkpoints_nothing_is_claimed(ran: Run, project: Path) -> None
 WORKERS = ("data.num_workers=2", "data.prefetch_factor=1")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["INT", "TERM"])
 def test_a_signal_to_all_processes_spares_the_workers(
@@ -196,6 +200,7 @@ def test_a_signal_ends_the_wait_for_a_worker_that_hangs(lightkit: Run, project: 
     goes_on(ran, project, whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("row", "place", "step"),
     [(row_at(3), "train, epoch 1, batch 1 of 7", 0), (65, "val, batch 1 of 1", 7), (80, "test, batch 1 of 2", 21)],
@@ -214,6 +219,7 @@ def test_a_signal_ends_the_wait_for_a_worker_that_hangs_anywhere(
     goes_on(ran, project, whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["eval", "predict"])
 def test_a_signal_ends_an_evaluation_that_waits_for_a_worker_that_hangs(
     lightkit: Run, ran: Run, project: Path, command: str
@@ -239,6 +245,7 @@ def test_kill_9_leaves_no_worker_behind_and_no_lock(lightkit: Run, project: Path
     until(lambda: not any(map(alive, workers)), "the workers to end")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_process_that_shares_nothing_with_these(project: Path) -> None:
     """The same once more, with a process started as users start it."""

@@ -26,6 +26,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "end", "fix"),
     [
@@ -41,6 +42,7 @@ def test_a_worker_that_dies_is_told_with_its_end(ran: Run, project: Path, what: 
     assert_ended(process, project / "run", 1, "error: data.num_workers: worker ", told, place, fix, "lightkit resume")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_a_worker_that_dies_in_an_evaluation_is_told_with_its_place(ran: Run, project: Path, split: str) -> None:
     row, place = PLACES[split]
@@ -62,6 +64,7 @@ def test_a_worker_that_dies_while_the_scaling_is_fitted_leaves_nothing(ran: Run,
     assert not (project / "run").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["eval", "predict"])
 def test_workers_that_die_or_hang_end_an_evaluation(ran: Run, project: Path, command: str) -> None:
     assert ran(*TRAIN).code == 0
@@ -90,6 +93,7 @@ def test_workers_killed_from_outside_and_going_on(lightkit: Run, ran: Run, proje
     assert_same_end(whole, project / "again")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", list(PLACES))
 def test_a_worker_that_hangs_ends_the_run_when_its_time_is_up(ran: Run, project: Path, whole: Path, split: str) -> None:
     row, place = PLACES[split]

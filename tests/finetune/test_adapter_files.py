@@ -60,6 +60,7 @@ KINDS = {
 LONG = ("head", "lora", "adapter", "norm", "prefix")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in KINDS])
 def test_a_file_holds_exactly_what_differs_and_brings_it_back(
     tmp_path: Path, bases: dict[str, Path], name: str
@@ -113,6 +114,7 @@ def test_the_wrong_base_is_refused_and_nothing_is_written(
     assert not Path("x.pt").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("preset", "more"), [("lora", ["finetune.lora.rank=3"]), ("full", []), ("[lora,adapter]", [])])
 def test_another_model_is_refused(
     cli: Cli, tmp_path: Path, project: Path, bases: dict[str, Path], preset: str, more: list[str]
@@ -194,6 +196,7 @@ MERGED: dict[str, tuple[str, list[str], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MERGED)
 def test_a_merged_model_is_the_plain_class_and_does_the_same(
     cli: Cli, tmp_path: Path, bases: dict[str, Path], name: str
@@ -227,6 +230,7 @@ def measured(cli: Cli, folder: Path, which: str) -> dict[str, float]:
     return values
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["weights", "safetensors", "model"])
 def test_exports_of_a_run_with_lora_are_plain(tmp_path: Path, bases: dict[str, Path], cli: Cli, kind: str) -> None:
     path = f"finetune.weights.path={bases['cnn']}"
@@ -239,6 +243,7 @@ def test_exports_of_a_run_with_lora_are_plain(tmp_path: Path, bases: dict[str, P
     assert all(torch.allclose(state[name], merged[name], atol=1e-6) for name in state)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "preset"), [("cnn", "adapter"), ("transformer", "prefix"), ("transformer", "prompt")]
 )

@@ -303,6 +303,7 @@ LONG = {
 """What is told in the same way as something else here: left to the long form."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in REFUSED]
 )

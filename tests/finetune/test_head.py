@@ -40,6 +40,7 @@ def ran(model: nn.Module, x: Tensor) -> str | None:
     return head and head.path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OWN)
 def test_own_models_end_in_their_head(name: str) -> None:
     make, x = OWN[name]
@@ -49,6 +50,7 @@ def test_own_models_end_in_their_head(name: str) -> None:
     assert ran(make(), x) == "head"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "head"),
     [
@@ -70,6 +72,7 @@ def test_heads_of_torchvision(name: str, head: str) -> None:
     assert outputs_of(model, head) == 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "head"),
     [
@@ -88,6 +91,7 @@ def test_heads_of_timm(name: str, head: str) -> None:
     assert guessed.path == head
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "head", "trained"),
     [

@@ -93,6 +93,7 @@ def test_what_cannot_be_built_anew_is_refused_with_the_reason() -> None:
     assert isinstance(Angles(4).angles, Cosine)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("network", "sized", "reason"),
     [
@@ -119,6 +120,7 @@ def test_a_head_of_the_wrong_size_is_replaced_where_it_is_and_nothing_else(cli: 
     assert "21 of 187 parameters train" in done.out
 
 
+@pytest.mark.thorough
 def test_another_layer_than_the_output_layer_is_named_but_not_replaced(cli: Cli) -> None:
     asked = [*WINE, "model._target_=tests.finetune.strange.Projected", "finetune.head.name=head"]
     done = cli("plan", *asked)

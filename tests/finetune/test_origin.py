@@ -49,6 +49,7 @@ def info(*tokens: str) -> DataInfo:
     return DataInfo("language_modeling", (8,), len(tokens), vocab_size=len(tokens), vocabulary=tokens)
 
 
+@pytest.mark.thorough
 def test_other_characters_are_refused(tmp_path: Path, base: Path) -> None:
     with pytest.raises(UserError, match="another vocabulary") as caught:
         text_run(tmp_path / "other", "abxy", "finetune=full", f"finetune.weights.path={base}")
@@ -109,6 +110,7 @@ def test_the_run_that_a_file_lies_in(tmp_path: Path, place: str) -> None:
     assert run_of(tmp_path / place) == tmp_path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
@@ -140,6 +142,7 @@ def test_a_file_of_others_says_nothing_of_scaling(tmp_path: Path) -> None:
 # Scaling
 
 
+@pytest.mark.thorough
 def test_the_scaling_of_the_base_is_taken_over_and_kept(tmp_path: Path) -> None:
     base = run(tmp_path / "base", *SHORT, *MODELS["mlp"], "trainer.epochs=1", "data.normalize=standard")
     few = [*SHORT, *MODELS["mlp"], "finetune=full", f"finetune.weights.path={base}", "data.split.per_class=3"]
@@ -206,6 +209,7 @@ def test_a_scaling_is_for_inputs_of_its_shape(shift: tuple[int, ...], shape: tup
             normalizer.suited(shape)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("classes", "keys", "kept", "said"),
     [

@@ -66,6 +66,7 @@ def cells() -> list[Any]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("model", "preset"), cells())
 def test_a_preset_moves_what_it_promises_and_nothing_else(
     tmp_path: Path, bases: dict[str, Path], model: str, preset: str
@@ -158,6 +159,7 @@ COMBINED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", COMBINED)
 def test_parts_combine_in_one_run(tmp_path: Path, bases: dict[str, Path], name: str) -> None:
     model, preset, more = COMBINED[name]
@@ -197,6 +199,7 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Tensor]:
 # Norm layers and dropout of frozen parts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bn", ["frozen", "stats", "train"])
 @pytest.mark.parametrize("preset", ["freeze", "lora"])
 def test_norm_layers_of_frozen_parts_do_as_bn_says(
@@ -216,6 +219,7 @@ def test_norm_layers_of_frozen_parts_do_as_bn_says(
     check_audit(folder, moved(before, after))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dropout", ["keep", "off"])
 def test_dropout_of_frozen_parts(tmp_path: Path, bases: dict[str, Path], dropout: str) -> None:
     path, more = f"finetune.weights.path={bases['transformer']}", ["model.dropout=0.2", f"finetune.dropout={dropout}"]
@@ -248,6 +252,7 @@ def test_gradual_unfreezing_moves_each_layer_from_its_step_on(tmp_path: Path, ba
     assert complaints(folder) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optim", ["sgd", "adamw", "rmsprop"])
 def test_what_is_frozen_in_mid_run_stands_still_at_once(tmp_path: Path, bases: dict[str, Path], optim: str) -> None:
     chosen = [f"optim={optim}", "optim.lr=0.01", "optim.weight_decay=0.1", "trainer.epochs=3"]
@@ -274,6 +279,7 @@ def test_probe_then_fine_tuning(tmp_path: Path, bases: dict[str, Path]) -> None:
     assert {group["group"].split(".")[0] for group in notes(folder)["plan"]["phases"][0]["groups"]} >= {"head"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("failed", "back_to"), [(4, 2), pytest.param(7, 4, marks=pytest.mark.slow)])
 def test_going_back_over_a_boundary(tmp_path: Path, bases: dict[str, Path], failed: int, back_to: int) -> None:
     """A loss that is NaN after a phase began sends the run back to the phase before, with lower rates."""

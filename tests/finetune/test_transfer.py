@@ -68,6 +68,7 @@ def test_weights_of_every_kind_of_file(tmp_path: Path, bases: dict[str, Path]) -
         assert "12 loaded, 2 left" in (folder / "run.log").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["pt", "safetensors"])
 def test_names_that_are_mapped(tmp_path: Path, bases: dict[str, Path], kind: str) -> None:
     state = {name: tensor.contiguous() for name, tensor in read_weights(bases["cnn"]).state.items()}
@@ -108,6 +109,7 @@ STRICT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", STRICT)
 def test_how_much_of_a_file_must_fit(cli: Cli, project: Path, bases: dict[str, Path], name: str) -> None:
     strict, changes, code, text = STRICT[name]
@@ -207,6 +209,7 @@ def test_a_head_that_a_package_started_anew_must_train(
     assert known.code == 0, known.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kept", "same"), [("keep", True), ("reset", False)])
 def test_a_head_that_fits_is_kept_or_new(tmp_path: Path, kept: str, same: bool) -> None:
     base = run(tmp_path / "base", *SHORT, *MODELS["cnn"], "trainer.epochs=1")
@@ -230,6 +233,7 @@ def test_a_new_head_starts_as_asked_for(tmp_path: Path, bases: dict[str, Path]) 
         assert {rate for name, rate in rates.items() if not name.startswith("head")} == {0.01}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["vit", pytest.param("torchvision", marks=pytest.mark.slow)])
 def test_a_network_of_a_library_that_knows_a_thousand_classes(tmp_path: Path, model: str) -> None:
     from lightkit.models import timm_model, torchvision_model
@@ -253,6 +257,7 @@ def test_a_network_of_a_library_that_knows_a_thousand_classes(tmp_path: Path, mo
 # Earlier fine-tunings as a base
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("classes", [4, 8])
 def test_a_run_with_lora_is_merged_to_be_a_base(tmp_path: Path, bases: dict[str, Path], cli: Cli, classes: int) -> None:
     few = f"data.dataset.classes={classes}"
@@ -265,6 +270,7 @@ def test_a_run_with_lora_is_merged_to_be_a_base(tmp_path: Path, bases: dict[str,
         assert loaded_as(merged, without="head." if classes == 4 else "nothing")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["adapter", "prefix"])
 def test_what_cannot_be_merged_is_no_base(
     cli: Cli, project: Path, tmp_path: Path, bases: dict[str, Path], preset: str
@@ -370,6 +376,7 @@ def test_a_finished_run_needs_its_teacher_no_more(cli: Cli, tmp_path: Path) -> N
 # Averages
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["full", "lora"])
 def test_two_fine_tunings_are_averaged_and_measured(
     cli: Cli, tmp_path: Path, bases: dict[str, Path], preset: str

@@ -10,6 +10,7 @@ import pytest
 from tests.metrics.test_figures import ALL, drawn
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("task", "classes"),
     [("multiclass", 2), ("multiclass", 5), ("multiclass", 30), ("multiclass", 90), ("binary", 1), ("multilabel", 1),

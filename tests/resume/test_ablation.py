@@ -77,6 +77,7 @@ def _beginning(case: Case) -> dict[str, Any]:
 PARTS = ("model", "optimizer", "scheduler", "ema", "callbacks", "metrics", "state")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_that_is_not_saved_is_noticed(case: Case, content: dict[str, Any], part: str) -> None:
     assert noticed(case, {**content, part: _fresh(content, case, part)}, part)
@@ -108,6 +109,7 @@ PIECES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_piece_that_is_not_saved_is_noticed(case: Case, content: dict[str, Any], piece: str) -> None:
@@ -118,6 +120,7 @@ def test_a_piece_that_is_not_saved_is_noticed(case: Case, content: dict[str, Any
 SCALED = ["data=wine", "device.precision=fp16", "loss=custom", f"loss._target_={SETS}.Overflows", "trainer.steps=20"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("piece", ["scale", "skipped"])  # the next overflow sets the growth tracker back
 def test_a_loss_scale_that_is_not_saved_is_noticed(tmp_path: Path, piece: str) -> None:
     case = Case(configured(*SCALED), tmp_path)
@@ -133,6 +136,7 @@ def test_a_loss_scale_that_is_not_saved_is_noticed(tmp_path: Path, piece: str) -
 OTHERWISE = {"rollbacks", "closed_step", "stop_reason", "scaler_skipped", "logged"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [entry.name for entry in fields(State) if entry.name not in OTHERWISE])
 def test_a_counter_that_is_not_saved_is_noticed(case: Case, content: dict[str, Any], name: str) -> None:
     begun = State().state_dict()[name]

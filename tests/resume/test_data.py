@@ -66,6 +66,7 @@ def resumed(tmp_path: Path, run: Path, *overrides: str) -> None:
     forked(job, tmp_path / "log")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("step", "before", "after"),
     [
@@ -114,6 +115,7 @@ def _orders(run: Path) -> list[list[int]]:
     return [data.train.order(epoch).tolist() for epoch in range(EPOCHS)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch", [4, 20])
 def test_another_batch_size_keeps_the_number_of_epochs(tmp_path: Path, batch: int) -> None:
     run = killed(tmp_path, counting(tmp_path), 9)

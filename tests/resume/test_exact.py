@@ -133,6 +133,7 @@ FIRST = {name: phase for name, phase, _ in reversed(KILLS)}
 """One phase of each configuration; the others are for the long form."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "phase", "count"),
     [pytest.param(*kill, marks=() if FIRST[kill[0]] == kill[1] else pytest.mark.slow) for kill in KILLS],
@@ -158,6 +159,7 @@ def test_steps_that_overflow_are_left_out_and_counted(cases: dict[str, Case]) ->
     assert result["scaler_skipped_steps"] == result["metrics"]["amp/skipped_steps"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_compiled_code_resumes_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "BACKEND", "aot_eager")

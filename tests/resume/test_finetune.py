@@ -137,6 +137,7 @@ def kills() -> list[Any]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "boundary", "kind"), kills())
 def test_a_kill_around_a_boundary_changes_nothing(cases: Cases, name: str, boundary: int, kind: str) -> None:
     case = cases[name]
@@ -165,6 +166,7 @@ def test_boundaries_are_where_they_are_said_to_be(cases: Cases, name: str) -> No
     assert [table["steps"][0] for table in plan["phases"]] == [0, *CASES[name][1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("phase", "sign"), [("micro", signal.SIGKILL), ("save", signal.SIGKILL), ("step", signal.SIGTERM)]
 )

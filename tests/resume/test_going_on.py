@@ -45,6 +45,7 @@ def newest(place: Path) -> dict[str, Any]:
     return found[1]
 
 
+@pytest.mark.thorough
 def test_a_run_killed_again_and_again(case: Case) -> None:
     place = case.kill(Moment("step", 10, 0), "often")
     for moment in (Moment("micro", 13, 0), Moment("save", 15, 2), Moment("validation", 20, 1), Moment("test", 24, 0)):
@@ -72,6 +73,7 @@ def test_resuming_a_finished_run_changes_nothing(case: Case) -> None:
         assert case.differences(place) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrote", [0, 1, 5000])
 def test_a_save_that_is_cut_off(case: Case, wrote: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after so many bytes of the second checkpoint."""
@@ -102,6 +104,7 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [8, 12, 16])
 def test_a_signal_in_a_validation(case: Case, step: int) -> None:
     """At the end of an epoch (8, 16) the values of training are logged before those of the validation, as ever."""

@@ -57,6 +57,7 @@ def newest(place: Path) -> dict[str, Any]:
     return found[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "steps"), [(WITHIN, (5, 10)), (AT_THE_EDGES, (12, 16))])
 def test_the_run_goes_back_and_forgets_what_came_later(cases: Any, kind: Any, steps: tuple[int, int]) -> None:
     place = cases[kind].whole
@@ -86,6 +87,7 @@ MOMENTS = {
 QUICK = ("between a state and the end", "after going back", "after a state of the end of an epoch")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in MOMENTS])
 def test_killed_between_a_state_and_the_loss_that_is_not_finite(cases: Any, name: str) -> None:
     kind, moment = MOMENTS[name]
@@ -95,6 +97,7 @@ def test_killed_between_a_state_and_the_loss_that_is_not_finite(cases: Any, name
     assert case.differences(place) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("step", "number"), [(12, 1), *(pytest.param(*at, marks=pytest.mark.slow) for at in [(8, 1), (16, 1), (20, 1)])]
 )

@@ -72,6 +72,7 @@ def test_an_adapter_of_half_precision_holds_only_what_was_trained(tmp_path: Path
     ran(tmp_path / "again", *again, "device.precision=bf16-true")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["bf16", "bf16-true"])
 def test_a_model_written_whole_needs_nothing_of_the_run(precision: str, tmp_path: Path) -> None:
     ran(tmp_path, f"device.precision={precision}", "checkpoint.export=model", "device.activation_checkpointing=['*']")

@@ -23,6 +23,7 @@ def test_evaluation_and_prediction_agree_with_the_final_test(tmp_path: Path) -> 
     assert len({row["row"] for row in rows}) == len(rows) == 36
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_every_split_can_be_evaluated(tmp_path: Path, split: str) -> None:
     runner(tmp_path / "run").run()

@@ -43,6 +43,7 @@ def test_rows_are_on_the_disk_before_a_checkpoint_counts_them(tmp_path: Path, mo
         assert {"metrics.jsonl", "events.out", "run"} <= set(synced[before:save])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left", [3, 0])
 def test_rows_that_a_power_cut_took_are_told_and_training_goes_on(tmp_path: Path, left: int) -> None:
     run = tmp_path / "run"

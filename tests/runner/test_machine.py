@@ -59,6 +59,7 @@ def test_what_was_seen_stands_in_the_rows_of_the_loop_and_nowhere_in_its_state(t
     assert result["system"]["bound"] is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("watched", [True, False])
 def test_the_memory_of_a_gpu_is_logged_beside_the_values_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: bool

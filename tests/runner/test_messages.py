@@ -41,6 +41,7 @@ def test_inputs_that_cannot_be_shown_are_told() -> None:
         assert why in logger.lines[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "best_step", "expected"),
     [

@@ -40,6 +40,7 @@ def same_bits(one: Path, other: Path) -> None:
         assert torch.equal(tensor, second["model"][name]), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [
@@ -246,6 +247,7 @@ class Spoilt(Runner):
         return parts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", ["stop", "skip", "rollback"])
 def test_a_bad_loss_in_one_process_concerns_all(action: str, tmp_path: Path) -> None:
     cfg = configured(f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2", "logger.every_steps=1")

@@ -81,6 +81,7 @@ def same(one: Path, other: Path) -> None:
     assert all(torch.equal(tensor, saved[1]["model"][name]) for name, tensor in saved[0]["model"].items())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [

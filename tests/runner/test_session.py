@@ -41,6 +41,7 @@ def test_a_run_counts_as_finished_when_everything_is_on_the_disk(
     assert "view/test/loss" in seen["curves"]
 
 
+@pytest.mark.thorough
 def test_what_was_typed_is_known_over_all_parts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = list[list[str]]()
     monkeypatch.setattr("lightkit.runner.session.conclude", lambda *_, overrides, **__: told.append([*overrides]))
@@ -54,6 +55,7 @@ def test_what_was_typed_is_known_over_all_parts_of_a_run(tmp_path: Path, monkeyp
     assert RunFolder(tmp_path / "none").typed() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

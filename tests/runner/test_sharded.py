@@ -17,6 +17,7 @@ from tests.runner.test_process_group import Ending, Spoilt, content, ended, kill
 FSDP = ("device.parallel=fsdp", "device.fsdp.min_parameters=1")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [
@@ -50,6 +51,7 @@ def test_the_same_bits_after_a_resume(tmp_path: Path) -> None:
     same_bits(whole, go_on(tmp_path / "cut", 2))
 
 
+@pytest.mark.thorough
 def test_one_process_and_replicas_go_on(tmp_path: Path) -> None:
     cfg = configured(*FSDP, "data.batch_size=10", "trainer.epochs=1")
     Runner(configured(*FSDP, "data.batch_size=10", "trainer.epochs=4"), tmp_path / "one").run()
@@ -61,6 +63,7 @@ def test_one_process_and_replicas_go_on(tmp_path: Path) -> None:
     assert one["state"]["step"] == two["state"]["step"]
 
 
+@pytest.mark.thorough
 def test_a_killed_process_ends_the_run(tmp_path: Path) -> None:
     cfg = configured(*FSDP, "checkpoint.every_steps=2")
     whole = train(tmp_path / "whole", cfg, 2)
@@ -80,6 +83,7 @@ def test_each_process_holds_its_part(tmp_path: Path) -> None:
     assert "FSDP2 over 2" in (tmp_path / "run" / "run.log").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", ["skip", "rollback"])
 def test_a_bad_loss_in_one_process(action: str, tmp_path: Path) -> None:
     cfg = configured(*FSDP, f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2")
@@ -88,6 +92,7 @@ def test_a_bad_loss_in_one_process(action: str, tmp_path: Path) -> None:
     assert content(tmp_path / "run")["state"]["skipped" if action == "skip" else "rollbacks"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["weights", "model"])
 def test_a_whole_model_is_exported(kind: str, tmp_path: Path) -> None:
     place = train(tmp_path / "run", configured(*FSDP, f"checkpoint.export={kind}"), 2)

@@ -30,6 +30,7 @@ def audit(place: Path) -> list[dict[str, Any]]:
     return json.loads((place / "finetune.json").read_text())["audit"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [
@@ -58,6 +59,7 @@ def test_two_processes_tune_as_one_does(changes: tuple[str, ...], tmp_path: Path
     assert audit(tmp_path / "one") == audit(tmp_path / "two") != []
 
 
+@pytest.mark.thorough
 def test_a_fine_tuning_goes_on_in_other_numbers_of_processes(tmp_path: Path) -> None:
     thaw = "finetune.schedule=[{step: 2, unfreeze: ['*linear1*']}]"
     texts = ("finetune.freeze=['@body']", thaw, "model.hidden=[8,7]", "scheduler=constant", "data.batch_size=31")
@@ -72,6 +74,7 @@ def test_a_fine_tuning_goes_on_in_other_numbers_of_processes(tmp_path: Path) -> 
         torch.testing.assert_close(two["model"][name], tensor, rtol=2e-2, atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_the_same_bits_after_a_resume_in_mid_phase(tmp_path: Path) -> None:
     cfg = tuned(*GRADUAL, "trainer.ema.decay=0.9", "optim.momentum=0.9", "device.precision=fp16", "trainer.test=none")
     whole = train(tmp_path / "whole", cfg, 2)
@@ -89,6 +92,7 @@ class Moving(Callback):
                 part(resting).add_(1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", ["fail", "warn"])
 def test_what_moves_in_one_process_all_of_them_know(action: str, tmp_path: Path) -> None:
     cfg = tuned("finetune.freeze=['@body']", f"finetune.audit={action}", "trainer.epochs=1", "trainer.test=none")

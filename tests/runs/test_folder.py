@@ -111,6 +111,7 @@ NAMES = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_written_through_a_link_in_the_folder(
     cli: Callable[..., Outcome], tmp_path: Path, name: str

@@ -39,6 +39,7 @@ def test_the_recorded_folder_counts_for_runs_that_were_moved(elsewhere: Path, tm
         read_run(elsewhere)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noted", ["{", '{"folder": "/nowhere/at/all"}', '{"folder": 3}'])
 def test_a_useless_record_falls_back_to_the_place_of_the_run(elsewhere: Path, tmp_path: Path, noted: str) -> None:
     (elsewhere / "environment.json").write_text(noted)

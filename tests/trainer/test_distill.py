@@ -84,6 +84,7 @@ def test_a_student_like_its_teacher_has_nothing_to_learn_from_it(kind) -> None:
     assert model.outputs.grad.abs().max() < 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", CASES)
 def test_training_goes_to_the_teacher_alone_at_weight_1(kind) -> None:
     task, model, batch, loss = made(kind, weight=1.0)

@@ -65,6 +65,7 @@ def test_a_second_signal_ends_the_process_at_once(first: int, second: int) -> No
     assert ended_by(first, second) == 128 + second
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", NUMBERS)
 def test_a_hang_up_is_never_the_second_signal(first: int) -> None:
     assert ended_by(first, signal.SIGHUP, signal.SIGHUP) == 0

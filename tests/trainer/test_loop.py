@@ -118,6 +118,7 @@ def test_throughput_counts_the_samples_between_two_logged_steps() -> None:
     assert all(0 <= share <= 1 for _, share in run.logger.series("speed/data_wait"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kill", [1, 3, 4, 6])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_going_on_from_a_saved_state_gives_the_same_bits(kill: int, accumulate: int) -> None:

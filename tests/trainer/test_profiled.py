@@ -52,6 +52,7 @@ def made(recording: Recorder | None, **changes: Any) -> Trainer:
     return parts.trainer(model, **changes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [

@@ -67,6 +67,7 @@ def logged(folder: Path = Path("run")) -> dict[int, list[float]]:
     return {row["step"]: [row[name] for name in groups] for row in rows if groups[0] in row}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_logged_rate_is_the_one_the_step_used(cli: Cli, used: list[list[float]], kind: str) -> None:
     done = cli("train", *TRAIN, *KINDS[kind], "logger.tensorboard.enabled=false")
@@ -96,6 +97,7 @@ def test_a_row_of_several_steps_has_the_rate_of_its_last(cli: Cli, used: list[li
     assert logged() == {step: steps[step - 1] for step in range(3, 17, 3)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["one cycle", "step", "plateau", "PyTorch's by epoch"])
 def test_a_resumed_run_logs_the_rates_of_the_whole_one(cli: Cli, kind: str) -> None:
     args = (

@@ -58,6 +58,7 @@ def test_every_shipped_schedule_and_preset_is_here() -> None:
     assert {path.stem for path in (ROOT / "conf" / "finetune").glob("[!_]*.yaml")} == set(PRESETS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("preset", "schedule"), cells())
 def test_a_plan_is_what_every_step_does(
     tmp_path: Path, bases: dict[str, Path], monkeypatch: pytest.MonkeyPatch, preset: str, schedule: str
@@ -171,6 +172,7 @@ def test_a_warm_up_of_a_late_group_is_planned(tmp_path: Path, bases: dict[str, P
     assert all(rate == pytest.approx(live[step]) for step, rate in late)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["gradual", "discriminative", "lora", "probe"])
 def test_the_command_prints_the_plan_of_the_run(
     cli: Callable[..., Outcome], tmp_path: Path, bases: dict[str, Path], preset: str

@@ -174,6 +174,7 @@ def train(cli: Cli, bases: dict[str, Path]) -> Cli:
     return start
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_ends_the_run_with_the_names(train: Cli, project: Path, name: str) -> None:
     overrides, when, text = FAULTS[name]
@@ -189,6 +190,7 @@ def test_a_planted_fault_ends_the_run_with_the_names(train: Cli, project: Path, 
     assert text in result["reason"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["norm layers wake up", "a rate of 0 later", "a phase that begins too late"])
 def test_the_audit_may_warn_and_go_on(train: Cli, project: Path, name: str) -> None:
     overrides, when, text = FAULTS[name]
@@ -263,6 +265,7 @@ def test_a_schedule_that_comes_to_a_halt_is_told(train: Cli, project: Path) -> N
     assert all(text in line for text, line in zip(halted, lines))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["full", "norm", "gradual", "probe", "lora"])
 def test_a_network_may_hold_its_norm_layers_itself(cli: Cli, project: Path, preset: str) -> None:
     more = {"lora": "finetune.lora.rank=2", "full": "finetune.slices=[1.0]"}.get(preset, "finetune.dropout=keep")
@@ -282,6 +285,7 @@ STATES = {"first.weight_u", "first.weight_v", "second.parametrizations.weight.0.
 STATES |= {"second.parametrizations.weight.0._v", "centred.centre"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["head", "bitfit"])
 def test_what_frozen_layers_keep_stays_still(cli: Cli, project: Path, preset: str) -> None:
     own = [*OWN, f"model._target_={SPIES}.Stateful", f"finetune={preset}", watching(), "hydra.run.dir=run"]

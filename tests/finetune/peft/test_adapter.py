@@ -87,6 +87,7 @@ class TestEverywhere:
         on.check_replica(make, injector(kind), x())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lightkit", "encoder", "torchvision-vit", "resnet"])
 @pytest.mark.parametrize("kind", ["pfeiffer", "parallel"])
 def test_under_autocast(name: str, kind: str) -> None:
@@ -94,6 +95,7 @@ def test_under_autocast(name: str, kind: str) -> None:
     on.check_autocast(make, injector(kind), x())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "kind"), [("lightkit", "houlsby"), ("encoder", "pfeiffer"), ("resnet", "parallel")])
 def test_compiled(name: str, kind: str) -> None:
     make, x = INPUTS[name]
@@ -201,6 +203,7 @@ def test_average_of_the_weights() -> None:
     assert torch.equal(on.out(model, x), newest)
 
 
+@pytest.mark.thorough
 def test_dropout_is_for_training_only() -> None:
     layer, x = nn.Linear(4, 32), torch.randn(3, 4)
     adapted(layer, dropout=0.5)

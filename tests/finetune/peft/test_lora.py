@@ -91,6 +91,7 @@ def test_gradients_reach_every_new_parameter_and_the_base_rests(name, impl):
     assert all(parameters[name].grad is None and torch.equal(parameters[name], resting[name]) for name in resting)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "impl"), EVERY)
 def test_states_copies_and_pickles_hold_the_same_network(name, impl):
     model, x = make(name)
@@ -147,6 +148,7 @@ def test_autocast(name, impl):
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in model.parameters())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("name", ["linear", "conv2d, groups", "embedding", "attention"])
 def test_compiled(name, impl):
@@ -189,6 +191,7 @@ def test_moving_averages(impl):
     assert not torch.equal(between, start)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_fast_path_of_encoders_sees_what_was_learnt(impl, masked):
@@ -233,6 +236,7 @@ def test_names():
         assert lora_b_names(model) == [f"{start}.lora_B"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("path", ["embed.values", "head"])
 def test_tied_layers_stay_tied(path, impl):

@@ -56,6 +56,7 @@ def test_matrices_come_from_the_generator(impl):
     assert torch.equal(torch.get_rng_state(), drew)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in LAYERS if not name.startswith("embedding")])
 @pytest.mark.parametrize("impl", IMPLS)
 def test_dropout_is_for_training_only(name, impl):

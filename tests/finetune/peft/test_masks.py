@@ -39,6 +39,7 @@ def test_rotary_positions_are_those_of_the_sequence(causal: bool) -> None:
     torch.testing.assert_close(on.out(block, x, rotary=table), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["0", "0.layers"])
 @pytest.mark.parametrize("floats", [False, True])
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -226,6 +226,7 @@ class Normed(nn.Module):
         return self.head(self.body(x).relu())
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(("norm", "impl"), [("new", "parametrize"), ("old", "wrap"), ("spectral", "parametrize")])
 def test_a_run_trains_goes_on_and_is_merged(cli: Cli, project: Path, norm: str, impl: str) -> None:

@@ -89,6 +89,7 @@ class TestEverywhere:
         on.check_replica(make, injector(softmax), x())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lightkit", "encoder", "timm-vit"])
 @pytest.mark.parametrize("softmax", ["own", "joint"])
 def test_under_autocast(name: str, softmax: str) -> None:
@@ -96,6 +97,7 @@ def test_under_autocast(name: str, softmax: str) -> None:
     on.check_autocast(make, injector(softmax), x())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lightkit-lm", "encoder"])
 @pytest.mark.parametrize("softmax", ["own", "joint"])
 def test_compiled(name: str, softmax: str) -> None:

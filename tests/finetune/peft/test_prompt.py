@@ -81,12 +81,14 @@ class TestEverywhere:
         on.check_replica(make, injector(path, deep=deep), x())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lightkit-rotary", "encoder", "timm-vit"])
 def test_under_autocast(name: str) -> None:
     make, path, x = INPUTS[name]
     on.check_autocast(make, injector(path, deep=False), x())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lightkit-lm", "encoder-layers"])
 def test_compiled(name: str) -> None:
     make, path, x = INPUTS[name]
@@ -101,6 +103,7 @@ def prompted(make: on.Make, path: str) -> tuple[nn.Module, nn.Module, Tensor]:
     return model, plain, model.get_parameter(names[0]).detach()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["0", "0.layers"])
 def test_encoder_by_hand(path: str) -> None:
     model, plain, tokens = prompted(lambda: layered(2), path)

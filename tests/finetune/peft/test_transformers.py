@@ -109,6 +109,7 @@ def overrides(model: str, data: str, *more: str) -> list[str]:
     return [*source, "model=custom", "trust=[tests,transformers]", *network, *SHORT, *more]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", MODELS)
 def test_blocks_attentions_layers_and_the_output_layer_are_found(model: str) -> None:
     network, kind = plain(model), family(model)

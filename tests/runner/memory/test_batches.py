@@ -253,6 +253,7 @@ def test_the_run_has_the_numbers_in_place_of_the_question(halves: None, tmp_path
     assert re.search(r"model .*\n.*batch   8 x 2 accumulated", log)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("again", [[], ["device.batch_size=max"]])
 def test_a_resumed_run_keeps_what_was_found_and_ends_with_the_same_bits(
     halves: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: list[str]
@@ -297,6 +298,7 @@ def test_the_three_runs_of_a_verification_have_one_batch(halves: None, tmp_path:
     assert compose([*job.overrides, *settings]).cfg.data.batch_size == 8
 
 
+@pytest.mark.thorough
 def test_a_real_search_on_the_cpu_splits_the_batch(tmp_path: Path) -> None:
     texts = ["data=shapes", "data.dataset.train=1024", "model=cnn", "device=cpu", "data.batch_size=512"]
     base = find_batch(compose([*texts, "device.batch_size=auto", "data.batch_size=8"]).cfg)

@@ -64,6 +64,7 @@ def made(*overrides: str, **options: Any) -> Bench:
     return Bench(composed(*overrides), **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_can_be_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "BACKEND", "eager")
@@ -138,6 +139,7 @@ class Counted(Memory):
         return 0
 
 
+@pytest.mark.thorough
 def test_copies_that_the_run_keeps_beside_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "memory_of", Counted)
 

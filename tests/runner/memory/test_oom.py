@@ -101,6 +101,7 @@ def test_the_report_of_a_training_step(tmp_path: Path) -> None:
     assert "blocks.*" in (tmp_path / "run/run.log").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "head"),
     [
@@ -179,6 +180,7 @@ def test_the_peak_of_a_gpu_stands_in_the_report() -> None:
     assert report.startswith("out of memory after step 4: x")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "fix"),
     [
@@ -226,6 +228,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Cache:
     return found
 
 
+@pytest.mark.thorough
 def test_a_run_that_ends_leaves_nothing_in_the_cache(cache: Cache, tmp_path: Path) -> None:
     cfg = compose([*QUICK, *SMALL, "trainer.epochs=1"]).cfg
     for name in ("a", "b"):
@@ -233,6 +236,7 @@ def test_a_run_that_ends_leaves_nothing_in_the_cache(cache: Cache, tmp_path: Pat
     assert cache.alive == [False, False]
 
 
+@pytest.mark.thorough
 def test_a_run_that_runs_out_of_memory_leaves_nothing_either(cache: Cache, tmp_path: Path) -> None:
     reports: list[BaseException] = []
     for where in ("forward", "backward", "evaluation"):

@@ -39,6 +39,7 @@ def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ver
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("phase", ["micro", "step", "save", None])
 def test_a_run_that_can_be_resumed(proved: Callable[..., Verdict], phase: str | None) -> None:
     verdict = proved(*PLAIN, "model.dropout=0.2", phase=phase)
@@ -60,6 +61,7 @@ def test_moments_of_evaluations(proved: Callable[..., Verdict]) -> None:
     assert verdict.moment.step % 3 == 0 or verdict.moment.step == 24
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
@@ -153,6 +155,7 @@ def test_the_rows_of_a_shortened_run_are_the_same_in_all_of_its_processes(proved
     assert verdict.resumed_at % 8, "the checkpoint lies in mid-epoch"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "path", "fix"),
     [
@@ -187,6 +190,7 @@ def test_what_is_saved_repeats_by_itself_or_never_repeats_is_no_warning(proved: 
     assert verdict.unsaved == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Cached", "Listed"])
 def test_state_that_shows_only_across_epochs_or_blocks_makes_the_bits_differ(
     proved: Callable[..., Verdict], name: str
