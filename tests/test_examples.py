@@ -47,7 +47,10 @@ PYTHON_EXEC="{python}" exec "{agent}" --standalone --nproc-per-node=2 "$@" train
 # `make` with the real Makefile of the repository, but with this test's interpreter and project in place of .venv.
 MAKE = """\
 #!/bin/bash
-case "$1" in test|test-all|test-fast) args="--collect-only -p no:cacheprovider tests/test_layout.py" ;; *) args="" ;; esac
+case "$1" in
+  test|test-all|test-fast) args="--collect-only -p no:cacheprovider tests/test_layout.py" ;;
+  *) args="" ;;
+esac
 export LIGHTKIT_PROJECT="$PWD"
 exec "{make}" --no-print-directory -C "{root}" VENV="{venv}" ARGS="$args" "$@"
 """
