@@ -17,10 +17,11 @@ import torch
 import tests.forkable
 import tests.preloaded
 from lightkit.config import compose, load_run
-from lightkit.runner import Runner, folder
+from lightkit.runner import Runner
 from lightkit.runner.proving.trace import Moment
 from lightkit.runner.proving.traced import TracedRunner
 from lightkit.runner.proving.verdict import compare, read_trace
+from lightkit.runs import folder
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded)
 BASE = (
