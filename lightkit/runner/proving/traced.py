@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, build_engine, build_splits, build_timetable
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.config import compose, load_run
 from lightkit.data import Data
 from lightkit.device.ranks import Ranks
@@ -173,7 +173,8 @@ def shortened(job: TracedJob) -> TracedJob:
     data = build_splits(cfg, build_engine(cfg))
     try:
         rows = _rows(data, cfg, most=max(1, job.steps // max(1, job.epochs)))
-        table = build_timetable(cfg, data.shortened(rows, seed=cfg.seed))
+        with keys_under("data"):
+            table = build_timetable(cfg, data.shortened(rows, seed=cfg.seed))
     finally:
         data.close()
     total = min(table.total_steps, job.steps, job.epochs * table.steps_per_epoch)
