@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def taken() -> Iterator[int]:
 def test_prints_address_and_forwarding(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, object]] = []
     monkeypatch.setattr(board, "_serve", lambda folder, **options: calls.append({"folder": folder, **options}) or 0)
+    monkeypatch.setattr(board, "named_runs", nullcontext)
     monkeypatch.setattr(board.getpass, "getuser", lambda: "ada")
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 50000 10.0.0.2 22")
     (project / "outputs").mkdir()
