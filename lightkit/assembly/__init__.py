@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lightkit.assembly.components import Components, build
-from lightkit.assembly.network import Network, build_model, build_network
+from lightkit.assembly.learner import build, build_learner, build_shared
+from lightkit.assembly.network import build_model, build_network
 from lightkit.assembly.parts import (
     build_console,
     build_engine,
@@ -12,16 +12,20 @@ from lightkit.assembly.parts import (
     build_store,
     build_timetable,
 )
+from lightkit.trainer.learner import Learner, Network, Shared
 
 __all__ = [
-    "Components",
+    "Learner",
     "Network",
+    "Shared",
     "build",
     "build_console",
     "build_engine",
+    "build_learner",
     "build_logger",
     "build_model",
     "build_network",
+    "build_shared",
     "build_splits",
     "build_store",
     "build_timetable",

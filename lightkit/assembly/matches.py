@@ -8,12 +8,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly.components import Components
 from lightkit.common.modules import inside
 from lightkit.common.patterns import Matched
 from lightkit.config import to_plain
 from lightkit.device.recompute import recomputed
 from lightkit.optim.groups import matched_rules
+from lightkit.trainer.learner import Learner
 
 COLUMNS = ["key", "pattern", "modules", "tensors", "parameters"]
 
@@ -41,7 +41,7 @@ class Match:
         return {"key": key, "pattern": pattern, **listed, "names": list(self.names), "parameters": self.parameters}
 
 
-def matches_of(cfg: DictConfig, parts: Components) -> list[Match]:
+def matches_of(cfg: DictConfig, parts: Learner) -> list[Match]:
     """What each pattern of `optim`, `finetune` and `device` stands for, in this order.
 
     Parameters have the names they had before anything was injected; a tensor with several names counts once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch import nn
 from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
 from lightkit.assembly.sample import forwards
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
-from lightkit.checkpoint.fitting import LoadReport
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common import run_files
@@ -27,37 +26,15 @@ from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.finetune.head import Head, find_head
 from lightkit.finetune.peft.plain import merged_state, plain_names
-from lightkit.finetune.prepare import Prepared, prepare
+from lightkit.finetune.prepare import prepare
 from lightkit.optim.layers import layer_depths
+from lightkit.trainer.learner import Network
 from lightkit.trainer.timetable import Timetable
 
 _ASKED = "finetune.weights."
 _INJECTED = ("lora", "adapter", "prefix")
 _ASKING = ("freeze", "train", "schedule", "rules", "layer_decay", "slices")
 _SIZES = ("num_classes", "num_labels", "vocab_size", "out_features")
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network and how it came to be."""
-
-    model: nn.Module
-    """The network, without wrappers."""
-    report: LoadReport | None = None
-    """What was loaded from a file; None where nothing was."""
-    head: Head | None = None
-    """The output layer; None where there is none, and in plain training."""
-    prepared: Prepared | None = None
-    """What fine-tuning made of it; None in plain training."""
-
-    @property
-    def fresh(self) -> tuple[str, ...]:
-        """Names of the tensors that neither a file nor a package of models had pretrained weights for."""
-        own: tuple[str, ...] | None = getattr(self.model, "fresh_parameters", None)
-        if self.report is None:
-            return own or ()
-        without = (*self.report.missing, *self.report.reshaped, *self.report.left)
-        return without if own is None else tuple(name for name in without if name in own)
 
 
 def build_network(

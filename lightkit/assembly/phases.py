@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig
 
-from lightkit.assembly.components import Components
 from lightkit.device.stepping import take_step
 from lightkit.finetune.audit.audit import Audit
 from lightkit.finetune.audit.moments import between
@@ -15,14 +14,15 @@ from lightkit.finetune.audit.plan import Plan, build_plan, phase_steps, plain_ph
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.optim.preview import alters, due, rate_scale, rates
+from lightkit.trainer.learner import Learner
 
 
-def phases_of(parts: Components) -> tuple[Phase, ...]:
+def phases_of(parts: Learner) -> tuple[Phase, ...]:
     """What trains when; in plain training there is one phase."""
     return parts.made.prepared.phases if parts.made.prepared else plain_phases(parts.model)
 
 
-def build_plan_of(parts: Components) -> Plan:
+def build_plan_of(parts: Learner) -> Plan:
     """What is going to train, at which rate and when."""
     phases, timetable = phases_of(parts), parts.timetable
     steps = phase_steps(phases, steps_per_epoch=timetable.steps_per_epoch, total_steps=timetable.total_steps)
@@ -41,7 +41,7 @@ def build_plan_of(parts: Components) -> Plan:
     )
 
 
-def notes_on_weights(cfg: DictConfig, parts: Components) -> list[str]:
+def notes_on_weights(cfg: DictConfig, parts: Learner) -> list[str]:
     """A line for people where random weights are frozen: neither a file nor the model itself brings pretrained ones."""
     given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
     some = len(phases_of(parts)[0].trainable) < len(list(parts.model.parameters()))
@@ -51,7 +51,7 @@ def notes_on_weights(cfg: DictConfig, parts: Components) -> list[str]:
 
 
 def build_tuning(
-    parts: Components,
+    parts: Learner,
     plan: Plan,
     *,
     audit: str,

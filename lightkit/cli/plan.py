@@ -13,7 +13,7 @@ from lightkit.common import run_files
 from lightkit.runs.catalog import project
 
 if TYPE_CHECKING:
-    from lightkit.assembly import Components
+    from lightkit.assembly import Learner
     from lightkit.assembly.matches import Match
     from lightkit.finetune.audit.plan import Plan
 
@@ -76,7 +76,7 @@ def plan(args: list[str]) -> int:
     return 0
 
 
-def _print(found: Plan, matches: Sequence[Match], parts: Components, *, long: bool) -> None:
+def _print(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool) -> None:
     """Print the plan as tables and lines."""
     from lightkit.assembly.matches import COLUMNS
 
@@ -99,7 +99,7 @@ def _print(found: Plan, matches: Sequence[Match], parts: Components, *, long: bo
             say(table([], [["", *row] for row in more]))
 
 
-def _head(parts: Components) -> dict[str, Any]:
+def _head(parts: Learner) -> dict[str, Any]:
     """Return the output layer as plain values; nothing in plain training, which does not ask for it."""
     prepared = parts.made.prepared
     if prepared is None:
@@ -108,7 +108,7 @@ def _head(parts: Components) -> dict[str, Any]:
     return {"head": prepared.head and {**prepared.head.to_json(), **new}}
 
 
-def _weights(parts: Components) -> dict[str, Any]:
+def _weights(parts: Learner) -> dict[str, Any]:
     """Return what was loaded as plain values; nothing where nothing was."""
     report = parts.made.report
     if report is None:

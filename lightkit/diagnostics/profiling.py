@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -121,6 +121,10 @@ class Recorder:
     def whole(self) -> float:
         """Seconds since this was made, without those that recording took."""
         return perf_counter() - self._began - self._outside
+
+    def span(self, name: str) -> AbstractContextManager[None]:
+        """Count the time inside for `name`."""
+        return self.spans(name)
 
     def before_step(self, step: int) -> float:
         """What is due before an optimizer step.

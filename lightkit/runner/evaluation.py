@@ -6,35 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightkit.assembly import Components
+from lightkit.assembly import Learner
 from lightkit.checkpoint import content
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.metrics import Figures, Gathered
+from lightkit.runner.session import Session
 from lightkit.trainer import evaluate
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
 
 
-def load_weights(parts: Components, checkpoint: str, folder: Path) -> None:
+def load_weights(learner: Learner, checkpoint: str, folder: Path) -> None:
     """Put saved weights into the model: the averaged ones where the run kept an average.
 
     Args:
-        parts: The parts of the run.
+        learner: The model of the run, with its data and metrics.
         checkpoint: `best`, `last` or the path of a checkpoint file.
         folder: The run's folder, for the message.
 
     Raises:
         UserError: There is no such checkpoint, or its weights do not fit the model.
     """
-    weights = content.load_model_state(_path(parts, checkpoint, folder))
-    problems = content.model_problems(weights, parts.model)
+    weights = content.load_model_state(_path(learner, checkpoint, folder))
+    problems = content.model_problems(weights, learner.model)
     if problems:
         raise problems[0]
-    content.load_model(parts.model, weights)
+    content.load_model(learner.model, weights)
 
 
-def _path(parts: Components, checkpoint: str, folder: Path) -> Path:
+def _path(learner: Learner, checkpoint: str, folder: Path) -> Path:
     if checkpoint not in ("best", "last"):
         return Path(checkpoint)
-    store = parts.store
+    store = learner.store
     path = None if store is None else (store.best() or store.newest()) if checkpoint == "best" else store.newest()
     if path is None:
         raise UserError("the run has no checkpoint", key=str(folder), fix="train it first")
@@ -42,7 +45,7 @@ def _path(parts: Components, checkpoint: str, folder: Path) -> Path:
 
 
 def evaluate_split(
-    parts: Components,
+    learner: Learner,
     split: str,
     collectors: Sequence[Any] = (),
     *,
@@ -52,7 +55,7 @@ def evaluate_split(
     """Metrics of the model's present weights on a split, without augmentation.
 
     Args:
-        parts: The parts of the run.
+        learner: The model of the run, with its data and metrics.
         split: `train`, `val` or `test`.
         collectors: What else gets every batch.
         interrupt: Tells when a signal asked the run to end.
@@ -62,21 +65,21 @@ def evaluate_split(
         UserError: The data has no such split.
         Interrupted: A signal asked the run to end.
     """
-    loader = parts.data.evaluation(split)
+    loader = learner.data.evaluation(split)
     if loader is None:
-        raise UserError("the data has no such split", received=split, choices=parts.data.loaders())
-    metrics = parts.metrics[split]
+        raise UserError("the data has no such split", received=split, choices=learner.data.loaders())
+    metrics = learner.metrics[split]
     metrics.reset()
-    parts.engine.seed_validation(0)
+    learner.engine.seed_validation(0)
     asked = interrupt or Interrupt()
     try:
         evaluate(
-            parts.network,
+            learner.network,
             loader,
             [metrics, *collectors],
-            task=parts.task,
-            criterion=parts.criterion,
-            context=parts.engine,
+            task=learner.task,
+            criterion=learner.criterion,
+            context=learner.engine,
             each=lambda _batch: asked.raise_at(step),
             interrupt=asked,
         )
@@ -85,3 +88,25 @@ def evaluate_split(
         raise
     values: dict[str, float] = metrics.compute()
     return values
+
+
+def final_test(run: Session, learner: Learner) -> None:
+    """Test the model at the end of its run, with figures; with the best weights where there are any on disk."""
+    cfg = run.cfg
+    if cfg.trainer.test == "none" or learner.data.test is None:
+        return
+    wants_best = cfg.trainer.test == "best"
+    best = run.ranks.shared(lambda: learner.store.best() if learner.store and wants_best else None)
+    if best is not None:
+        load_weights(learner, str(best), run.path)
+    else:
+        learner.average.keep()
+    info, state = learner.data.info, learner.state
+    figures = Figures(info.task, cfg.metrics.figures, info.class_names, info.num_classes)
+    taken = Gathered(figures, run.ranks)
+    values = evaluate_split(learner, "test", [taken], interrupt=run.signals, step=state.step)
+    taken.exchange()
+    state.last.update(values)
+    run.logger.scalars(values, step=state.step, epoch=state.epoch)
+    if run.ranks.main:
+        figures.write(run.logger, run.path / run_files.FIGURES, step=state.step)

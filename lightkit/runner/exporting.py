@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from torch import Tensor
 
-from lightkit.assembly import Components, build_network
+from lightkit.assembly import Learner, build_network
 from lightkit.assembly.network import base_state, build_base
 from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
@@ -20,7 +20,7 @@ from lightkit.runner.evaluation import load_weights
 from lightkit.runner.models import plain_version
 
 
-def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
+def export_run(cfg: DictConfig, folder: Path, parts: Learner) -> None:
     """Write the weights that count into the run's folder, as `checkpoint.export` asks for.
 
     Low-rank updates are merged, so that the plain architecture opens the file. What cannot be merged (adapters,
@@ -49,7 +49,7 @@ def export_run(cfg: DictConfig, folder: Path, parts: Components) -> None:
     export(kind, folder, model)
 
 
-def _on_its_own(cfg: DictConfig, folder: Path, parts: Components) -> Components:
+def _on_its_own(cfg: DictConfig, folder: Path, parts: Learner) -> Learner:
     """The parts with a whole model, where this process holds a part of it only."""
     if not any(map(is_shard, parts.model.parameters())):
         return parts

@@ -52,7 +52,7 @@ def translate_errors(folder: Path | None = None, memory: Report | None = None) -
 
     Args:
         folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
-        memory: Knows more of memory that ran out; see `lightkit.runner.memory.oom.Scene.report`.
+        memory: Knows more of memory that ran out; see `lightkit.runner.memory.oom.MemoryReport.report`.
 
     Raises:
         UserError: Memory ran out (exit code 4), a disk is full or broken, a loader process died (exit code 1), or

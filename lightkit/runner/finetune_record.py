@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import Components
+from lightkit.assembly import Learner
 from lightkit.assembly.matches import matches_of
 from lightkit.assembly.origin import notes_on_base
 from lightkit.assembly.phases import build_plan_of, build_tuning, notes_on_weights
@@ -36,7 +36,7 @@ class FinetuneRecord:
         logger: Takes lines and the table.
     """
 
-    def __init__(self, cfg: DictConfig, folder: Path, parts: Components, *, state: State, logger: Logger) -> None:
+    def __init__(self, cfg: DictConfig, folder: Path, parts: Learner, *, state: State, logger: Logger) -> None:
         self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / run_files.FINETUNE, parts, logger
         self._cfg, self._resumed = cfg, state.step > 0
         self._plan, self._earlier = Plan(()), list[dict[str, Any]]()

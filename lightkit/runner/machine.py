@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import Components
+from lightkit.assembly import Learner
 from lightkit.data import Data
 from lightkit.data.tensors import Taker
 from lightkit.device import Engine
@@ -29,7 +29,7 @@ class Machine:
         parts: The parts of the run.
     """
 
-    def __init__(self, cfg: DictConfig, folder: Path, parts: Components) -> None:
+    def __init__(self, cfg: DictConfig, folder: Path, parts: Learner) -> None:
         self._monitor, self._loading = make_monitor(cfg, folder, parts.engine), loading(parts.data)
         self.memory: Memory = memory_of(parts.engine.parallel.devices)
         """The book that PyTorch keeps of the memory of its devices."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import lightkit.monitor.usage as usage
 import lightkit.trainer.summary as summary
-from lightkit.assembly import Components
+from lightkit.assembly import Learner
 from lightkit.common.shards import is_shard
 from lightkit.config import public
 from lightkit.loggers import Logger
@@ -20,7 +20,7 @@ from lightkit.trainer.interrupt import Interrupted
 
 
 def introduce(
-    cfg: DictConfig, folder: Path, parts: Components, logger: Logger, *, step: int, notes: Sequence[str]
+    cfg: DictConfig, folder: Path, parts: Learner, logger: Logger, *, step: int, notes: Sequence[str]
 ) -> None:
     """The lines a run starts with.
 
@@ -51,7 +51,7 @@ def introduce(
         _show_inputs(parts, logger, images=cfg.logger.tensorboard.images, graph=cfg.logger.tensorboard.graph)
 
 
-def _show_inputs(parts: Components, logger: Logger, *, images: int, graph: bool) -> None:
+def _show_inputs(parts: Learner, logger: Logger, *, images: int, graph: bool) -> None:
     """Training images and the graph of the model, where asked for."""
     if not images and not graph:
         return

@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lightkit.assembly import Components, Network, build, build_engine, build_network, build_splits
+from lightkit.assembly import Learner, Network, build, build_engine, build_network, build_splits
 from lightkit.assembly.network import build_model
 from lightkit.assembly.origin import check_vocabulary, run_of
 from lightkit.checkpoint.fitting import fit
@@ -85,7 +85,7 @@ def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network
     return plain
 
 
-def with_checkpoint(parts: Components, checkpoint: str, folder: Path, cfg: DictConfig) -> Components:
+def with_checkpoint(parts: Learner, checkpoint: str, folder: Path, cfg: DictConfig) -> Learner:
     """The parts of a run with the weights of one of its checkpoints, or with any weights of its network.
 
     Args:
@@ -110,7 +110,7 @@ def with_checkpoint(parts: Components, checkpoint: str, folder: Path, cfg: DictC
     return with_state(parts, weights.state, cfg, source=weights.source)
 
 
-def with_state(parts: Components, state: Mapping[str, torch.Tensor], cfg: DictConfig, *, source: str) -> Components:
+def with_state(parts: Learner, state: Mapping[str, torch.Tensor], cfg: DictConfig, *, source: str) -> Learner:
     """The parts with other weights, of the network as it was trained or of its plain architecture.
 
     Raises:

@@ -2,56 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import Components
+from lightkit.assembly import Learner
 from lightkit.common import run_files
 from lightkit.config import to_plain
 from lightkit.loggers import Logger
 from lightkit.loggers.files import replace_file
 from lightkit.loggers.wording import plain_table
-from lightkit.trainer import State, Trainer
+from lightkit.trainer.services import NoProfiler, Profiler
 
 DETAILS = ("memory", "stacks", "shapes")
 
 
 @contextmanager
-def profiled(
-    cfg: DictConfig, folder: Path, parts: Components, *, state: State, logger: Logger
-) -> Iterator[Callable[..., Trainer]]:
+def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger) -> Iterator[Profiler]:
     """While inside, the run may be profiled; afterwards it is told where the time went.
 
     Args:
         cfg: The configuration.
         folder: The run's folder.
-        parts: The parts.
-        state: The counters, also those of a resumed run.
+        learner: What is trained; its state tells how many steps there are to do.
         logger: Takes the tables.
 
     Yields:
-        The kind of trainer to use: the plain one, unless `profile` is set and there are steps to do.
+        What profiles the loop; nothing, unless `profile` is set and there are steps to do.
     """
-    left = parts.timetable.total_steps - state.step
+    state = learner.state
+    left = learner.timetable.total_steps - state.step
     # The key is not in the file of a run that began before there was such a thing.
     if not cfg.get("profile") or left <= 0 or state.stop_reason is not None:
-        yield Trainer
+        yield NoProfiler()
         return
     from lightkit.diagnostics.profiling import Recorder
-    from lightkit.trainer.profiled import ProfiledTrainer
 
     wanted, details = _settings(to_plain(cfg.logger.get("profile")) or {})
     window = wanted.fitted(left)
     _announce(window, state.step, logger, short=window != wanted)
-    place, ranks = folder / run_files.PROFILE, parts.engine.ranks
-    recorder = Recorder(window, parts.engine.device, place, tell=logger.message, details=details, rank=ranks.rank)
+    place, ranks = folder / run_files.PROFILE, learner.engine.ranks
+    recorder = Recorder(window, learner.engine.device, place, tell=logger.message, details=details, rank=ranks.rank)
     try:
-        yield partial(ProfiledTrainer, recorder=recorder)
+        yield recorder
     except BaseException:
         with suppress(OSError):  # a full disk fails here once more, and says less
             _conclude(recorder, place, logger, step=state.step, main=ranks.main)

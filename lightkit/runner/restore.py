@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from lightkit.assembly import Components
+from lightkit.assembly import Learner
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger
@@ -29,38 +29,36 @@ _MOMENT = re.compile(r"(from|to)_(step|epoch)_\d+")
 _GROUPING = ("rules", "no_decay", "layer_decay")
 
 
-def restore(
-    saved: dict[str, Any], parts: Components, state: State, changes: list[KeyChange]
-) -> tuple[Components, list[str]]:
-    """Load a checkpoint into freshly built parts, under a configuration that may have changed.
+def restore(saved: dict[str, Any], learner: Learner, changes: list[KeyChange]) -> tuple[Learner, list[str]]:
+    """Load a checkpoint into a freshly built learner, under a configuration that may have changed.
 
     Args:
         saved: Content of the checkpoint.
-        parts: The parts, built from the settled configuration.
-        state: The counters, to be filled.
+        learner: Built from the merged configuration; its state is filled.
         changes: What differs from the checkpoint's configuration.
 
     Returns:
-        The parts, with the lengths of the rest of the run, and lines about what has changed.
+        The learner, with the lengths of the rest of the run, and lines about what has changed.
 
     Raises:
-        UserError: The checkpoint does not fit the parts.
+        UserError: The checkpoint does not fit.
     """
-    settings = settings_of(parts.optimizer)
-    known, given_up = still_kept(parts.callbacks, saved.get("callbacks", {}), changes)
-    callbacks, notes = fitted(parts.callbacks, known)
-    check_moments(saved["optimizer"], parts.optimizer, changes)
-    content.apply({**saved, "callbacks": callbacks}, **stateful(parts, state))
-    own = not isinstance(parts.scheduler, TorchSchedule)
-    reapply_overrides(parts.optimizer, settings, changes, own=own)
-    timetable = parts.timetable.continued(step=state.step, epoch=state.epoch, samples_done=state.samples_done)
+    state = learner.state
+    settings = settings_of(learner.optimizer)
+    known, given_up = still_kept(learner.callbacks, saved.get("callbacks", {}), changes)
+    callbacks, notes = fitted(learner.callbacks, known)
+    check_moments(saved["optimizer"], learner.optimizer, changes)
+    content.apply({**saved, "callbacks": callbacks}, **stateful(learner))
+    own = not isinstance(learner.scheduler, TorchSchedule)
+    reapply_overrides(learner.optimizer, settings, changes, own=own)
+    timetable = learner.timetable.continued(step=state.step, epoch=state.epoch, samples_done=state.samples_done)
     if timetable.extra_steps and own:
-        parts.scheduler.total_steps = timetable.total_steps
-        parts.scheduler.refresh()
+        learner.scheduler.total_steps = timetable.total_steps
+        learner.scheduler.refresh()
     if goes_on(changes):
         state.stop_reason = None
     over = ["nothing is left to train"] if state.step >= timetable.total_steps else []
-    return replace(parts, timetable=timetable), [*map(str, changes), *notes, *given_up, *over]
+    return replace(learner, timetable=timetable), [*map(str, changes), *notes, *given_up, *over]
 
 
 def check_moments(saved: Mapping[str, Any], optimizer: Optimizer, changes: Sequence[KeyChange]) -> None:
@@ -88,23 +86,22 @@ def check_moments(saved: Mapping[str, Any], optimizer: Optimizer, changes: Seque
         )
 
 
-def stateful(parts: Components, state: State, *, kept: bool = True) -> dict[str, Any]:
-    """The stateful parts, as a checkpoint names them.
+def stateful(learner: Learner, *, kept: bool = True) -> dict[str, Any]:
+    """Return the stateful parts, as a checkpoint names them.
 
     Args:
-        parts: The parts.
-        state: The counters.
+        learner: The parts.
         kept: The states that a rollback goes back to are a part too; not of themselves.
     """
     return {
-        "model": parts.model,
-        "optimizer": parts.optimizer,
-        "scheduler": parts.scheduler,
-        "precision": parts.engine.precision,
-        "callbacks": {name: part for name, part in parts.callbacks.items() if kept or name != KEPT},
-        "metrics": {"train": parts.metrics["train"]},
-        "state": state,
-        "ema": parts.average if isinstance(parts.average, Ema) else None,
+        "model": learner.model,
+        "optimizer": learner.optimizer,
+        "scheduler": learner.scheduler,
+        "precision": learner.engine.precision,
+        "callbacks": {name: part for name, part in learner.callbacks.items() if kept or name != KEPT},
+        "metrics": {"train": learner.metrics["train"]},
+        "state": learner.state,
+        "ema": learner.average if isinstance(learner.average, Ema) else None,
     }
 
 

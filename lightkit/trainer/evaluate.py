@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lightkit.trainer.interrupt import Interrupt
-from lightkit.trainer.tasks import Criterion, StepOutput, Task
+from lightkit.trainer.services import NoProfiler
+from lightkit.trainer.tasks import Criterion, Task
 
-_END = object()
+_END, _PLAIN = object(), NoProfiler()
 
 
 class Meter(Protocol):
@@ -29,7 +31,7 @@ class Meter(Protocol):
 
 
 class EvalContext(Protocol):
-    """What evaluation needs of the device room: moving, precision, and the processes that share the batches."""
+    """What evaluation needs of an engine: moving, precision, and the processes that share the batches."""
 
     ranks: Any
     """See `lightkit.device.ranks.Ranks`."""
@@ -54,6 +56,7 @@ def evaluate(
     context: EvalContext,
     each: Callable[[int], None] | None = None,
     interrupt: Interrupt | None = None,
+    span: Callable[[str], AbstractContextManager[None]] = _PLAIN.span,
 ) -> None:
     """Run the model over a whole split in eval mode and without gradients.
 
@@ -68,6 +71,7 @@ def evaluate(
         context: Device placement and precision.
         each: Called with the number of finished batches after each of them.
         interrupt: Tells when a signal asked to end; it ends the wait for a batch.
+        span: Names the stretches of time.
 
     Raises:
         AskedToEnd: A signal came while a batch was waited for.
@@ -78,20 +82,22 @@ def evaluate(
     try:
         with torch.no_grad():
             left, done, batches = loader.num_samples, 0, iter(context.prefetch(loader.epoch(0)))
-            while (batch := awaited.wait(batches, _END)) is not _END:
+            while True:
+                with span("data"):
+                    batch = awaited.wait(batches, _END)
+                    if batch is _END:
+                        break
+                    batch = context.move(batch)
                 size = min(loader.batch_size, left)
                 left -= size
-                step = _forward(model, batch, task, criterion, context)
-                for meter in meters:
-                    meter.update(step.preds, step.target, step.loss, context.ranks.own(size)[1], step.metric_kwargs)
+                with span("forward"), context.autocast():
+                    step = task.step(model, batch, criterion)
+                with span("metrics"):
+                    for meter in meters:
+                        meter.update(step.preds, step.target, step.loss, context.ranks.own(size)[1], step.metric_kwargs)
                 done += 1
                 if each is not None:
                     each(done)
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _forward(model: nn.Module, batch: Any, task: Task, criterion: Criterion, context: EvalContext) -> StepOutput:
-    with context.autocast():
-        return task.step(model, context.move(batch), criterion)

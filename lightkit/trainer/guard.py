@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from torch import Tensor
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import NOT_FINITE
 from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.learner import Learner
 from lightkit.trainer.nonfinite import bad_parameter, first_bad
-
-if TYPE_CHECKING:
-    from lightkit.trainer.loop import Trainer
 
 KEPT = "trainer.nonfinite"
 """Name of the kept states among the callbacks; with its dot it can be nobody else's."""
@@ -64,43 +62,46 @@ class Guard:
         self._sum.zero_()
         return fine
 
-    def on_step(self, trainer: Trainer) -> None:
+    def on_step(self, learner: Learner) -> None:
         """At every step boundary."""
 
-    def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
+    def refuse(self, learner: Learner, batch: Any, position: int | None) -> None:
         """Decide what to do about a bad loss; returning means that the optimizer step is left out.
 
         Args:
-            trainer: The run.
+            learner: What is trained.
             batch: The batch on the device; None when it is no longer known which it was.
             position: Position of the batch's first sample in its epoch.
 
         Raises:
             UserError: The run ends, with exit status 3.
         """
-        raise self.error(trainer, batch, position)
+        raise self.error(learner, batch, position)
 
-    def check_weights(self, trainer: Trainer) -> None:
+    def check_weights(self, learner: Learner) -> None:
         """Before anything is saved: a finite loss may have had a gradient that was not, which shows one step later.
 
         Raises:
             UserError: A weight is not finite; the run ends, with exit status 3.
         """
-        found = bad_parameter(trainer.engine.unwrap(trainer.model))
+        found = bad_parameter(learner.model)
         if found is not None:
-            self.refuse_weights(trainer, found)
+            self.refuse_weights(learner, found)
 
-    def refuse_weights(self, trainer: Trainer, name: str) -> None:
+    def refuse_weights(self, learner: Learner, name: str) -> None:
         """Decide what to do about a weight that is not finite.
 
         Raises:
             UserError: The run ends, with exit status 3.
         """
-        raise self.weights_error(trainer, name)
+        raise self.weights_error(learner, name)
 
-    def weights_error(self, trainer: Trainer, name: str, *, after: str = "") -> UserError:
+    def roll_back(self, learner: Learner) -> None:
+        """Put an older state back; the loop does so after a `RollBack`, which the plain case never raises."""
+
+    def weights_error(self, learner: Learner, name: str, *, after: str = "") -> UserError:
         """The message about a weight that is not finite."""
-        state = trainer.state
+        state = learner.state
         return UserError(
             f"parameter {name} is no longer finite after step {state.step} (epoch {state.epoch + 1}): the gradient was "
             f"not, although the loss was{after}",
@@ -110,13 +111,13 @@ class Guard:
             exit_code=NOT_FINITE,
         )
 
-    def error(self, trainer: Trainer, batch: Any, position: int | None, *, after: str = "") -> UserError:
+    def error(self, learner: Learner, batch: Any, position: int | None, *, after: str = "") -> UserError:
         """The message that names step, batch and tensor."""
-        state = trainer.state
+        state = learner.state
         where = f"at step {state.step + 1} (epoch {state.epoch + 1}" + (
             f", samples from {position} on)" if position is not None else ") or a few steps before"
         )
-        found = "" if batch is None else f"; {first_bad(trainer, batch, position or 0)}"
+        found = "" if batch is None else f"; {first_bad(learner, batch, position or 0)}"
         return UserError(
             f"the loss is no longer finite {where}{found}{after}",
             key="trainer.nonfinite",
@@ -134,6 +135,7 @@ class SkipGuard(Guard):
     Args:
         device: Where losses are computed.
         limit: Steps that may be left out in a run.
+        tell: Takes a line about each step that is left out.
         agree: See `Guard`.
     """
 
@@ -141,24 +143,31 @@ class SkipGuard(Guard):
         "lower optim.lr, trainer.clip_norm=1.0, trainer.nonfinite.action=rollback, or a larger trainer.nonfinite.limit"
     )
 
-    def __init__(self, device: torch.device, *, limit: int, agree: Callable[[bool], bool] | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        limit: int,
+        tell: Callable[[str], None] = lambda line: None,
+        agree: Callable[[bool], bool] | None = None,
+    ) -> None:
         super().__init__(device, eager=True, agree=agree)
-        self.limit = limit
+        self.limit, self._tell = limit, tell
         self._buffers: list[tuple[Tensor, Tensor]] = []
 
-    def on_step(self, trainer: Trainer) -> None:
+    def on_step(self, learner: Learner) -> None:
         """Keep a copy of the buffers."""
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in trainer.model.buffers()]
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in learner.model.buffers()]
 
-    def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
+    def refuse(self, learner: Learner, batch: Any, position: int | None) -> None:
         """Count; end the run past the limit."""
-        if trainer.state.skipped >= self.limit:
-            raise self.error(trainer, batch, position, after=f"; {self.limit} steps were skipped before")
+        if learner.state.skipped >= self.limit:
+            raise self.error(learner, batch, position, after=f"; {self.limit} steps were skipped before")
         with torch.no_grad():
             for buffer, kept in self._buffers:
                 buffer.copy_(kept)
-        trainer.state.skipped += 1
-        trainer.logger.message(f"step {trainer.state.step + 1}: the loss is not finite, step skipped")
+        learner.state.skipped += 1
+        self._tell(f"step {learner.state.step + 1}: the loss is not finite, step skipped")
 
 
 class Kept(Callback):
@@ -188,6 +197,7 @@ class RollbackGuard(Guard):
         apply: Puts a state back.
         purge: Makes files and loggers forget what came after the state.
         kept: Holds the states.
+        tell: Takes a line about each time that the run goes back.
         agree: See `Guard`.
     """
 
@@ -207,45 +217,46 @@ class RollbackGuard(Guard):
         apply: Callable[[dict[str, Any]], None],
         purge: Callable[[], None],
         kept: Kept | None = None,
+        tell: Callable[[str], None] = lambda line: None,
         agree: Callable[[bool], bool] | None = None,
     ) -> None:
         super().__init__(device, agree=agree)
         self.limit, self.every, self.factor = limit, every, factor
         self._gather, self._apply, self._purge = gather, apply, purge
-        self._kept = kept or Kept()
+        self._kept, self._tell = kept or Kept(), tell
 
-    def on_step(self, trainer: Trainer) -> None:
+    def on_step(self, learner: Learner) -> None:
         """Keep a state now and then, and where there is none yet; a resumed run may have that of its first step."""
-        states, step = self._kept.states, trainer.state.step
+        states, step = self._kept.states, learner.state.step
         if states and (step % self.every != 0 or states[-1]["state"]["step"] == step):
             return
         if not self.losses_finite():
-            self.refuse(trainer, None, None)
-        self.check_weights(trainer)
+            self.refuse(learner, None, None)
+        self.check_weights(learner)
         self._kept.states = [*states[-1:], copied(self._gather())]
 
-    def refuse(self, trainer: Trainer, batch: Any, position: int | None) -> None:
+    def refuse(self, learner: Learner, batch: Any, position: int | None) -> None:
         """Order the loop back; end the run past the limit."""
-        if trainer.state.rollbacks >= self.limit or not self._kept.states:
-            raise self.error(trainer, batch, position, after=f"; went back {trainer.state.rollbacks} times before")
+        if learner.state.rollbacks >= self.limit or not self._kept.states:
+            raise self.error(learner, batch, position, after=f"; went back {learner.state.rollbacks} times before")
         raise RollBack
 
-    def refuse_weights(self, trainer: Trainer, name: str) -> None:
+    def refuse_weights(self, learner: Learner, name: str) -> None:
         """Order the loop back; end the run past the limit."""
-        if trainer.state.rollbacks >= self.limit or not self._kept.states:
-            raise self.weights_error(trainer, name, after=f"; went back {trainer.state.rollbacks} times before")
+        if learner.state.rollbacks >= self.limit or not self._kept.states:
+            raise self.weights_error(learner, name, after=f"; went back {learner.state.rollbacks} times before")
         raise RollBack
 
-    def roll_back(self, trainer: Trainer) -> None:
+    def roll_back(self, learner: Learner) -> None:
         """Put the older state back, with lower rates."""
-        step, times = trainer.state.step + 1, trainer.state.rollbacks + 1
+        step, times = learner.state.step + 1, learner.state.rollbacks + 1
         self._kept.states = self._kept.states[:1]
         self._apply(copied(self._kept.states[0]))
-        trainer.state.rollbacks = times
-        trainer.scheduler.rescale(self.factor**times)
+        learner.state.rollbacks = times
+        learner.scheduler.rescale(self.factor**times)
         self._purge()
-        back = f"back to step {trainer.state.step}, learning rates times {self.factor**times:g}"
-        trainer.logger.message(f"step {step}: the loss is not finite, {back}")
+        back = f"back to step {learner.state.step}, learning rates times {self.factor**times:g}"
+        self._tell(f"step {step}: the loss is not finite, {back}")
 
 
 def copied(value: Any) -> Any:

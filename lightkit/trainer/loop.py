@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from lightkit.common.errors import UserError
 from lightkit.common.ranking import improves
 from lightkit.finetune.tuning import NoTuning
-from lightkit.loggers.base import Logger
-from lightkit.trainer.average import NoAverage
 from lightkit.trainer.callbacks import Callback
-from lightkit.trainer.clock import Clock
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.guard import Guard, RollBack
-from lightkit.trainer.interrupt import AskedToEnd, Interrupt, Interrupted
+from lightkit.trainer.interrupt import AskedToEnd, Interrupted
+from lightkit.trainer.learner import Learner
 from lightkit.trainer.report import Reporter, rates_of
+from lightkit.trainer.services import Services
 from lightkit.trainer.state import State
-from lightkit.trainer.tasks import Criterion, Task
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.step import PlainStepper, Stepper
 
 
 class Trainer:
@@ -33,74 +29,47 @@ class Trainer:
     ```
     until the last step:
         for each optimizer step of the epoch, from where the state stands:
-            for each batch of its window: seed → device → autocast(task.step) → backward → metrics.update
-            unscale, clip → optimizer → scheduler → average
+            for each batch of its window: device → seed → autocast(task.step) → backward → metrics.update
+            unscale, clip → optimizer → average → scheduler
             log, validate, save where due
         metrics.compute → log → validate → save
     ```
 
     Args:
-        model: The network, on its device and wrapped.
-        train: Loader of the training split.
-        val: Loader of the validation split; None trains without validation.
-        task: How a batch becomes a loss and metric inputs.
-        criterion: The loss.
-        optimizer: The optimizer over the parameters of `model`.
-        scheduler: Changes the learning rates; stepped after every optimizer step.
-        timetable: Lengths and intervals.
-        engine: Placement, precision and seeding on the device (`lightkit.device.Engine`).
-        train_metrics: Metrics of the training split (`lightkit.metrics.SplitMetrics`).
-        val_metrics: Metrics of the validation split.
+        learner: The model, its data, and what trains it; its state tells where to go on.
+        services: Logger, signals, clock, profiler and checkpoints of the run.
         monitor: Name of the value that decides what is best.
         mode: Whether `min` or `max` of it is better.
-        average: Average of the weights to evaluate with.
-        callbacks: Further hooks.
-        logger: Where numbers go.
-        save: Called with the value of `monitor` (None between validations) when a checkpoint is due.
-        state: Counters to go on from.
         guard: What to do about a loss that is not finite.
-        interrupt: Tells when a signal asked the run to end.
         tuning: What trains when; by default everything always does.
-        clock: Measures where the time goes.
+        stepper: Makes the optimizer steps; by default those of one model.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        train: Any,
-        val: Any | None,
+        learner: Learner,
+        services: Services | None = None,
         *,
-        task: Task,
-        criterion: Criterion,
-        optimizer: Optimizer,
-        scheduler: Any,
-        timetable: Timetable,
-        engine: Any,
-        train_metrics: Any,
-        val_metrics: Any,
         monitor: str = "val/loss",
         mode: str = "min",
-        average: NoAverage | None = None,
-        callbacks: Sequence[Callback] = (),
-        logger: Logger | None = None,
-        save: Callable[[float | None], None] = lambda value: None,
-        state: State | None = None,
         guard: Guard | None = None,
-        interrupt: Interrupt | None = None,
         tuning: NoTuning | None = None,
-        clock: Clock | None = None,
+        stepper: Stepper | None = None,
     ) -> None:
-        self.model, self.train, self.val, self.task, self.criterion = model, train, val, task, criterion
-        self.optimizer, self.scheduler, self.timetable, self.engine = optimizer, scheduler, timetable, engine
-        self.train_metrics, self.val_metrics, self.monitor, self.mode = train_metrics, val_metrics, monitor, mode
-        self.average, self.callbacks, self.save = average or NoAverage(), list(callbacks), save
-        self.state, self.logger = state or State(), logger or Logger()
-        self.guard, self.interrupt = guard or Guard(engine.device), interrupt or Interrupt()
-        self.tuning = tuning or NoTuning()
+        self.learner, self.monitor, self.mode = learner, monitor, mode
+        self.model, self.optimizer, self.scheduler = learner.network, learner.optimizer, learner.scheduler
+        self.state, self.timetable, self.engine = learner.state, learner.timetable, learner.engine
+        self.services = services = services or Services()
+        self.guard, self.tuning = guard or Guard(self.engine.device), tuning or NoTuning()
+        self.stepper = stepper or PlainStepper(learner, self.guard, services.profiler)
+        self.callbacks = [*learner.callbacks.values()]
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
-        self._clock, self._saved_step = clock or Clock(), -1
-        self._loss, self._own, self._norm = torch.zeros(()), 1, torch.zeros(())
+        self.logger, self.average = services.logger, learner.average
+        self._clock, self._interrupt, self._span = services.clock, services.interrupt, services.profiler.span
+        self._report = Reporter(services.logger, self.state, self.timetable, self._clock)
+        self._norm: torch.Tensor | None = None
         self._rates: dict[str, float] = {}
+        self._saved_step = -1
 
     @property
     def finished(self) -> bool:
@@ -132,37 +101,41 @@ class Trainer:
             UserError: The loss is no longer finite (exit code 3), or `monitor` names no value.
             Interrupted: A signal asked the run to end; the state was saved.
         """
-        self._report = Reporter(self.logger, self.state, self.timetable, self._clock)
-        for callback in self.callbacks:
-            callback.on_fit_start(self)
+        self._call(self.callbacks, "on_fit_start")
         self._go_on()
-        self.guard.on_step(self)  # after it, as in `_after_step`: what it does is part of the state to go back to
+        self._check_step()
         while not self.finished:
             try:
                 self._epoch()
             except RollBack:
-                self.guard.roll_back(self)  # type: ignore[attr-defined]
-                self._saved_step = -1
-                self._save()
-                self._saved_step = -1  # where an epoch ends at this step, that is still to come, and to be saved
-        self.tuning.finish(self.state.step)
-        for callback in self.callbacks:
-            callback.on_fit_end(self)
+                self._roll_back()
+        with self._span("tuning"):
+            self.tuning.finish(self.state.step)
+        self._call(self.callbacks, "on_fit_end")
         return self.state
 
     def _go_on(self) -> None:
-        """What was due at the step of the checkpoint but not done when it was saved."""
+        """Do what was due at the step of the checkpoint but not done when it was saved."""
         state = self.state
         if 0 < state.samples_done < self.timetable.epoch_samples and not self.finished and self._validation_due():
             self._finish_step()
         if state.step and self.finished and state.closed_step != state.step:
             self._end_epoch()
 
+    def _roll_back(self) -> None:
+        """Go back to an older state, and save that."""
+        self.guard.roll_back(self.learner)
+        self._saved_step = -1
+        self._save()
+        self._saved_step = -1  # where an epoch ends at this step, that is still to come, and to be saved
+
     def _epoch(self) -> None:
-        """The optimizer steps of an epoch that are still to do, then its end."""
-        state = self.state
-        self.tuning.train(self.model)
-        with closing(self.engine.prefetch(self.train.epoch(state.epoch, state.samples_done))) as batches:
+        """Make the optimizer steps of an epoch that are still to do, then end it."""
+        state, data = self.state, self.learner.data.train
+        with self._span("tuning"):
+            self.tuning.train(self.model)
+        read = data.epoch(state.epoch, state.samples_done)
+        with closing(self.engine.prefetch(read)) as batches:  # type: ignore[arg-type]  # loaders give generators
             while state.samples_done < self.timetable.epoch_samples and not self.finished:
                 try:
                     self._step(batches)
@@ -172,73 +145,82 @@ class Trainer:
         self._end_epoch()
 
     def _step(self, batches: Iterator[Any]) -> None:
-        """One optimizer step over a window of batches; each sample of the window counts the same."""
-        state, timetable = self.state, self.timetable
-        self.tuning.before_step(state.epoch, state.step)
-        window, done, fine = timetable.window(state.samples_done), 0, True
+        """Make one optimizer step over a window of batches; each sample of the window counts the same."""
+        state, timetable, profiler = self.state, self.timetable, self.services.profiler
+        self._clock.leave_out(profiler.before_step(state.step))
+        with self._span("tuning"):
+            self.tuning.before_step(state.epoch, state.step)
+        window, done, usable = timetable.window(state.samples_done), 0, True
         while done < window:
+            batch, position = self._next(batches, fresh=not done), state.samples_done + done
             size = min(timetable.batch_size, window - done)
-            with self.engine.accumulating(self.model, done + size < window):
-                fine = self._micro_step(batches, state.samples_done + done, size=size, window=window) and fine
             done += size
+            if not self.stepper.micro(batch, position=position, size=size, window=window, more=done < window):
+                self._refuse(batch, position)
+                usable = False
+            del batch  # its memory is free for the optimizer step, and for the next one
         logged = (state.step + 1) % timetable.log_steps == 0
-        if fine:
-            self._norm = self.engine.step(self.optimizer, want_norm=logged)
-            self.average.update()
-        else:
-            self._norm = torch.full((), torch.nan)  # what a step is logged with must not be that of another one
-            self.engine.discard(self.optimizer)
+        self._norm = self.stepper.update(usable=usable, want_norm=logged)
         self._rates = rates_of(self.optimizer) if logged else {}  # of this step: the schedule sets those of the next
         state.step += 1
         state.samples_done += window
-        self.scheduler.step()
-
-    def _micro_step(self, batches: Iterator[Any], position: int, *, size: int, window: int) -> bool:
-        """Forward and backward of one batch; its randomness is a function of where in the run it stands.
-
-        Of several processes each has its part of the batch, and their gradients are averaged.
-
-        Returns:
-            Whether its gradients may be used.
-        """
-        batch = self._next(batches, fresh=position == self.state.samples_done)
-        first, own = self.engine.ranks.own(size)
-        share = own * self.engine.ranks.size / window
-        self.engine.seed(self.state.epoch, position + first)
-        batch = self.engine.move(batch)
-        with self.engine.autocast():
-            step = self.task.step(self.model, batch, self.criterion)
-        self._loss, self._own = step.loss, own
-        if not self.guard.passes(step.loss):
-            self.engine.waste(step.loss)
-            self.guard.refuse(self, batch, position)
-            return False
-        self.engine.backward(step.loss if share == 1.0 else step.loss * share)
-        self.train_metrics.update(step.preds, step.target, step.loss, own, step.metric_kwargs)
-        return True
+        with self._span("optimizer"):
+            self.scheduler.step()
+        profiler.after_step()
 
     def _next(self, batches: Iterator[Any], *, fresh: bool) -> Any:
-        """The next batch. While nothing of the step is done yet, a signal ends the wait for it."""
+        """Return the next batch, on the device.
+
+        While nothing of the step is done yet (`fresh`), a signal ends the wait for it.
+        """
         asked = perf_counter()
-        batch = self.interrupt.wait(batches) if fresh else next(batches)
+        with self._span("data"):
+            batch = self._interrupt.wait(batches) if fresh else next(batches)
         self._clock.data_seconds += perf_counter() - asked
-        return batch
+        with self._span("data"):
+            return self.engine.move(batch)
 
     def _after_step(self) -> None:
-        """What is due between two optimizer steps; at the end of an epoch `_end_epoch` does the rest."""
+        """Do what is due between two optimizer steps; at the end of an epoch `_end_epoch` does the rest."""
         state = self.state
-        for callback in self._on_step:
-            callback.on_step(self)
+        if self._on_step:
+            self._call(self._on_step, "on_step")
         if state.step % self.timetable.log_steps == 0:
             self._log_step()
         if perf_counter() > self._report.next_show:
-            self._report.show("train", state.samples_done // self.timetable.batch_size, len(self.train))
+            self._show("train", state.samples_done // self.timetable.batch_size, len(self.learner.data.train))
         if state.samples_done < self.timetable.epoch_samples and not self.finished:
             self._finish_step()
-        self.guard.on_step(self)  # last: whoever goes back to this state does none of the above again
+        self._check_step()  # last: whoever goes back to this state does none of the above again
+
+    def _check_step(self) -> None:
+        """Let the guard look at the state after a step."""
+        with self._span("checks"):
+            self.guard.on_step(self.learner)
+
+    def _refuse(self, batch: Any = None, position: int | None = None) -> None:
+        """Let the guard decide about losses that are not finite."""
+        with self._span("checks"):
+            self.guard.refuse(self.learner, batch, position)
+
+    def _call(self, callbacks: list[Callback], hook: str, *values: Any) -> None:
+        """Call a hook of all callbacks in their order."""
+        with self._span("callbacks"):
+            for callback in callbacks:
+                getattr(callback, hook)(self, *values)
+
+    def _show(self, phase: str, batch: int, batches: int) -> None:
+        """Tell the console how far the run is."""
+        with self._span("logging"):
+            self._report.show(phase, batch, batches)
+
+    def _log(self, values: dict[str, float]) -> None:
+        """Log values of a split."""
+        with self._span("logging"):
+            self._report.values(values)
 
     def _finish_step(self) -> None:
-        """Validation and checkpoint after a step in mid-epoch."""
+        """Validate and save where that is due after a step in mid-epoch."""
         improved = self._validation_due() and self._take(self._validate())
         if self.finished:
             return  # early: `_end_epoch` is next, and saves
@@ -250,17 +232,18 @@ class Trainer:
         return self.timetable.validates_after_step(self.state.step) and self.state.validated_step != self.state.step
 
     def _end_epoch(self) -> None:
-        """Training metrics, validation and checkpoint after the last step of an epoch, or of the run.
+        """Compute the training metrics, validate and save after the last step of an epoch, or of the run.
 
         The validation comes first: a run that is told to end in it has changed nothing yet, and does all of this again.
         """
-        state, timetable = self.state, self.timetable
-        values = self.train_metrics.compute()
+        state, timetable, metrics = self.state, self.timetable, self.learner.metrics["train"]
+        with self._span("metrics"):
+            values = metrics.compute()
         whole = state.samples_done >= timetable.epoch_samples
         due = self.finished or self._validation_due() or (whole and timetable.validates_after_epoch(state.epoch + 1))
         found = self._validate() if due and state.validated_step != state.step else {}
         if whole:
-            self.train_metrics.reset()
+            metrics.reset()
             state.epoch, state.samples_done = state.epoch + 1, 0
         improved = self._take_training(values)
         improved = self._take(found) or improved
@@ -271,47 +254,49 @@ class Trainer:
         self._poll()
 
     def _validate(self) -> dict[str, float]:
-        """Values of the validation split; none without one. Changes nothing that is saved."""
-        if self.val is None:
+        """Return the values of the validation split; none without one. Changes nothing that is saved."""
+        learner = self.learner
+        if learner.data.val is None:
             return {}
-        began = perf_counter()
-        self.engine.seed_validation(self.state.step)
-        self.val_metrics.reset()
-        try:
-            with self.average.applied():
-                evaluate(
-                    self.model,
-                    self.val,
-                    [self.val_metrics],
-                    task=self.task,
-                    criterion=self.criterion,
-                    context=self.engine,
-                    each=self._during_validation,
-                    interrupt=self.interrupt,
-                )
-        except (Interrupted, AskedToEnd):
-            self._poll()
-            raise
-        self._clock.leave_out(perf_counter() - began)
-        return self.val_metrics.compute()
+        began, metrics = perf_counter(), learner.metrics["val"]
+        with self._span("validation"):
+            self.engine.seed_validation(self.state.step)
+            metrics.reset()
+            try:
+                with self.average.applied():
+                    evaluate(
+                        self.model,
+                        learner.data.val,
+                        [metrics],
+                        task=learner.task,
+                        criterion=learner.criterion,
+                        context=self.engine,
+                        each=self._during_validation,
+                        interrupt=self._interrupt,
+                        span=self._span,
+                    )
+            except (Interrupted, AskedToEnd):
+                self._poll()
+                raise
+            self._clock.leave_out(perf_counter() - began)
+            values: dict[str, float] = metrics.compute()
+        return values
 
     def _take(self, values: dict[str, float]) -> bool:
         """Log the values of a validation and let them decide; returns whether the monitored one is the best so far."""
         self.state.validated_step = self.state.step
         if not values:
             return False
-        self._report.values(values)
-        improved = self._judge(values) if self.monitor.startswith(f"{self.val_metrics.prefix}/") else False
-        for callback in self.callbacks:
-            callback.on_validation(self, values)
+        self._log(values)
+        improved = self._judge(values) if self.monitor.startswith("val/") else False
+        self._call(self.callbacks, "on_validation", values)
         return improved
 
     def _take_training(self, values: dict[str, float]) -> bool:
-        """The same for the values of the training split."""
-        self._report.values(values)
+        """Log the values of the training split and let them decide; returns as `_take` does."""
+        self._log(values)
         improved = self.monitor in values and self._judge(values)
-        for callback in self.callbacks:
-            callback.on_epoch(self, values)
+        self._call(self.callbacks, "on_epoch", values)
         return improved
 
     def _judge(self, values: dict[str, float]) -> bool:
@@ -331,31 +316,35 @@ class Trainer:
 
     def _save(self) -> None:
         """Hand the moment to the checkpointer, once per step, unless the losses before it were not finite."""
-        if self._saved_step == self.state.step:
+        state = self.state
+        if self._saved_step == state.step:
             return
-        if not self.guard.losses_finite():
-            self.guard.refuse(self, None, None)
-        self.guard.check_weights(self)
-        began, self._saved_step = perf_counter(), self.state.step
-        self.state.scaler_skipped = self.engine.skipped()
-        measured = self.state.closed_step if self.monitor.startswith("train/") else self.state.validated_step
-        self.save(self.state.last.get(self.monitor) if measured == self.state.step else None)
-        self._clock.leave_out(perf_counter() - began)
+        with self._span("checkpoint"):
+            if not self.guard.losses_finite():
+                self._refuse()
+            self.guard.check_weights(self.learner)
+            began, self._saved_step = perf_counter(), state.step
+            state.scaler_skipped = self.engine.skipped()
+            measured = state.closed_step if self.monitor.startswith("train/") else state.validated_step
+            self.services.save(state.last.get(self.monitor) if measured == state.step else None)
+            self._clock.leave_out(perf_counter() - began)
 
     def _poll(self) -> None:
         """End here, with a checkpoint of this very step, when a signal asked for it."""
-        if self.interrupt.asked():
+        if self._interrupt.asked():
             self._save()
-            self.interrupt.raise_at(self.state.step)
+            self._interrupt.raise_at(self.state.step)
 
     def _log_step(self) -> None:
-        """Values of this very step: the only place in an epoch where the loop waits for the device."""
-        if not self.guard.losses_finite():
-            self.guard.refuse(self, None, None)
-        loss = self.engine.ranks.mean(self._loss.detach(), self._own)
-        self._report.step(loss, float(self._norm), self._rates, self.engine.vitals())
+        """Log values of this very step: the only place in an epoch where the loop waits for the device."""
+        with self._span("logging"):
+            if not self.guard.losses_finite():
+                self._refuse()
+            loss = self.engine.ranks.mean(self.stepper.loss.detach(), self.stepper.samples)
+            norm = float("nan") if self._norm is None else float(self._norm)
+            self._report.step(loss, norm, self._rates, self.engine.vitals())
 
     def _during_validation(self, batch: int) -> None:
-        self.interrupt.raise_at(self.state.step)
-        if perf_counter() > self._report.next_show:
-            self._report.show("val", batch, len(self.val))  # type: ignore[arg-type]
+        self._interrupt.raise_at(self.state.step)
+        if perf_counter() > self._report.next_show and self.learner.data.val is not None:
+            self._show("val", batch, len(self.learner.data.val))

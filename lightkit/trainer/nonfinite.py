@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lightkit.common.nesting import tensors
 from lightkit.common.shards import is_shard
-
-if TYPE_CHECKING:
-    from lightkit.trainer.loop import Trainer
+from lightkit.trainer.learner import Learner
 
 
-def first_bad(trainer: Trainer, batch: Any, position: int) -> str:
+def first_bad(learner: Learner, batch: Any, position: int) -> str:
     """The first tensor that is not finite: a parameter, an input, or a module's output in the order of computation."""
-    for name, parameter in trainer.engine.unwrap(trainer.model).named_parameters():
+    for name, parameter in learner.model.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"parameter {name} is not finite"
     for index, tensor in enumerate(tensors(batch)):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             return f"tensor {index} of the batch is not finite"
-    return _first_output(trainer, batch, position)
+    return _first_output(learner, batch, position)
 
 
 def bad_parameter(model: nn.Module) -> str | None:
@@ -41,7 +39,7 @@ def _everywhere(value: Tensor) -> Tensor:
     return found
 
 
-def _first_output(trainer: Trainer, batch: Any, position: int) -> str:
+def _first_output(learner: Learner, batch: Any, position: int) -> str:
     bad: list[str] = []
 
     def look(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -51,12 +49,12 @@ def _first_output(trainer: Trainer, batch: Any, position: int) -> str:
 
         return hook
 
-    model = trainer.engine.unwrap(trainer.model)  # compiled code would not call the hooks
+    model = learner.model  # compiled code would not call the hooks
     hooks = [part.register_forward_hook(look(name or "the model")) for name, part in model.named_modules()]
     try:
-        trainer.engine.seed(trainer.state.epoch, position)
-        with torch.no_grad(), trainer.engine.autocast():
-            trainer.task.step(model, batch, trainer.criterion)
+        learner.engine.seed(learner.state.epoch, position)
+        with torch.no_grad(), learner.engine.autocast():
+            learner.task.step(model, batch, learner.criterion)
     finally:
         for handle in hooks:
             handle.remove()

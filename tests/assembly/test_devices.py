@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightkit.assembly import Components, build
+from lightkit.assembly import Learner, build
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.device.casting import FullLoss
 from lightkit.device.implementation import implementation_of
 
 
-def built(folder: Path, *overrides: str) -> Components:
+def built(folder: Path, *overrides: str) -> Learner:
     return build(compose(["data=wine", "model.hidden=[8]", *overrides, "device=cpu", "device.threads=1"]).cfg, folder)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lightkit.checkpoint.fitting import fit
-from lightkit.checkpoint.weights import Report, Weights, load_weights
+from lightkit.checkpoint.weights import LoadReport, Weights, load_weights
 from lightkit.common.errors import UserError
 from tests.checkpoint.parts import net, same
 
@@ -245,5 +245,5 @@ def test_other_ways_are_refused(wrong):
 
 
 def test_an_empty_report_reads():
-    assert Report("x.pt").summary() == "0 loaded"
-    assert Report("x.pt").text() == ""
+    assert LoadReport("x.pt").summary() == "0 loaded"
+    assert LoadReport("x.pt").text() == ""

@@ -17,10 +17,11 @@ import torch
 import tests.forkable
 import tests.preloaded
 from lightkit.config import compose, load_run
-from lightkit.runner import Runner, folder
+from lightkit.runner import Runner
 from lightkit.runner.proving.trace import Moment
-from lightkit.runner.proving.traced import TracedRunner
+from lightkit.runner.proving.traced import traced_runner
 from lightkit.runner.proving.verdict import compare, read_trace
+from lightkit.runs import folder
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded)
 BASE = (
@@ -77,7 +78,7 @@ class Case:
     def __init__(self, cfg: Any, place: Path) -> None:
         self.cfg, self.place, self.whole = cfg, place, place / "whole"
         place.mkdir(parents=True, exist_ok=True)
-        forked(lambda: TracedRunner(cfg, self.whole, trace=place / "whole.jsonl").run(), place / "whole.log")
+        forked(lambda: traced_runner(cfg, self.whole, trace=place / "whole.jsonl").run(), place / "whole.log")
         self.trace = read_trace(place / "whole.jsonl")
 
     def moments(self, phase: str) -> list[Moment]:
@@ -91,7 +92,7 @@ class Case:
         place, trace = self.place / name, self.place / f"{name}.jsonl"
         by_kill = sign == signal.SIGKILL
         end = None if by_kill else lambda: os.kill(os.getpid(), sign)
-        run = TracedRunner(self.cfg, place, trace=trace, end_at=moment, end=end)
+        run = traced_runner(self.cfg, place, trace=trace, end_at=moment, end=end)
         forked(lambda: run.run(), self.place / f"{name}.log", want=-sign if by_kill else 128 + sign)
         return place
 

@@ -71,7 +71,7 @@ def _beginning(case: Case) -> dict[str, Any]:
     from lightkit.checkpoint.content import gather
     from lightkit.runner.restore import stateful
 
-    return copy.deepcopy(gather(**stateful(build(case.cfg, case.place / "none"), State())))
+    return copy.deepcopy(gather(**stateful(build(case.cfg, case.place / "none"))))
 
 
 PARTS = ("model", "optimizer", "scheduler", "ema", "callbacks", "metrics", "state")

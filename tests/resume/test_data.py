@@ -12,7 +12,7 @@ from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
 from lightkit.runner.proving.trace import Moment
-from lightkit.runner.proving.traced import TracedRunner
+from lightkit.runner.proving.traced import traced_runner
 from tests.resume.harness import BASE, foreign_draws, forked
 
 ROWS = 50
@@ -51,7 +51,7 @@ def killed(tmp_path: Path, overrides: list[str], step: int) -> Path:
     run, cfg = tmp_path / "run", compose(overrides).cfg
 
     def job() -> None:
-        runner = TracedRunner(cfg, run, trace=tmp_path / "trace", end_at=Moment("micro", step + 1, 0))
+        runner = traced_runner(cfg, run, trace=tmp_path / "trace", end_at=Moment("micro", step + 1, 0))
         runner.run()
 
     forked(job, tmp_path / "log", want=-9)

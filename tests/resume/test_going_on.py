@@ -56,11 +56,11 @@ def test_a_run_killed_again_and_again(case: Case) -> None:
 
 def _kill_resumed(case: Case, place: Path, moment: Moment) -> None:
     from lightkit.config import load_run
-    from lightkit.runner.proving.traced import TracedRunner
+    from lightkit.runner.proving.traced import traced_runner
 
     def job() -> None:
         trace = place.with_name(f"{place.name}-{moment.step}.jsonl")
-        TracedRunner(load_run(place).cfg, place, trace=trace, end_at=moment).run(resume=True)
+        traced_runner(load_run(place).cfg, place, trace=trace, end_at=moment).run(resume=True)
 
     forked(job, place.with_name(f"{place.name}.log"), want=-signal.SIGKILL)
 

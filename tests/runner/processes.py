@@ -19,7 +19,8 @@ import tests.preloaded
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
-from lightkit.runner import Runner, folder
+from lightkit.runner import Runner
+from lightkit.runs import folder
 from tests.waiting import PATIENCE_SECONDS
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded, torch.distributed)

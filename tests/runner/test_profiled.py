@@ -14,12 +14,12 @@ import torch
 
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.config import compose, load_run
+from lightkit.diagnostics.profiling import Recorder
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from lightkit.runner import run as running
 from lightkit.trainer import Callback, Trainer
 from lightkit.trainer.interrupt import Interrupted
-from lightkit.trainer.profiled import ProfiledTrainer
+from lightkit.trainer.services import NoProfiler
 from tests.runner.processes import configured, train
 
 QUICK = (
@@ -130,18 +130,18 @@ def test_the_tables_are_on_the_screen_in_a_file_and_in_tensorboard(
     assert "where the time goes" in written.tensor_proto.string_val[0].decode()
 
 
-def test_without_a_profile_the_loop_is_the_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_profile_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: list[type] = []
 
-    def noted(*args: Any, **options: Any) -> Any:
-        kinds.append(type(make(*args, **options)))
-        return make(*args, **options)
+    class Noted(Trainer):
+        def __init__(self, learner: Any, services: Any, **options: Any) -> None:
+            kinds.append(type(services.profiler))
+            super().__init__(learner, services, **options)
 
-    make = running.make_trainer
-    monkeypatch.setattr(running, "make_trainer", noted)
+    monkeypatch.setattr("lightkit.runner.fit.Trainer", Noted)
     run(tmp_path / "plain", "trainer.steps=2")
     run(tmp_path / "under", "trainer.steps=2", "profile=true")
-    assert kinds == [Trainer, ProfiledTrainer]
+    assert kinds == [NoProfiler, Recorder]
     assert "step" in summary(tmp_path / "under")[0]  # shrunk to what there is
 
 

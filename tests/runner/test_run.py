@@ -18,7 +18,7 @@ from lightkit.config import compose, load_run
 from lightkit.loggers import Logger
 from lightkit.loggers.events import read_scalars
 from lightkit.loggers.files import read_jsonl
-from lightkit.runner import Runner, telling
+from lightkit.runner import Runner, messages
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import Callback, State
 
@@ -169,7 +169,7 @@ def test_evaluation_and_prediction_agree_with_the_final_test(tmp_path: Path) -> 
 
 def test_what_was_typed_is_known_over_all_parts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = list[list[str]]()
-    monkeypatch.setattr("lightkit.runner.run.conclude", lambda *_, overrides, **__: told.append([*overrides]))
+    monkeypatch.setattr("lightkit.runner.session.conclude", lambda *_, overrides, **__: told.append([*overrides]))
     runner(tmp_path / "run", "optim.lr=0.01").run()
     for _ in range(2):
         longer = load_run(tmp_path / "run", ["trainer.epochs=4"])
@@ -230,7 +230,7 @@ def test_inputs_that_cannot_be_shown_are_told() -> None:
         train = SimpleNamespace(epoch=lambda number, batch=batch: iter([batch]))
         parts: Any = SimpleNamespace(data=SimpleNamespace(train=train), model=Part(2, 2))
         logger = Told()
-        telling._show_inputs(parts, logger, images=4, graph=True)
+        messages._show_inputs(parts, logger, images=4, graph=True)
         assert len(logger.lines) == 1
         assert why in logger.lines[0]
 
@@ -249,7 +249,7 @@ def test_the_closing_table_says_which_weights_were_tested(
     overrides: list[str], best_step: int | None, expected: str
 ) -> None:
     cfg = compose(["data=wine", *overrides]).cfg
-    title = telling._title(cfg, State(step=5, best_step=best_step), tested=True)
+    title = messages._title(cfg, State(step=5, best_step=best_step), tested=True)
     assert title == f"result after 5 steps; tested with {expected} weights"
 
 

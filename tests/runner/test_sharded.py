@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runner.test_together import Ending, Spoilt, content, ended, kill, same_bits, terminate
 
 from lightkit.runner import Runner
 from lightkit.trainer import Callback
 from tests.runner.processes import configured, far, go_on, together, train
+from tests.runner.test_process_group import Ending, Spoilt, content, ended, kill, same_bits, terminate
 
 FSDP = ("device.parallel=fsdp", "device.fsdp.min_parameters=1")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runner.test_together import Ending, content, ended, same_bits, terminate
 
 from lightkit.common.exit_codes import AUDIT_FAILED
 from lightkit.common.shards import part
 from lightkit.runner import Runner
 from lightkit.trainer import Callback
 from tests.runner.processes import BASE, configured, far, go_on, together, train
+from tests.runner.test_process_group import Ending, content, ended, same_bits, terminate
 
 FSDP = ("device.parallel=fsdp", "device.fsdp.min_parameters=1", "optim=sgd", "optim.lr=0.05")
 TRANSFORMER = ("model=transformer", "model.dim=8", "model.depth=2", "model.heads=2", "trainer.epochs=1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from lightkit.loggers.base import Logger
 from lightkit.metrics import SplitMetrics
 from lightkit.optim.schedulers import Schedule
 from lightkit.trainer import Supervised, Timetable, Trainer
+from lightkit.trainer.learner import Learner, Network
+from lightkit.trainer.services import Services
 
 CPU = torch.device("cpu")
 
@@ -55,26 +58,46 @@ def trainer(
     timetable: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Trainer:
-    """A trainer over `rows` regression rows, 20 % of them for validation."""
+    """A trainer over `rows` regression rows, 20 % of them for validation; `changes` are of any of its parts."""
     data = build_data(
         dataset=points(rows), split={"by": "random", "val": 0.2, "test": 0.0}, batch_size=batch_size, seed=seed
     )
+    if not changes.pop("validates", True):
+        data = replace(data, val=None)
     model = model or network()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     times = Timetable(
         data.train.epoch_samples, data.train.batch_size, **{"epochs": 2, "log_steps": 1} | (timetable or {})
     )
     scheduler = Schedule(optimizer, total_steps=max(times.total_steps, 1), steps_per_epoch=times.steps_per_epoch)
-    return Trainer(
-        model,
-        data.train,
-        data.val,
-        criterion=nn.MSELoss(),
-        optimizer=optimizer,
-        scheduler=scheduler,
-        timetable=times,
-        engine=Engine("cpu", clip_norm=clip_norm, seed=seed),
-        train_metrics=SplitMetrics("train", dict, device=CPU),
-        val_metrics=SplitMetrics("val", dict, device=CPU),
-        **{"logger": Recorder(), "task": Supervised()} | changes,
-    )
+    hooks = {str(index): callback for index, callback in enumerate(changes.pop("callbacks", ()))}
+    parts: dict[str, Any] = {
+        "engine": Engine("cpu", clip_norm=clip_norm, seed=seed),
+        "data": data,
+        "model": model,
+        "network": model,
+        "made": Network(model),
+        "task": Supervised(),
+        "criterion": nn.MSELoss(),
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "timetable": times,
+        "metrics": {split: SplitMetrics(split, dict, device=CPU) for split in ("train", "val")},
+        "callbacks": hooks,
+    }
+    learner = Learner(**parts | _taken(changes, Learner))
+    services = Services(**{"logger": Recorder()} | _taken(changes, Services))
+    return Trainer(learner, services, **changes)
+
+
+def _taken(changes: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """The changes that are fields of a class, which are others' no more."""
+    names = [field.name for field in fields(kind) if field.name in changes]
+    return {name: changes.pop(name) for name in names}
+
+
+def changed(run: Trainer, **changes: Any) -> Trainer:
+    """The same trainer with other parts; what is not named is shared with it."""
+    learner = replace(run.learner, **_taken(changes, Learner))
+    services = replace(run.services, **_taken(changes, Services))
+    return Trainer(learner, services, **{"monitor": run.monitor, "mode": run.mode, "guard": run.guard} | changes)

@@ -15,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.trainer import StepOutput, Supervised
 from lightkit.trainer.guard import Guard, Kept, RollbackGuard, SkipGuard, copied
 from lightkit.trainer.nonfinite import bad_parameter
-from tests.trainer.parts import CPU, network, trainer
+from tests.trainer.parts import CPU, changed, network, trainer
 
 NAN, INF = float("nan"), float("inf")
 
@@ -55,7 +55,7 @@ def rollback(run: Any, **options: Any) -> RollbackGuard:
         "scheduler": run.scheduler,
         "precision": run.engine.precision,
         "callbacks": {},
-        "metrics": {"train": run.train_metrics},
+        "metrics": {"train": run.learner.metrics["train"]},
         "state": run.state,
     }
     return RollbackGuard(
@@ -103,15 +103,15 @@ class Reciprocal(nn.Module):
 
 def spoilt(run: Any, position: int, tensor: int) -> None:
     """Make one tensor of a batch of every epoch bad."""
-    batches = run.train.epoch
+    batches = run.learner.data.train.epoch
 
     def epoch(number: int, start: int = 0) -> Iterator[Any]:
         for index, batch in enumerate(batches(number, start)):
-            if start + index * run.train.batch_size == position:
+            if start + index * run.learner.data.train.batch_size == position:
                 batch = tuple(part * (NAN if place == tensor else 1.0) for place, part in enumerate(batch))
             yield batch
 
-    run.train.epoch = epoch
+    run.learner.data.train.epoch = epoch
 
 
 @pytest.mark.parametrize("tensor", [0, 1])
@@ -126,7 +126,7 @@ def test_names_are_those_of_the_bare_model() -> None:
     model = network()
     with torch.no_grad():
         model[0].weight.fill_(NAN)
-    run = trainer(nn.DataParallel(model, device_ids=None) if not torch.cuda.is_available() else model)
+    run = trainer(model, **({} if torch.cuda.is_available() else {"network": nn.DataParallel(model)}))
     with pytest.raises(UserError, match=r"; parameter 0\.weight is not finite"):
         run.fit()
 
@@ -144,7 +144,7 @@ def test_a_window_with_one_bad_batch_is_left_out_as_a_whole() -> None:
     run = trainer(guard=SkipGuard(CPU, limit=5), timetable={"accumulate": 2, "epochs": 1})
     spoilt(run, 10, 0)
     before = [parameter.detach().clone() for parameter in run.model.parameters()]
-    run.timetable = trainer(timetable={"accumulate": 2, "steps": 1}).timetable
+    run = changed(run, timetable=trainer(timetable={"accumulate": 2, "steps": 1}).timetable)
     run.fit()
     assert run.state.skipped == run.state.step == 1
     assert all(torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True))
@@ -161,9 +161,9 @@ def test_skipping_ends_at_its_limit() -> None:
 def test_going_back_takes_a_state_that_is_old_enough() -> None:
     task = Bad(6, times=1)
     run = bad_run(task)
-    run.guard = rollback(run, every=2)
+    run = changed(run, guard=rollback(run, every=2))
     rates = []
-    run.save = lambda value: rates.append((run.state.step, run.optimizer.param_groups[0]["lr"]))
+    run = changed(run, save=lambda value: rates.append((run.state.step, run.optimizer.param_groups[0]["lr"])))
     run.fit()
     assert (run.state.step, run.state.rollbacks) == (8, 1)
     assert (2, 0.025) in rates, "of the states of steps 2 and 4 the older one, with half the rate"
@@ -178,7 +178,7 @@ def held_steps(kept: Kept) -> list[int]:
 def test_states_to_go_back_to_are_plain_and_come_back() -> None:
     run, kept, other = trainer(), Kept(), Kept()
     assert kept.state_dict() == {}
-    run.guard = rollback(run, kept=kept)
+    run = changed(run, guard=rollback(run, kept=kept))
     run.fit()
     assert held_steps(kept) == [6, 8]
     other.load_state_dict(to_plain(kept.state_dict()))
@@ -193,13 +193,13 @@ def test_a_run_that_goes_on_keeps_the_state_it_begins_with_once_and_only_where_i
         run, kept = trainer(), Kept()
         kept.states = [{"state": {"step": number}} for number in there]
         run.state.step = step
-        rollback(run, kept=kept).on_step(run)
+        rollback(run, kept=kept).on_step(run.learner)
         assert held_steps(kept) == expected
 
 
 def test_each_time_the_rates_are_lower() -> None:
     run = bad_run(Bad(3, times=2))
-    run.guard = rollback(run, factor=0.1)
+    run = changed(run, guard=rollback(run, factor=0.1))
     run.fit()
     assert run.state.rollbacks == 2
     assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.1**2)
@@ -207,7 +207,7 @@ def test_each_time_the_rates_are_lower() -> None:
 
 def test_going_back_ends_at_its_limit() -> None:
     run = bad_run(Bad(3))
-    run.guard = rollback(run, limit=2)
+    run = changed(run, guard=rollback(run, limit=2))
     with pytest.raises(UserError, match=r"at step 3 [\s\S]*went back 2 times before") as caught:
         run.fit()
     assert caught.value.exit_code == 3
@@ -232,7 +232,7 @@ def bad_weight(run: Any, step: int) -> None:
 def test_a_bad_weight_is_never_saved(make: Any) -> None:
     saved: list[int] = []
     run = trainer(guard=make(CPU), timetable={"save_steps": 1})
-    run.save = lambda value: saved.append(run.state.step)
+    run = changed(run, save=lambda value: saved.append(run.state.step))
     bad_weight(run, 3)
     with pytest.raises(UserError, match=r"parameter 0\.weight is no longer finite after step 3 \(epoch 1\)") as caught:
         run.fit()
@@ -242,7 +242,7 @@ def test_a_bad_weight_is_never_saved(make: Any) -> None:
 
 def test_going_back_from_a_bad_weight() -> None:
     run = trainer(timetable={"save_steps": 1})
-    run.guard = rollback(run)
+    run = changed(run, guard=rollback(run))
     bad_weight(run, 3)
     run.fit()
     assert (run.state.step, run.state.rollbacks) == (8, 1)
@@ -251,7 +251,7 @@ def test_going_back_from_a_bad_weight() -> None:
 
 def test_a_state_to_go_back_to_is_never_a_bad_one() -> None:
     run = trainer(timetable={"save_epochs": None})
-    run.guard = rollback(run, limit=0, every=2)
+    run = changed(run, guard=rollback(run, limit=0, every=2))
     bad_weight(run, 4)
     with pytest.raises(UserError, match=r"parameter 0\.weight is no longer finite after step 4"):
         run.fit()
@@ -281,7 +281,7 @@ def test_large_weights_are_not_bad() -> None:
 def test_a_late_look_still_keeps_bad_losses_out_of_checkpoints(log: int) -> None:
     saved: list[int] = []
     run = bad_run(Bad(2), lazy(Guard(CPU)), timetable={"log_steps": log, "save_steps": 3})
-    run.save = lambda value: saved.append(run.state.step)
+    run = changed(run, save=lambda value: saved.append(run.state.step))
     with pytest.raises(UserError, match=r"no longer finite at step \d \(epoch 1\) or a few steps before"):
         run.fit()
     assert saved == []
@@ -306,9 +306,9 @@ def test_copies_have_tensors_of_their_own() -> None:
 def test_an_epoch_that_ends_where_the_run_has_gone_back_to_is_saved_once_more() -> None:
     """As a process does that goes on from the checkpoint of the going back: both leave the same behind."""
     run = bad_run(Bad(7, times=1), timetable={"epochs": 2})
-    run.guard = rollback(run, every=2)
+    run = changed(run, guard=rollback(run, every=2))
     saved: list[tuple[int, int]] = []
-    run.save = lambda value: saved.append((run.state.step, run.state.epoch))
+    run = changed(run, save=lambda value: saved.append((run.state.step, run.state.epoch)))
     run.fit()
     assert run.state.rollbacks == 1
     assert saved == [(4, 1), (4, 0), (4, 1), (8, 2)]

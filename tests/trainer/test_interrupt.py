@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt, Interrupted, Signals
-from tests.trainer.parts import trainer
+from tests.trainer.parts import changed, trainer
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
@@ -120,7 +120,7 @@ class Asks(Interrupt):
 def test_the_loop_saves_the_step_it_ends_at(after: int) -> None:
     saved: list[int] = []
     run = trainer(interrupt=Asks(after), timetable={"save_epochs": None, "epochs": 3})
-    run.save = lambda value: saved.append(run.state.step)
+    run = changed(run, save=lambda value: saved.append(run.state.step))
     with pytest.raises(Interrupted) as caught:
         run.fit()
     assert saved[-1] == caught.value.step == run.state.step
@@ -130,8 +130,8 @@ def test_a_signal_while_a_batch_is_waited_for_saves_the_step_before() -> None:
     saved: list[int] = []
     with Signals().caught() as signals:
         run = trainer(interrupt=signals, timetable={"save_epochs": None})
-        run.save = lambda value: saved.append(run.state.step)
-        batches = run.train.epoch
+        run = changed(run, save=lambda value: saved.append(run.state.step))
+        batches = run.learner.data.train.epoch
 
         def slow(epoch: int, start: int = 0) -> Iterator[Any]:
             for index, batch in enumerate(batches(epoch, start)):
@@ -139,7 +139,7 @@ def test_a_signal_while_a_batch_is_waited_for_saves_the_step_before() -> None:
                     os.kill(os.getpid(), signal.SIGTERM)
                 yield batch
 
-        run.train.epoch = slow
+        run.learner.data.train.epoch = slow
         with pytest.raises(Interrupted) as caught:
             run.fit()
     assert saved == [2]
@@ -154,7 +154,7 @@ def test_an_error_of_the_data_leaves_no_wait_behind() -> None:
             raise ValueError("no data")
             yield
 
-        run.train.epoch = broken
+        run.learner.data.train.epoch = broken
         with pytest.raises(ValueError, match="no data"):
             run.fit()
         assert not signals.waiting

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from lightkit.checkpoint import content
 from lightkit.common.errors import UserError
 from lightkit.trainer import Callback, EarlyStopping, Ema, State, StepOutput, Task
-from tests.trainer.parts import network, points, trainer
+from tests.trainer.parts import changed, network, points, trainer
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
@@ -55,7 +56,7 @@ def test_a_window_with_uneven_batches_weighs_every_sample_the_same() -> None:
 def test_the_training_loss_is_the_mean_over_samples_whatever_the_batch_size(batch_size: int) -> None:
     run = trainer(linear(), lr=1e-30, batch_size=batch_size, timetable={"epochs": 1})
     data = points()
-    x, y = data.take(run.train.rows)
+    x, y = data.take(run.learner.data.train.rows)
     expected = nn.functional.mse_loss(run.model(x).squeeze(-1), y).item()
     run.fit()
     assert run.logger.series("train/loss") == [(-(-40 // batch_size), pytest.approx(expected, rel=1e-5))]
@@ -126,7 +127,9 @@ def test_going_on_from_a_saved_state_gives_the_same_bits(kill: int, accumulate: 
 
     saved: dict[int, dict[str, Any]] = {}
     first = trainer(network(0.5), timetable=times)
-    first.save = lambda value: saved.update({first.state.step: copy.deepcopy(content.gather(**stateful(first)))})
+    first = changed(
+        first, save=lambda value: saved.update({first.state.step: copy.deepcopy(content.gather(**stateful(first)))})
+    )
     first.fit()
 
     second = trainer(network(0.5), timetable=times)
@@ -147,7 +150,7 @@ def stateful(run: Any) -> dict[str, Any]:
         "scheduler": run.scheduler,
         "precision": run.engine.precision,
         "callbacks": {},
-        "metrics": {"train": run.train_metrics},
+        "metrics": {"train": run.learner.metrics["train"]},
         "state": run.state,
     }
 
@@ -155,7 +158,7 @@ def stateful(run: Any) -> dict[str, Any]:
 def test_a_checkpoint_is_asked_for_once_a_step_with_the_value_where_there_is_one() -> None:
     asked: list[tuple[int, float | None]] = []
     run = trainer(timetable={"epochs": 3, "save_epochs": 2, "save_steps": 3, "validate_every": 3})
-    run.save = lambda value: asked.append((run.state.step, value))
+    run = changed(run, save=lambda value: asked.append((run.state.step, value)))
     run.fit()
     assert [step for step, _ in asked] == [3, 6, 8, 9, 12]
     assert [value is not None for _, value in asked] == [False, False, False, False, True]
@@ -164,7 +167,7 @@ def test_a_checkpoint_is_asked_for_once_a_step_with_the_value_where_there_is_one
 def test_a_better_validation_in_mid_epoch_is_saved_at_once() -> None:
     asked: list[tuple[int, float | None]] = []
     run = trainer(timetable={"epochs": 1, "validate_unit": "step", "validate_every": 1, "save_epochs": None})
-    run.save = lambda value: asked.append((run.state.step, value))
+    run = changed(run, save=lambda value: asked.append((run.state.step, value)))
     run.fit()
     best = min(run.logger.series("val/loss"), key=lambda row: row[1])
     assert best in asked
@@ -199,7 +202,7 @@ def test_an_unknown_monitored_value_names_those_there_are() -> None:
 
 def test_training_without_validation() -> None:
     run = trainer(monitor="train/loss")
-    run.val = None
+    run = changed(run, data=replace(run.learner.data, val=None))
     run.fit()
     assert run.state.best_value == min(value for _, value in run.logger.series("train/loss"))
     assert not run.logger.series("val/loss")
@@ -209,7 +212,7 @@ def test_training_without_validation() -> None:
 def test_a_save_in_mid_epoch_is_not_ranked_by_the_value_of_an_earlier_step(monitor: str) -> None:
     saved: list[tuple[int, float | None]] = []
     run = trainer(monitor=monitor, timetable={"save_steps": 1})
-    run.save = lambda value: saved.append((run.state.step, value))
+    run = changed(run, save=lambda value: saved.append((run.state.step, value)))
     run.fit()
     found = dict(run.logger.series(monitor))
     assert saved == [(step, found.get(step)) for step in range(1, 9)]

@@ -12,7 +12,6 @@ import torch
 from lightkit.diagnostics.profiling import Recorder, Window
 from lightkit.trainer import Callback, Trainer
 from lightkit.trainer.average import Ema
-from lightkit.trainer.profiled import ProfiledTrainer
 from tests.trainer import parts
 
 CPU = torch.device("cpu")
@@ -43,14 +42,14 @@ def recorder(folder: Path, window: Window | None = None) -> Recorder:
     return Recorder(window or Window(1, 1, 3), CPU, folder, tell=lambda line: None)
 
 
-def made(monkeypatch: pytest.MonkeyPatch, recording: Recorder | None, **changes: Any) -> Trainer:
+def made(recording: Recorder | None, **changes: Any) -> Trainer:
     """A trainer of small parts, under the recorder if there is one."""
-    with monkeypatch.context() as patch:
-        if recording is not None:
-            patch.setattr(parts, "Trainer", lambda *args, **kw: ProfiledTrainer(*args, recorder=recording, **kw))
-        model = parts.network(dropout=0.3)
-        changes["average"] = Ema(model, 0.9) if changes.pop("ema", False) else None
-        return parts.trainer(model, **changes)
+    model = parts.network(dropout=0.3)
+    if changes.pop("ema", False):
+        changes["average"] = Ema(model, 0.9)
+    if recording is not None:
+        changes["profiler"] = recording
+    return parts.trainer(model, **changes)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +61,11 @@ def made(monkeypatch: pytest.MonkeyPatch, recording: Recorder | None, **changes:
     ],
     ids=["plain", "accumulation", "validation and average"],
 )
-def test_the_same_bits_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
-    plain = made(monkeypatch, None, **changes)
+def test_the_same_bits_as_ever(tmp_path: Path, changes: dict[str, Any]) -> None:
+    plain = made(None, **changes)
     state = plain.fit()
     recording = recorder(tmp_path)
-    under = made(monkeypatch, recording, **changes)
+    under = made(recording, **changes)
     assert under.fit().__dict__.keys() == state.__dict__.keys()
     recording.close()
     assert recording.recorded is not None
@@ -77,11 +76,11 @@ def test_the_same_bits_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         assert loggers[0].series(name) == loggers[1].series(name) != [] or name == "lr/0"
 
 
-def test_every_stretch_has_a_name_and_little_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_stretch_has_a_name_and_little_is_left(tmp_path: Path) -> None:
     recording, watching = recorder(tmp_path), Watching()
     saved: list[float | None] = []
     times = {"save_steps": 1, "validate_unit": "step", "validate_every": 2}
-    under = made(monkeypatch, recording, callbacks=[watching, Sleeping()], save=saved.append, timetable=times)
+    under = made(recording, callbacks=[watching, Sleeping()], save=saved.append, timetable=times)
     under.fit()
     recording.close()
     epochs = [[*(f"step {at}" for at in steps), "epoch"] for steps in (range(1, 5), range(5, 9))]
@@ -96,30 +95,28 @@ def test_every_stretch_has_a_name_and_little_is_left(tmp_path: Path, monkeypatch
     assert sum(recording.recorded.host.values()) <= recording.recorded.seconds
 
 
-def test_hooks_that_nobody_has_cost_nothing_here_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    under = made(monkeypatch, recorder(tmp_path), callbacks=[Callback(), Watching()])
+def test_hooks_that_nobody_has_cost_nothing_here_either(tmp_path: Path) -> None:
+    under = made(recorder(tmp_path), callbacks=[Callback(), Watching()])
     assert len(under._on_step) == 1
     assert len(under.callbacks) == 2
 
 
-def test_a_callback_that_looks_around_finds_and_changes_what_it_always_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_callback_that_looks_around_finds_and_changes_what_it_always_does(tmp_path: Path) -> None:
     class Meddling(Callback):
         def on_step(self, trainer: Any) -> None:
             assert [type(found) for found in trainer.callbacks if isinstance(found, Meddling)]
             assert isinstance(trainer.average, Ema)
             trainer.average.decay = 0.5
 
-    plain = made(monkeypatch, None, callbacks=[Meddling()], ema=True)
-    under = made(monkeypatch, recorder(tmp_path), callbacks=[Meddling()], ema=True)
+    plain = made(None, callbacks=[Meddling()], ema=True)
+    under = made(recorder(tmp_path), callbacks=[Meddling()], ema=True)
     plain.fit()
     under.fit()
     loggers: list[Any] = [plain.logger, under.logger]
     assert loggers[0].series("val/loss") == loggers[1].series("val/loss")
 
 
-def test_an_error_in_the_window_leaves_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_window_leaves_the_trace(tmp_path: Path) -> None:
     class Failing(Callback):
         def on_step(self, trainer: Any) -> None:
             if trainer.state.step == 4:
@@ -127,7 +124,7 @@ def test_an_error_in_the_window_leaves_the_trace(tmp_path: Path, monkeypatch: py
 
     recording = recorder(tmp_path)
     with pytest.raises(KeyError, match="mine"):
-        made(monkeypatch, recording, callbacks=[Failing()]).fit()
+        made(recording, callbacks=[Failing()]).fit()
     recording.close()
     assert recording.recorded is not None
     assert recording.recorded.steps == 2
@@ -137,7 +134,7 @@ def test_an_error_in_the_window_leaves_the_trace(tmp_path: Path, monkeypatch: py
 def test_recording_is_no_part_of_the_speed_that_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording, left_out = recorder(tmp_path), []
     monkeypatch.setattr(recording, "before_step", lambda step: 7.0 if step == 2 else 0.0)
-    under = made(monkeypatch, recording, timetable={"steps": 4})
+    under = made(recording, timetable={"steps": 4})
     monkeypatch.setattr(under._clock, "leave_out", left_out.append)
     under.fit()
     assert left_out.count(7.0) == 1

@@ -16,6 +16,7 @@ from lightkit.trainer import Trainer
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.summary import result
 from tests.trainer import parts
+from tests.trainer.parts import changed
 
 
 class Steep(nn.Module):
@@ -46,12 +47,9 @@ class Reads(Callback):
 
 def trainer(*calls: int, **changes: Any) -> Trainer:
     options: dict[str, Any] = {"criterion": Steep(*calls), "engine": Engine("cpu", precision="fp16", clip_norm=1.0)}
-    made = parts.trainer(**{"timetable": {"epochs": 2, "log_steps": 2}} | changes)
-    for name, value in options.items():
-        setattr(made, name, value)
+    made = parts.trainer(**{"timetable": {"epochs": 2, "log_steps": 2}} | options | changes)
     made.engine.precision.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    made.model = made.engine.wrap(made.model)
-    return made
+    return changed(made, network=made.engine.wrap(made.model))
 
 
 def stateful(run: Trainer) -> dict[str, Any]:
@@ -61,7 +59,7 @@ def stateful(run: Trainer) -> dict[str, Any]:
         "scheduler": run.scheduler,
         "precision": run.engine.precision,
         "callbacks": {},
-        "metrics": {"train": run.train_metrics},
+        "metrics": {"train": run.learner.metrics["train"]},
         "state": run.state,
     }
 
@@ -113,7 +111,7 @@ def test_a_resumed_run_goes_on_counting(at):
     first.fit()
     resumed = trainer(*calls)
     content.apply(taken, **stateful(resumed))
-    resumed.criterion.count = at
+    resumed.learner.criterion.count = at
     found = resumed.fit()
     assert found.state_dict() == expected.state_dict() | {"last": found.last}
     deterministic = ("amp/", "train/", "val/")

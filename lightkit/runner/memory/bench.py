@@ -26,7 +26,6 @@ from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import memory_of
 from lightkit.runner.memory.oom import MemoryReport
-from lightkit.trainer import State
 from lightkit.trainer.evaluate import evaluate
 
 STEPS = 2
@@ -195,7 +194,7 @@ def serve(cfg: DictConfig, asked: IO[str], answers: IO[str], **options: Any) -> 
         answers.write(json.dumps(content) + "\n")
         answers.flush()
 
-    scene = MemoryReport(cfg, State())
+    scene = MemoryReport(cfg)
     try:
         bench = Bench(cfg, **options)
     except Exception as error:

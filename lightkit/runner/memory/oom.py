@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import Components
+from lightkit.assembly import Learner
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import OUT_OF_MEMORY
 from lightkit.common.memory import is_out_of_memory
@@ -35,7 +35,7 @@ _DOING = {
     "trainer.loop._next": "reading a batch",
     "device.engine.backward": "backward pass",
     "device.engine.step": "optimizer step",
-    "trainer.loop._micro_step": "forward pass",
+    "trainer.step.micro": "forward pass",
 }
 """Functions on the way to an error, the innermost first, and what they do in words."""
 
@@ -46,15 +46,18 @@ class MemoryReport:
 
     Args:
         cfg: The configuration.
-        state: Its counters.
         parts: Its parts; None while they are being built.
         memory: The book of its devices; None asks those of the parts.
     """
 
     cfg: DictConfig
-    state: State
-    parts: Components | None = None
+    parts: Learner | None = None
     memory: Memory | None = None
+
+    @property
+    def state(self) -> State:
+        """Counters of the run; zero while it is built."""
+        return State() if self.parts is None else self.parts.state
 
     def report(self, error: BaseException) -> UserError:
         """The error as the user sees it. Whatever cannot be found out is left out: this never raises."""
@@ -73,7 +76,7 @@ class MemoryReport:
                 rows.append(_row("of these", _listed(found, words)))
         return UserError("\n".join(rows), fix=self._fix(evaluating, pattern), exit_code=OUT_OF_MEMORY)
 
-    def _peak(self, parts: Components) -> str:
+    def _peak(self, parts: Learner) -> str:
         memory = self.memory or memory_of(parts.engine.parallel.devices)
         return _row("memory", memory.usage().in_words())
 
@@ -93,7 +96,7 @@ class MemoryReport:
             sizes += f" x {self.cfg.trainer.accumulate} accumulated"
         return f" in training step {self.state.step + 1} ({doing + ', ' if doing else ''}{sizes})"
 
-    def _origins(self, parts: Components, evaluating: bool) -> dict[str, int]:
+    def _origins(self, parts: Learner, evaluating: bool) -> dict[str, int]:
         """Bytes of activations by module, or of outputs in an evaluation; nothing where processes have to talk."""
         options = parts.engine.parallel.options
         if parts.engine.ranks.size > 1 and (self.cfg.device.parallel == "fsdp" or options.get("sync_batchnorm")):
@@ -167,13 +170,13 @@ def release_frames(error: BaseException) -> None:
         current = current.__cause__
 
 
-def _samples(parts: Components) -> int:
+def _samples(parts: Learner) -> int:
     """Samples that one process computes at once in training."""
     train = parts.data.train
     return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.size))
 
 
-def _made_of(parts: Components) -> str:
+def _made_of(parts: Learner) -> str:
     """What does not depend on the batch."""
     trained = {name: weight for name, weight in parts.model.named_parameters() if weight.requires_grad}
     sizes = state_sizes(parts.optimizer, trained)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightkit.assembly import Components
+from lightkit.assembly import Learner
 from lightkit.metrics import SplitMetrics
 from lightkit.runner.proving.trace import digest
 from lightkit.trainer.guard import KEPT
@@ -49,7 +49,7 @@ class Held(NamedTuple):
     """Whether it is of a kind that is filled when it is needed: a cache that is empty after a resume fills again."""
 
 
-def roots(parts: Components) -> dict[str, Any]:
+def roots(parts: Learner) -> dict[str, Any]:
     """The objects of a run by the keys of the configuration that they come from."""
     source, train = parts.data.source, parts.data.train
     found: dict[str, Any] = {
@@ -65,7 +65,7 @@ def roots(parts: Components) -> dict[str, Any]:
     return found | {f"trainer.callbacks.{name}": part for name, part in own.items()}
 
 
-def metrics_of(parts: Components) -> dict[str, Any]:
+def metrics_of(parts: Learner) -> dict[str, Any]:
     """The metrics by their keys; they are made when they first count something."""
     return {
         f"metrics.{split}.{name}": metric

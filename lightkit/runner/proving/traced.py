@@ -3,84 +3,88 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import Components, build_engine, build_splits, build_timetable
+from lightkit.assembly import Learner, build_engine, build_splits, build_timetable
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.data import Data
 from lightkit.device.ranks import Ranks
-from lightkit.loggers import Logger
 from lightkit.metrics import SplitMetrics
 from lightkit.runner.memory.batches import Batch, resolve_batch_size
+from lightkit.runner.observer import Observer
 from lightkit.runner.proving.held import held, metrics_of, roots
 from lightkit.runner.proving.trace import Moment, Trace, TracedTask
 from lightkit.runner.run import Runner
-from lightkit.trainer import State
 from lightkit.trainer.timetable import Timetable
 
 CALLBACK = "verify_resume"
 _BLOCKS = 10
 
 
-class TracedRunner(Runner):
-    """A run that writes down what it does, and may end at a moment of it.
+class TraceObserver(Observer):
+    """Writes down what a run does, and may end it at a moment of that.
+
+    Args:
+        trace: What is written to.
+        rows: Rows to keep of each split.
+        blocks: Blocks of an epoch in which metrics count at least: one that counts nothing before the end of a short
+            epoch loses nothing in a resume.
+    """
+
+    def __init__(self, trace: Trace, *, rows: Mapping[str, int] | None = None, blocks: int | None = None) -> None:
+        self.rows, self._trace, self._blocks = dict(rows or {}), trace, blocks
+
+    def watch(self, learner: Learner) -> Learner:
+        """Add a callback and a task that tell the trace."""
+        things = roots(learner)
+        self._trace.held = lambda: held({**things, **metrics_of(learner)})
+        counted = learner.metrics["train"]
+        if self._blocks is not None and isinstance(counted, SplitMetrics):
+            batches = learner.timetable.steps_per_epoch * learner.timetable.accumulate
+            counted.block = max(1, min(counted.block, batches // self._blocks))
+        callbacks = {**learner.callbacks, CALLBACK: self._trace}
+        return replace(learner, task=TracedTask(learner.task, self._trace), callbacks=callbacks)
+
+    @contextmanager
+    def saving(self, learner: Learner) -> Iterator[None]:
+        """Write down the moments of a save; it is on the disk before the run goes on."""
+        with self._trace.saving():
+            yield
+            if learner.store:
+                learner.store.flush()  # otherwise the moments of the writing would fall anywhere
+
+
+def traced_runner(
+    cfg: DictConfig,
+    folder: Path,
+    *,
+    trace: Path,
+    rows: Mapping[str, int] | None = None,
+    blocks: int | None = None,
+    end_at: Moment | None = None,
+    end: Callable[[], None] | None = None,
+) -> Runner:
+    """Return a run that writes down what it does, and may end at a moment of it.
 
     Args:
         cfg: See `Runner`.
         folder: See `Runner`.
-        overrides: See `Runner`.
         trace: File of the trace; appended to.
-        rows: Rows to keep of each split.
-        blocks: Blocks of an epoch in which metrics count at least: one that counts nothing before the end of a short
-            epoch loses nothing in a resume.
+        rows: See `TraceObserver`.
+        blocks: See `TraceObserver`.
         end_at: Moment at which the process is killed.
         end: What is called there instead.
     """
-
-    def __init__(
-        self,
-        cfg: DictConfig,
-        folder: Path,
-        *,
-        overrides: Sequence[str] = (),
-        trace: Path,
-        rows: Mapping[str, int] | None = None,
-        blocks: int | None = None,
-        end_at: Moment | None = None,
-        end: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(cfg, folder, overrides=overrides)
-        self._rows, self._blocks = dict(rows or {}), blocks
-        self._trace = Trace(trace, Path(folder) / run_files.CHECKPOINTS, end_at=end_at, end=end)
-
-    def _build(self, *, pretrained: bool) -> Components:
-        parts = super()._build(pretrained=pretrained)
-        things = roots(parts)
-        self._trace.held = lambda: held({**things, **metrics_of(parts)})
-        counted = parts.metrics["train"]
-        if self._blocks is not None and isinstance(counted, SplitMetrics):
-            batches = parts.timetable.steps_per_epoch * parts.timetable.accumulate
-            counted.block = max(1, min(counted.block, batches // self._blocks))
-        callbacks = {**parts.callbacks, CALLBACK: self._trace}
-        return replace(parts, task=TracedTask(parts.task, self._trace), callbacks=callbacks)
-
-    def _saver(self, parts: Components, state: State, logger: Logger) -> Callable[[float | None], None]:
-        save = super()._saver(parts, state, logger)
-
-        def traced(value: float | None) -> None:
-            with self._trace.saving():
-                save(value)
-                if parts.store:
-                    parts.store.flush()  # otherwise the moments of the writing would fall anywhere
-
-        return traced
+    written = Trace(trace, Path(folder) / run_files.CHECKPOINTS, end_at=end_at, end=end)
+    return Runner(cfg, folder, observer=TraceObserver(written, rows=rows, blocks=blocks))
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def work(job: TracedJob, *, end: Callable[[], None] | None = None) -> dict[str, 
             folder.parent.joinpath("settings.json").write_text(json.dumps(found), encoding="utf-8")
         overrides = [*job.overrides, *job.settings]
         cfg = compose(overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
-    run = TracedRunner(cfg, folder, trace=Path(job.trace), rows=job.rows, blocks=_BLOCKS, end_at=end_at, end=end)
+    run = traced_runner(cfg, folder, trace=Path(job.trace), rows=job.rows, blocks=_BLOCKS, end_at=end_at, end=end)
     return run.run(resume=job.resume)
 
 

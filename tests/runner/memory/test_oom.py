@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 import lightkit.diagnostics.memory as memory
 import lightkit.runner.memory.oom as oom
 import lightkit.runner.run as run
+import lightkit.runner.session as session
 from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.diagnostics.memory import Memory, Usage
@@ -135,7 +137,7 @@ def test_memory_that_runs_out_while_the_run_is_built(tmp_path: Path, monkeypatch
     def full(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(run, "build", full)
+    monkeypatch.setattr(run, "build_learner", full)
     report = failed(tmp_path / "run")
     assert report.startswith("out of memory while the run was built: MemoryError")
     assert "data.batch_size" not in report
@@ -172,7 +174,7 @@ def test_the_peak_of_a_gpu_stands_in_the_report() -> None:
 
     cfg = compose(QUICK).cfg
     parts = run.build(cfg, Path("nowhere"))
-    report = str(MemoryReport(cfg, State(step=4), parts, Gpu()).report(MemoryError("x")))
+    report = str(MemoryReport(cfg, replace(parts, state=State(step=4)), Gpu()).report(MemoryError("x")))
     assert "memory:   61.0 GiB in use at most, 70.0 GiB reserved, of 79.0 GiB" in report
     assert report.startswith("out of memory after step 4: x")
 
@@ -201,12 +203,15 @@ class Cache:
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> Cache:
-    found, build = Cache(), run.build
+    found, build, build_learner = Cache(), run.build, run.build_learner
 
-    def built(*args: Any, **options: Any) -> Any:
-        parts = build(*args, **options)
-        found.models.append(weakref.ref(parts.model))
-        return parts
+    def noted(made: Any) -> Any:
+        def built(*args: Any, **options: Any) -> Any:
+            parts = made(*args, **options)
+            found.models.append(weakref.ref(parts.model))
+            return parts
+
+        return built
 
     class Gpu(Memory):
         def release(self) -> None:
@@ -215,8 +220,9 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Cache:
     def released() -> None:
         memory.release(Gpu(), collect=gc.collect)
 
-    monkeypatch.setattr(run, "build", built)
-    monkeypatch.setattr(run, "release", released)
+    monkeypatch.setattr(run, "build", noted(build))
+    monkeypatch.setattr(run, "build_learner", noted(build_learner))
+    monkeypatch.setattr(session, "release", released)
     return found
 
 

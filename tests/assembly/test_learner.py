@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.assembly import Components, build
+from lightkit.assembly import Learner, build
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose
 from lightkit.trainer.callbacks import EarlyStopping
@@ -28,7 +28,7 @@ def options(group: str) -> list[str]:
     return [name for name in names if name != NEEDS_A_TARGET]
 
 
-def built(tmp_path: Path, *overrides: str) -> Components:
+def built(tmp_path: Path, *overrides: str) -> Learner:
     return build(compose([*overrides, "device=cpu", "device.threads=1"]).cfg, tmp_path)
 
 
@@ -39,7 +39,7 @@ def test_training_values_are_logged_once_an_epoch_at_the_least(tmp_path: Path, a
     parts.data.close()
 
 
-def one_step(parts: Components) -> float:
+def one_step(parts: Learner) -> float:
     """Loss of the first training batch, and a step on it."""
     parts.network.train()
     batch = next(iter(parts.data.train.epoch(0)))

@@ -1,19 +1,16 @@
-"""All parts of a run, built in the order of their needs."""
+"""All parts of a run, built in the order of their needs: what its models share, then each model with what trains it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
-from torch import nn
-from torch.optim import Optimizer
 
 from lightkit.assembly.dry_run import rehearse
 from lightkit.assembly.learning import build_optimizer, build_scheduler, build_task
 from lightkit.assembly.metrics_trial import try_metrics
-from lightkit.assembly.network import Network, build_network, check_base
+from lightkit.assembly.network import build_network, check_base
 from lightkit.assembly.parts import (
     build_callbacks,
     build_engine,
@@ -25,53 +22,12 @@ from lightkit.assembly.parts import (
     check_fit,
     check_metrics,
 )
-from lightkit.checkpoint.store import CheckpointStore
-from lightkit.data import Data
-from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
-from lightkit.metrics import SharedMetrics, SplitMetrics
-from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import Ema, NoAverage
-from lightkit.trainer.callbacks import Callback
-from lightkit.trainer.tasks import Criterion, Task
-from lightkit.trainer.timetable import Timetable
+from lightkit.trainer.learner import Learner, Shared
 
 
-@dataclass(frozen=True)
-class Components:
-    """Everything a run is made of."""
-
-    data: Data
-    """Splits and facts about them."""
-    model: nn.Module
-    """The network without any wrapper: its parameter names are the saved ones."""
-    network: nn.Module
-    """What is called in training: the model, wrapped for several GPUs where asked for."""
-    task: Task
-    """How a batch becomes a loss."""
-    criterion: Criterion
-    """The loss."""
-    optimizer: Optimizer
-    """Steps over named parameter groups."""
-    scheduler: Schedule
-    """Learning rates over time."""
-    timetable: Timetable
-    """Lengths and intervals."""
-    engine: Engine
-    """Device, precision and seeds."""
-    metrics: dict[str, SplitMetrics | SharedMetrics]
-    """Metrics of each split."""
-    average: NoAverage
-    """Average of the weights to evaluate with."""
-    callbacks: dict[str, Callback]
-    """Hooks by name."""
-    store: CheckpointStore | None
-    """The checkpoints; None when none are written."""
-    made: Network
-    """How the model came to be: pretrained weights, head, what was injected."""
-
-
-def build(
+def build_shared(
     cfg: DictConfig,
     folder: Path,
     *,
@@ -80,20 +36,20 @@ def build(
     ranks: Ranks | None = None,
     report: Callable[[str], None] = lambda line: None,
     rows: Mapping[str, int] | None = None,
-) -> Components:
-    """Build the parts of a run; nothing is written and nothing trains yet.
+) -> Shared:
+    """Build what all models of a process share: the device with its seeds, and the data.
 
     Args:
         cfg: A composed and checked configuration.
-        folder: The run's folder, for the parts that will write to it.
-        pretrained: Load the pretrained weights of a fine-tuning; False where a checkpoint will be loaded anyway.
-        trains: Whether the parts will train; otherwise a teacher is not needed.
+        folder: The run's folder, which knows what it fitted to its data where it has begun.
+        pretrained: Whether the run begins; False where a checkpoint will be loaded.
+        trains: Whether something will train; a base that a checkpoint depends on has to be there then.
         ranks: The processes that train together; None where this one is alone.
         report: Called with a line now and then where the data take long.
         rows: Rows to keep of each split, for a run that only proves something; None keeps all.
 
     Raises:
-        UserError: A part cannot be built, or two of them do not fit together.
+        UserError: The data cannot be loaded, or do not go with the loss and the metrics.
     """
     if trains and not pretrained:
         check_base(cfg)
@@ -101,6 +57,25 @@ def build(
     data = build_splits(cfg, engine, None if pretrained else folder, report=report)
     data = data.shortened(rows, seed=cfg.seed) if rows else data
     check_fit(cfg, data)
+    return Shared(engine, data)
+
+
+def build_learner(
+    cfg: DictConfig, shared: Shared, folder: Path, *, pretrained: bool = True, trains: bool = True
+) -> Learner:
+    """Build a model and what trains it; nothing is written and nothing trains yet.
+
+    Args:
+        cfg: A composed and checked configuration.
+        shared: What it shares with other models.
+        folder: The run's folder, for the parts that will write to it.
+        pretrained: Load the pretrained weights of a fine-tuning; False where a checkpoint will be loaded anyway.
+        trains: Whether the parts will train; otherwise a teacher is not needed.
+
+    Raises:
+        UserError: A part cannot be built, or two of them do not fit together.
+    """
+    engine, data = shared.engine, shared.data
     timetable = build_timetable(cfg, data)
     run = None if pretrained else folder
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained, run=run, data=data)
@@ -117,7 +92,8 @@ def build(
             part.check()  # also those of which nothing is tried: a function may have given anything
         tried = try_metrics(data, model, task, criterion, engine, measured, monitor=cfg.metrics.monitor)
         check_metrics(cfg, tried, fresh=pretrained)
-    return Components(
+    return Learner(
+        engine=engine,
         data=data,
         model=model,
         network=network,
@@ -126,10 +102,33 @@ def build(
         optimizer=optimizer,
         scheduler=scheduler,
         timetable=timetable,
-        engine=engine,
         metrics=metrics,
+        made=made,
         average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
         callbacks=build_callbacks(cfg),
-        store=build_store(cfg, folder),
-        made=made,
+        store=build_store(cfg, folder) if engine.ranks.main else None,
     )
+
+
+def build(
+    cfg: DictConfig,
+    folder: Path,
+    *,
+    pretrained: bool = True,
+    trains: bool = True,
+    report: Callable[[str], None] = lambda line: None,
+) -> Learner:
+    """Build one model with all that it needs, for whoever wants nothing else.
+
+    Args:
+        cfg: A composed and checked configuration.
+        folder: The run's folder.
+        pretrained: See `build_learner`.
+        trains: See `build_learner`.
+        report: See `build_shared`.
+
+    Raises:
+        UserError: A part cannot be built, or two of them do not fit together.
+    """
+    shared = build_shared(cfg, folder, pretrained=pretrained, trains=trains, report=report)
+    return build_learner(cfg, shared, folder, pretrained=pretrained, trains=trains)
