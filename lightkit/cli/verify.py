@@ -116,13 +116,12 @@ def _report(result: VerifyResult) -> None:
         say(f"\nDIFFERENT: {result.reason}")
         return
     say("\nthe same bits with and without the kill")
-    _warn(result.unsaved)
+    if result.unsaved:
+        _warn(result.unsaved)
 
 
 def _warn(found: Sequence[UnsavedValue]) -> None:
-    """Name what changes without being saved."""
-    if not found:
-        return
+    """Name what changes without being saved, and how to save it."""
     say("\nWARNING: this changes while training and is not saved. It made no difference in this run, but where the")
     say("result ever depends on it, a resumed run will be another one:")
     for fix in dict.fromkeys(item.fix for item in found):
