@@ -70,7 +70,6 @@ examples:
 
 
 _LONGEST_CONFIG = 1 << 20
-_PLAIN = (str, int, float)
 
 
 def ckpt(args: list[str]) -> int:
@@ -122,7 +121,8 @@ def diff(args: list[str]) -> int:
     machine = {name for name in (*first, *second) if any(start in name for start in MACHINE)}
     first, second = ({name: state[name] for name in state if name not in machine} for state in (first, second))
     found = compare(first, second)
-    rows = [[d.name, d.what, d.first, d.second, _small(d.largest), number(d.count)] for d in found]
+    largest = ["" if item.largest is None else f"{item.largest:.3g}" for item in found]
+    rows = [[d.name, d.what, d.first, d.second, size, number(d.count)] for d, size in zip(found, largest)]
     if rows:
         say(table(["name", "differs in", "first", "second", "largest difference", "elements"], rows, right=[4, 5]))
     same = len(first.keys() & second.keys()) - sum(not d.what.startswith("only") for d in found)
@@ -203,17 +203,18 @@ def _excerpt(config: str) -> list[tuple[str, str]]:
     except (yaml.YAMLError, RecursionError):
         return []
     keys = ("name", "seed", "data.dataset._target_", "model._target_", "optim._target_", "optim.lr", "trainer.epochs")
-    found = ((key, _at(tree, key)) for key in keys)
-    return [("config", ""), *((f"  {key}", str(value)) for key, value in found if isinstance(value, _PLAIN))]
-
-
-def _at(tree: Any, key: str) -> Any:
-    for part in key.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
+    lines = [("config", "")]
+    for key in keys:
+        value: Any = tree
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, (int, float, str)):
+            lines.append((f"  {key}", str(value)))
+    return lines
 
 
 def _state(text: str, options: Any) -> dict[str, Any]:
+    """Read the weights that are meant, or with `--all` the whole state of a checkpoint."""
     from lightkit.checkpoint.compare import flat
     from lightkit.checkpoint.reading import read
     from lightkit.checkpoint.weights import read_weights
@@ -223,10 +224,11 @@ def _state(text: str, options: Any) -> dict[str, Any]:
 
 
 def _count(option: str, text: str, *, least: int = 0) -> int:
+    """Parse a whole number.
+
+    Raises:
+        UserError: It is none, or too small.
+    """
     if not text.isdecimal() or int(text) < least:
         raise UserError("not a number", key=option, received=text, expected=f"a whole number from {least}")
     return int(text)
-
-
-def _small(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"

@@ -46,7 +46,9 @@ def run(args: list[str]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BrokenPipeError:
-        return _broken_pipe()
+        # What reads our output has gone (`| head`); the interpreter would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
     except Exception as error:
         return _unexpected(error)
 
@@ -78,6 +80,7 @@ def dispatch(args: list[str]) -> int:
 
 
 def _help(rest: list[str]) -> int:
+    """Print the help of a command, or of all."""
     if rest and rest[0] in COMMANDS:
         say(help_of(rest[0]))
         return 0
@@ -97,6 +100,7 @@ def _module(command: str) -> ModuleType:
 
 
 def _user_error(error: UserError) -> int:
+    """Print what is wrong, and return the exit status."""
     if os.environ.get("LIGHTKIT_DEBUG", "0") not in ("", "0"):
         import traceback
 
@@ -106,13 +110,8 @@ def _user_error(error: UserError) -> int:
     return error.exit_code
 
 
-def _broken_pipe() -> int:
-    # What reads our output has gone (`| head`); the interpreter would complain once more when it flushes at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return BROKEN_PIPE
-
-
 def _unexpected(error: Exception) -> int:
+    """Print the traceback of an error in code, and return the exit status."""
     import traceback
 
     complain("".join(traceback.format_exception(error)).rstrip())

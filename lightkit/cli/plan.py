@@ -61,11 +61,8 @@ def plan(args: list[str]) -> int:
     with closing(parts.data):
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:
-            content = {**found.to_json(), **_head(parts), "patterns": [match.to_json() for match in matches]}
-            content |= _weights(parts)
-            if notes := [*parts.data.notes, *notes_on_weights(cfg, parts)]:
-                content["notes"] = notes
-            say(json.dumps(content, indent=2))
+            content, notes = _as_json(found, matches, parts), [*parts.data.notes, *notes_on_weights(cfg, parts)]
+            say(json.dumps({**content, **({"notes": notes} if notes else {})}, indent=2))
         else:
             for note in parts.data.notes:
                 say(note)
@@ -99,24 +96,17 @@ def _print(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool)
             say(table([], [["", *row] for row in more]))
 
 
-def _head(parts: Learner) -> dict[str, Any]:
-    """Return the output layer as plain values; nothing in plain training, which does not ask for it."""
-    prepared = parts.made.prepared
-    if prepared is None:
-        return {}
-    new = {"new": prepared.replaced}
-    return {"head": prepared.head and {**prepared.head.to_json(), **new}}
-
-
-def _weights(parts: Learner) -> dict[str, Any]:
-    """Return what was loaded as plain values; nothing where nothing was."""
-    report = parts.made.report
-    if report is None:
-        return {}
-    groups = ("loaded", "missing", "unexpected", "left")
-    names = {group: list(getattr(report, group)) for group in groups}
-    more = {"reshaped": dict(report.reshaped), "reasons": dict(report.reasons)}
-    return {"weights": {"source": str(report.source), **names, **more}}
+def _as_json(found: Plan, matches: Sequence[Match], parts: Learner) -> dict[str, Any]:
+    """Return all of it as plain values, without an output layer in plain training, which does not ask for it."""
+    content, prepared, report = dict(found.to_json()), parts.made.prepared, parts.made.report
+    if prepared is not None:
+        content["head"] = prepared.head and {**prepared.head.to_json(), "new": prepared.replaced}
+    content["patterns"] = [match.to_json() for match in matches]
+    if report is not None:
+        names = {group: list(getattr(report, group)) for group in ("loaded", "missing", "unexpected", "left")}
+        more = {"reshaped": dict(report.reshaped), "reasons": dict(report.reasons)}
+        content["weights"] = {"source": str(report.source), **names, **more}
+    return content
 
 
 def _parser() -> Parser:

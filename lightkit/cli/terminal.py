@@ -33,12 +33,11 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequen
     lines = [list(titles)] if titles else []
     lines += [list(map(in_one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)] if lines else []
-    return "\n".join(_line(line, widths, right) for line in lines)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:
-    padded = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths)))
-    return "  ".join(padded).rstrip()
+    texts = []
+    for line in lines:
+        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths))]
+        texts.append("  ".join(padded).rstrip())
+    return "\n".join(texts)
 
 
 def width() -> int | None:

@@ -155,7 +155,7 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
     if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(composed.cfg)):
         return _finished(earlier)
     # Of several processes that torchrun started, rank 0 has a folder for all.
-    folder = earlier or (root if follows() else _run_folder(root, composed, options))
+    folder = earlier or (root if follows() else _new_folder(root, composed, options))
     try:
         return start(composed.cfg, folder, overrides=options.overrides, resume=earlier is not None)
     finally:
@@ -255,7 +255,7 @@ def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) ->
     return find_unfinished(root, to_yaml(composed.cfg)) if moves else None
 
 
-def _run_folder(root: Path, composed: Composed, options: argparse.Namespace) -> Path:
+def _new_folder(root: Path, composed: Composed, options: argparse.Namespace) -> Path:
     """Return `--folder` or `hydra.run.dir` where they are given, else make a new folder in `outputs/runs/`."""
     folder = _named_folder(composed, options)
     if folder is None:

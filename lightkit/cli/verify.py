@@ -15,8 +15,8 @@ from lightkit.common.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightkit.runner.proving.unsaved import Unsaved
-    from lightkit.runner.proving.verify import Verdict
+    from lightkit.runner.proving.unsaved import UnsavedValue
+    from lightkit.runner.proving.verify import VerifyResult
 
 _SHOWN = 10
 PHASES = ("micro", "step", "save", "validation", "test")
@@ -58,9 +58,9 @@ def verify_resume(args: list[str]) -> int:
     """Run, kill, resume, compare, and print what came of it."""
     options = _parser().read(args)
     if options.worker is not None:
-        from lightkit.runner.proving.traced import TracedJob, work
+        from lightkit.runner.proving.job import TracedJob, run_job
 
-        work(TracedJob.read(options.worker))
+        run_job(TracedJob.read(options.worker))
         return 0
     if options.at != "random" and (not options.at.isdecimal() or int(options.at) < 3):
         expected = "`random`, or a step from 3 on: the run has to save before it"
@@ -82,7 +82,7 @@ def verify_resume(args: list[str]) -> int:
 
 def _verify(options: argparse.Namespace, overrides: list[str], base: Path) -> int:
     """Do the runs in a folder, print what came of them, and return the exit status."""
-    from lightkit.runner.proving.traced import TracedJob
+    from lightkit.runner.proving.job import TracedJob
     from lightkit.runner.proving.verify import verify
 
     job = TracedJob(
@@ -95,36 +95,33 @@ def _verify(options: argparse.Namespace, overrides: list[str], base: Path) -> in
         steps=options.steps,
         at=None if options.at == "random" else int(options.at),
     )
-    verdict = verify(job, phase=options.phase, progress=complain)
-    _report(verdict)
-    return 0 if verdict.same else 1
+    result = verify(job, phase=options.phase, progress=complain)
+    _report(result)
+    return 0 if result.same else 1
 
 
-def _report(verdict: Verdict) -> None:
+def _report(result: VerifyResult) -> None:
     """Print where the run was killed, what was compared, and what differs."""
-    from lightkit.runner.proving.verify import told
-
-    moment = verdict.moment
-    say(f"{verdict.steps} steps, killed {told(moment)}, resumed at step {verdict.resumed_at}")
+    moment = result.moment
+    say(f"{result.steps} steps, killed {moment.describe()}, resumed at step {result.resumed_at}")
     heads = ["crossed", "steps", "epoch ends", "validations", "saves"]
     names = ["the whole run", "after the resume"]
-    say(table(heads, [(name, *map(str, part)) for name, part in zip(names, verdict.crossed)], right=[1, 2, 3, 4]))
-    if verdict.rows:
-        say("shortened: " + ", ".join(f"{name} to {count:,} rows" for name, count in verdict.rows.items()))
+    say(table(heads, [(name, *map(str, part)) for name, part in zip(names, result.crossed)], right=[1, 2, 3, 4]))
+    if result.rows:
+        say("shortened: " + ", ".join(f"{name} to {count:,} rows" for name, count in result.rows.items()))
     say(f"the same again: --at {moment.step} --phase {moment.phase}\n")
-    rows = [(item.name, str(item.size), "different" if item.different else "same") for item in verdict.compared]
+    rows = [(item.name, str(item.size), "different" if item.different else "same") for item in result.compared]
     say(table(["compared", "values", ""], rows, right=[1]))
-    if verdict.reason is not None:
-        say(f"\nDIFFERENT: {verdict.reason}")
+    if result.reason is not None:
+        say(f"\nDIFFERENT: {result.reason}")
         return
     say("\nthe same bits with and without the kill")
-    _warn(verdict.unsaved)
+    if result.unsaved:
+        _warn(result.unsaved)
 
 
-def _warn(found: Sequence[Unsaved]) -> None:
-    """Name what changes without being saved."""
-    if not found:
-        return
+def _warn(found: Sequence[UnsavedValue]) -> None:
+    """Name what changes without being saved, and how to save it."""
     say("\nWARNING: this changes while training and is not saved. It made no difference in this run, but where the")
     say("result ever depends on it, a resumed run will be another one:")
     for fix in dict.fromkeys(item.fix for item in found):

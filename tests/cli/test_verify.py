@@ -11,7 +11,7 @@ import pytest
 
 from lightkit.cli.verify import PHASES
 from lightkit.runner.proving import trace, verify
-from lightkit.runner.proving.traced import TracedJob, work
+from lightkit.runner.proving.job import TracedJob, run_job
 from tests.conftest import Outcome
 from tests.resume.harness import forked
 
@@ -20,12 +20,12 @@ QUICK = ["data=wine", "model.hidden=[8]", "data.batch_size=16", "device=cpu", "m
 
 def in_a_fork(job: TracedJob, file: Path, *, want: int = 0) -> None:
     """In place of a new process, which takes seconds to start."""
-    forked(lambda: work(job), file.with_suffix(".log"), want=want)
+    forked(lambda: run_job(job), file.with_suffix(".log"), want=want)
 
 
 def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(verify, "_finished", in_a_fork)
+    monkeypatch.setattr(verify, "run_in_process", in_a_fork)
     done = cli("verify-resume", *QUICK, "--at", "12", "--phase", "save")
     assert done.code == 0, done.err
     assert "24 steps, killed at moment" in done.out
@@ -45,7 +45,7 @@ def test_a_difference_is_named_with_status_1(
     cli: Callable[..., Outcome], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(verify, "_finished", in_a_fork)
+    monkeypatch.setattr(verify, "run_in_process", in_a_fork)
     (project / "experiments" / "noisy_rows.py").write_text(
         "import numpy, torch\n"
         "class Noisy(torch.utils.data.Dataset):\n"
@@ -69,7 +69,7 @@ def test_state_that_is_not_saved_is_named_with_the_fix_also_where_the_bits_are_t
     cli: Callable[..., Outcome], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(verify, "_finished", in_a_fork)
+    monkeypatch.setattr(verify, "run_in_process", in_a_fork)
     (project / "experiments" / "late.py").write_text(
         "import torch\n"
         "from lightkit.trainer import Callback\n"

@@ -18,9 +18,9 @@ import tests.forkable
 import tests.preloaded
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner
+from lightkit.runner.proving.comparison import compare_runs, read_trace
+from lightkit.runner.proving.observer import traced_runner
 from lightkit.runner.proving.trace import Moment
-from lightkit.runner.proving.traced import traced_runner
-from lightkit.runner.proving.verdict import compare, read_trace
 from lightkit.runs import folder
 
 FOR_THE_CHILDREN = (tests.forkable, tests.preloaded)
@@ -107,7 +107,7 @@ class Case:
 
     def differences(self, place: Path) -> list[str]:
         """What is not as in the uninterrupted run."""
-        compared = compare(self.whole, place)
+        compared = compare_runs(self.whole, place)
         empty = {item.name for item in compared if not item.size}
         assert empty <= {"precision", "callbacks", "metrics"}, "nothing was compared"
         return [f"{item.name}: {item.different}" for item in compared if item.different]

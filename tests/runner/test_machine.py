@@ -19,7 +19,7 @@ from lightkit.monitor import usage
 from lightkit.monitor.gpus import GpuFacts, GpuSample, Source
 from lightkit.monitor.monitor import Monitor, NoMonitor, Watch
 from lightkit.runner import Runner, machine
-from lightkit.runner.proving.verdict import compare, flat
+from lightkit.runner.proving.comparison import compare_runs, flatten
 from lightkit.trainer import Callback
 
 QUICK = ("data=wine", "device=cpu", "trainer.epochs=3", "logger.every_steps=1", "metrics.figures=[]")
@@ -83,13 +83,13 @@ def test_the_memory_of_a_gpu_is_logged_beside_the_values_of_the_loop(
 def test_watching_changes_nothing_that_counts(tmp_path: Path) -> None:
     run(tmp_path / "watched", slowly=False)
     result = run(tmp_path / "alone", "logger.system.enabled=false", slowly=False)
-    assert [item for item in compare(tmp_path / "watched", tmp_path / "alone") if item.different] == []
+    assert [item for item in compare_runs(tmp_path / "watched", tmp_path / "alone") if item.different] == []
     assert result["system"] == {}
 
 
 def test_what_comes_from_the_machine_is_not_compared() -> None:
     tree = {"system": {"bound": "data"}, "last": {"system/ram_gib": 1.0, "val/loss": 2.0}}
-    assert dict(flat(tree, "result")) == {"result.last.val/loss": 2.0}
+    assert dict(flatten(tree, "result")) == {"result.last.val/loss": 2.0}
 
 
 def test_a_run_ends_with_what_to_try(

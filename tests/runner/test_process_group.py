@@ -17,7 +17,7 @@ import torch.distributed
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
-from lightkit.runner.proving.traced import TracedJob, shortened
+from lightkit.runner.proving.job import TracedJob, shortened
 from lightkit.trainer import Callback
 from tests.runner.processes import configured, far, go_on, series, together, train
 from tests.waiting import until

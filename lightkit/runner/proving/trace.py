@@ -38,8 +38,19 @@ class Moment(NamedTuple):
     number: int
     """Which of several of this phase at this step, from 0."""
 
+    def describe(self) -> str:
+        """Return the moment in words, such as `before batch 2 of step 3`."""
+        texts = {
+            "micro": "before batch {} of step {}",
+            "step": "after step {1}",
+            "save": "at moment {} of the save of step {}",
+            "validation": "before batch {} of the validation after step {}",
+            "test": "before batch {} of the test after step {}",
+        }
+        return texts[self.phase].format(self.number + 1, self.step)
 
-class Trace(Callback):
+
+class RunTrace(Callback):
     """Writes a line of JSON for every moment of a run.
 
     Args:
@@ -48,7 +59,7 @@ class Trace(Callback):
         end_at: Moment at which the process ends.
         end: How it ends.
 
-    `held` gives what the objects of the run hold besides what is saved; it is asked for at the start, at each save and
+    `live_state` gives the state of the run's objects that is not saved; it is asked for at the start, at each save and
     at the end.
     """
 
@@ -60,14 +71,14 @@ class Trace(Callback):
         self._counts: dict[tuple[str, int], int] = {}
         self._batch, self._saving, self._evaluates = Moment("", -1, 0), -1, "test"
         self._trainer: Trainer | None = None
-        self.held: Callable[[], Mapping[str, Any]] = dict
-        sys.addaudithook(self._watch)
+        self.live_state: Callable[[], Mapping[str, Any]] = dict
+        sys.addaudithook(self._watch_files)
 
     def on_fit_start(self, trainer: Trainer) -> None:
         """Write down the state the run begins or goes on with."""
         self._trainer, self._evaluates = trainer, "validation"
         step = trainer.state.step
-        self._write({"phase": "start", "step": step, "number": 0, **_state(trainer), "held": self.held()})
+        self._write({"phase": "start", "step": step, "number": 0, **_state(trainer), "live": self.live_state()})
 
     def on_step(self, trainer: Trainer) -> None:
         """Write down the state after an optimizer step."""
@@ -81,7 +92,7 @@ class Trace(Callback):
     def on_fit_end(self, trainer: Trainer) -> None:
         """Write down what the run ends with."""
         self._evaluates = "test"
-        self._write({"phase": "end", "step": trainer.state.step, "number": 0, "held": self.held()})
+        self._write({"phase": "end", "step": trainer.state.step, "number": 0, "live": self.live_state()})
 
     def moment(self, phase: str, step: int, **facts: Any) -> Moment:
         """Write a line, then end here if this is the moment for it."""
@@ -95,26 +106,27 @@ class Trace(Callback):
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """While a checkpoint is handed over; it may still be written afterwards."""
+        """Write down the moments of a save while inside; the checkpoint may still be written afterwards."""
         self._saving = self._step()
-        self._write({"phase": "held", "step": self._saving, "number": 0, "held": self.held()})
+        self._write({"phase": "live", "step": self._saving, "number": 0, "live": self.live_state()})
         self.moment("save", self._saving, what="begin")
         yield
         self.moment("save", self._saving, what="handed over")
 
     def batch(self, model: nn.Module, batch: Any) -> None:
-        """A batch is about to be computed."""
+        """Write down a batch that is about to be computed."""
         phase = "micro" if model.training else self._evaluates
         self._batch = self.moment(phase, self._step() + (phase == "micro"), batch=digest(batch))
 
     def loss(self, value: Tensor) -> None:
-        """The loss of the batch before."""
+        """Write down the loss of the batch before."""
         self._write({**self._batch._asdict(), "loss": digest(value)})
 
     def _step(self) -> int:
         return self._trainer.state.step if self._trainer else -1
 
-    def _watch(self, event: str, args: tuple[Any, ...]) -> None:
+    def _watch_files(self, event: str, args: tuple[Any, ...]) -> None:
+        """Take a file operation in the folder of checkpoints for a moment of the save under way."""
         if self._saving < 0 or event not in ("open", "os.rename", "os.remove"):
             return
         path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes, os.PathLike)) else ""
@@ -134,7 +146,7 @@ class TracedTask(Task):
         trace: Where to.
     """
 
-    def __init__(self, inner: Task, trace: Trace) -> None:
+    def __init__(self, inner: Task, trace: RunTrace) -> None:
         self.inner, self._trace = inner, trace
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
@@ -154,7 +166,7 @@ def kill() -> None:
 
 
 def digest(value: Any) -> str:
-    """A short hash of nested tensors, arrays and plain values; the same bits give the same text."""
+    """Hash nested tensors, arrays and plain values; the same bits give the same short text."""
     found = hashlib.blake2b(digest_size=8)
     for piece in _pieces(value):
         found.update(piece)
@@ -178,7 +190,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
 
 
 def _state(trainer: Trainer) -> dict[str, Any]:
-    """Hashes of what a step changes."""
+    """Hash what a step changes."""
     optimizer = trainer.optimizer.state_dict()
     return {
         "weights": digest(trainer.model.state_dict()),

@@ -21,10 +21,10 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command
 from lightkit.common.randomness import mix
+from lightkit.runner.proving.comparison import Comparison, Mismatch, compare_runs, first_mismatch, read_trace
+from lightkit.runner.proving.job import SETTINGS, TracedJob
 from lightkit.runner.proving.trace import PHASES, Moment
-from lightkit.runner.proving.traced import TracedJob
-from lightkit.runner.proving.unsaved import Snapshots, Unsaved, lost, unsaved
-from lightkit.runner.proving.verdict import Compared, Mismatch, compare, first_difference, read_trace
+from lightkit.runner.proving.unsaved import Snapshots, UnsavedValue, find_unsaved, lost_paths
 
 _LOG_LINES = 15
 
@@ -43,8 +43,8 @@ class Crossed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What came of it."""
+class VerifyResult:
+    """What came of killing and resuming a run."""
 
     moment: Moment
     """Where the run was killed."""
@@ -52,7 +52,7 @@ class Verdict:
     """Step of the checkpoint it went on from."""
     steps: int
     """Steps of the whole run."""
-    compared: list[Compared] = field(default_factory=list)
+    compared: list[Comparison] = field(default_factory=list)
     """Everything that was looked at."""
     reason: str | None = None
     """The first thing that differs and where it comes from; None when all is the same."""
@@ -60,12 +60,12 @@ class Verdict:
     """What lies in the whole run, and in the part that went on."""
     rows: dict[str, int] = field(default_factory=dict)
     """Rows that were kept of each split that was shortened."""
-    unsaved: list[Unsaved] = field(default_factory=list)
+    unsaved: list[UnsavedValue] = field(default_factory=list)
     """What changes without being saved although all is the same."""
 
     @property
     def same(self) -> bool:
-        """Whether the two runs left the same behind."""
+        """Tell whether the two runs left the same behind."""
         return self.reason is None
 
 
@@ -75,7 +75,7 @@ def verify(
     phase: str | None = None,
     draw: random.Random | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Verdict:
+) -> VerifyResult:
     """Run, kill, resume, compare.
 
     Args:
@@ -88,40 +88,42 @@ def verify(
         UserError: The configuration does not run to its end, or there is no such moment in it.
     """
     base = Path(job.folder)
+    base.mkdir(parents=True, exist_ok=True)
     progress("1/3 running without interruption")
-    whole = _reference(job, base)
+    whole = replace(job, folder=str(base / "whole"), trace=str(base / "whole.jsonl"))
+    run_in_process(whole, base / "first.json")
+    found = json.loads((base / SETTINGS).read_text(encoding="utf-8"))
+    whole = replace(whole, settings=tuple(found["settings"]), rows=found["rows"])
     reference = read_trace(Path(whole.trace))
-    moment = choose(reference, at=job.at, phase=phase, draw=draw or random.Random())
-    progress(f"2/3 running again, killed {told(moment)}")
+    moment = choose_moment(reference, at=job.at, phase=phase, draw=draw or random.Random())
+    progress(f"2/3 running again, killed {moment.describe()}")
     cut = replace(whole, folder=str(base / "killed"), trace=str(base / "killed.jsonl"))
-    _finished(replace(cut, end_at=(moment.phase, moment.step, moment.number)), base / "second.json", want=-_sigkill())
+    end_at = (moment.phase, moment.step, moment.number)
+    run_in_process(replace(cut, end_at=end_at), base / "second.json", want=-_sigkill())
     progress("3/3 going on")
     resumed = replace(cut, resume=True, trace=str(base / "resumed.jsonl"))
-    _finished(resumed, base / "third.json")
-    traces = [read_trace(Path(path)) for path in (whole.trace, cut.trace, resumed.trace)]
-    compared = compare(Path(whole.folder), Path(cut.folder))
-    whole_run, rest = (_crossed(trace) for trace in (traces[0], traces[2]))
-    verdict = Verdict(
-        moment, _first_step(traces[2]), whole_run.steps, compared, crossed=[whole_run, rest], rows=whole.rows
+    run_in_process(resumed, base / "third.json")
+    traces = [reference, *(read_trace(Path(one.trace)) for one in (cut, resumed))]
+    compared = compare_runs(Path(whole.folder), Path(cut.folder))
+    result = VerifyResult(
+        moment,
+        resumed_at=next((row["step"] for row in traces[2] if row["phase"] == "start"), 0),
+        steps=_crossed(reference).steps,
+        compared=compared,
+        crossed=[_crossed(reference), _crossed(traces[2])],
+        rows=whole.rows,
     )
     different = [item for item in compared if item.different]
-    parted = first_difference(traces[0], traces[2]) or first_difference(traces[0], traces[1])
+    parted = first_mismatch(reference, traces[2]) or first_mismatch(reference, traces[1])
     if not different and parted is None:
-        return replace(verdict, unsaved=unsaved(*map(Snapshots, traces)))
-    return replace(verdict, reason=_reason(whole, traces, different))
+        return replace(result, unsaved=find_unsaved(*map(Snapshots, traces)))
+    return replace(result, reason=_explain(whole, traces, different))
 
 
-def _reference(job: TracedJob, base: Path) -> TracedJob:
-    """Run without interruption; returns the job with the settings that were found."""
-    base.mkdir(parents=True, exist_ok=True)
-    whole = replace(job, folder=str(base / "whole"), trace=str(base / "whole.jsonl"))
-    _finished(whole, base / "first.json")
-    found = json.loads((base / "settings.json").read_text(encoding="utf-8"))
-    return replace(whole, settings=tuple(found["settings"]), rows=found["rows"])
-
-
-def choose(reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | None, draw: random.Random) -> Moment:
-    """A moment of a run, after its first checkpoint is on the disk, to kill it at.
+def choose_moment(
+    reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | None, draw: random.Random
+) -> Moment:
+    """Choose a moment of a run, after its first checkpoint is on the disk, to kill it at.
 
     Args:
         reference: The trace of the run.
@@ -134,7 +136,7 @@ def choose(reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | 
     """
     possible = _possible(reference, phase)
     if at is None:
-        possible = _amid(possible, reference) or possible
+        possible = _most_telling(possible, reference) or possible
     steps = sorted({moment.step for moment in possible})
     if at is not None and at not in steps:
         what = f"the shortened run has no {phase or 'moment'} there to be killed at"
@@ -147,7 +149,11 @@ def choose(reference: Sequence[dict[str, Any]], *, at: int | None, phase: str | 
 
 
 def _possible(reference: Sequence[dict[str, Any]], phase: str | None) -> list[Moment]:
-    """Moments of the phase, or of any, with a checkpoint on the disk."""
+    """Return the moments of the phase, or of any, with a checkpoint on the disk.
+
+    Raises:
+        UserError: There are none.
+    """
     saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
     if len(saves) < 3:
         raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
@@ -159,8 +165,8 @@ def _possible(reference: Sequence[dict[str, Any]], phase: str | None) -> list[Mo
     return possible
 
 
-def _amid(possible: Sequence[Moment], reference: Sequence[dict[str, Any]]) -> list[Moment]:
-    """Of some moments those that prove most.
+def _most_telling(possible: Sequence[Moment], reference: Sequence[dict[str, Any]]) -> list[Moment]:
+    """Return those of some moments that prove most.
 
     The end of an epoch lies before and another one after them, and the checkpoint to go on from is in mid-epoch.
     """
@@ -171,24 +177,30 @@ def _amid(possible: Sequence[Moment], reference: Sequence[dict[str, Any]]) -> li
     return inside or found
 
 
-def told(moment: Moment) -> str:
-    """A moment in words."""
-    where = {
-        "micro": "before batch {} of step {}",
-        "step": "after step {1}",
-        "save": "at moment {} of the save of step {}",
-        "validation": "before batch {} of the validation after step {}",
-        "test": "before batch {} of the test after step {}",
-    }
-    return where[moment.phase].format(moment.number + 1, moment.step)
+def run_in_process(job: TracedJob, file: Path, *, want: int = 0) -> None:
+    """Have a process do a job, and see that it ends as it should.
 
+    Args:
+        job: The job.
+        file: Takes the job on its way to the process; a file beside it takes what that says.
+        want: The exit status it should end with, negative for a signal.
 
-def _finished(job: TracedJob, file: Path, *, want: int = 0) -> None:
-    """Have a process do a job and see that it ends as it should."""
-    command = lightkit_command("verify-resume", "--worker", str(job.write(file)))
-    log = file.with_suffix(".log")
+    Raises:
+        UserError: It ended otherwise.
+    """
+    command, log = lightkit_command("verify-resume", "--worker", str(job.write(file))), file.with_suffix(".log")
+    path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     with log.open("wb") as output:
-        code = _wait(command, output)
+        # A session of its own: the process kills its whole group, and must not take us along.
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
+        )
+        try:
+            code = process.wait()
+        except BaseException:
+            os.killpg(process.pid, _sigkill())
+            process.wait()
+            raise
     if code == want:
         return
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
@@ -196,47 +208,32 @@ def _finished(job: TracedJob, file: Path, *, want: int = 0) -> None:
         what = "the moment to be killed at never came: the run does something else when it is repeated"
         raise UserError(what, key="verify-resume", received="\n".join(lines) or None, exit_code=FAILED)
     kind = "the resumed run" if job.resume else "the run"
-    said = "\n".join(lines).removeprefix("error: ")
-    raise UserError(
-        f"{kind} ended with status {code}:\n{said}", key="verify-resume", exit_code=code if code > 0 else FAILED
-    )
-
-
-def _wait(command: Sequence[str], output: Any) -> int:
-    path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    # A session of its own: the process kills its whole group, and must not take us along.
-    process = subprocess.Popen(
-        command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
-    )
-    try:
-        return process.wait()
-    except BaseException:
-        os.killpg(process.pid, _sigkill())
-        process.wait()
-        raise
+    what = f"{kind} ended with status {code}:\n" + "\n".join(lines).removeprefix("error: ")
+    raise UserError(what, key="verify-resume", exit_code=code if code > 0 else FAILED)
 
 
 def _sigkill() -> int:
     return int(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-def _first_step(trace: Sequence[dict[str, Any]]) -> int:
-    return next((row["step"] for row in trace if row["phase"] == "start"), 0)
-
-
 def _crossed(trace: Sequence[dict[str, Any]]) -> Crossed:
-    phases = ("step", "epoch", "validation", "held")
+    """Count what lies in a run."""
+    phases = ("step", "epoch", "validation", "live")
     return Crossed(*(len({row["step"] for row in trace if row["phase"] == phase}) for phase in phases))
 
 
-def _reason(whole: TracedJob, traces: Sequence[list[dict[str, Any]]], different: Sequence[Compared]) -> str:
-    """What differs first, and where it comes from."""
+def _explain(whole: TracedJob, traces: Sequence[list[dict[str, Any]]], different: Sequence[Comparison]) -> str:
+    """Say what differs first, and where it comes from."""
     reference, cut, resumed = traces
-    repeated = first_difference(reference, cut)
-    parted = first_difference(reference, resumed)
-    if repeated is None and parted is not None:
-        repeated = first_difference(reference, _repeated(whole))
-    hint = _hint(lost(Snapshots(reference), Snapshots(resumed)))
+    repeated, parted = first_mismatch(reference, cut), first_mismatch(reference, resumed)
+    if repeated is None and parted is not None:  # one more run without interruption tells whether it is the resume
+        base = Path(whole.folder).parent
+        again = replace(whole, folder=str(base / "again"), trace=str(base / "again.jsonl"))
+        run_in_process(again, base / "fourth.json")
+        repeated = first_mismatch(reference, read_trace(Path(again.trace)))
+    lost = lost_paths(Snapshots(reference), Snapshots(resumed))
+    named = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+    hint = f"\nchanges while training and is not saved: {named}" if lost else ""
     if repeated is not None:
         head = f"{repeated} differs even between two runs that nobody interrupted: the run cannot be repeated at all"
         return f"{head}. {_cause(repeated, seeded=False)}{hint}"
@@ -247,24 +244,11 @@ def _reason(whole: TracedJob, traces: Sequence[list[dict[str, Any]]], different:
     return f"{head}. A metric, a callback or the scheduler keeps state outside of its state_dict{hint}"
 
 
-def _repeated(whole: TracedJob) -> list[dict[str, Any]]:
-    """The trace of one more run without interruption."""
-    base = Path(whole.folder).parent
-    again = replace(whole, folder=str(base / "again"), trace=str(base / "again.jsonl"))
-    _finished(again, base / "fourth.json")
-    return read_trace(Path(again.trace))
-
-
-def _hint(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"\nchanges while training and is not saved: {shown}" if names else ""
-
-
 _GLOBAL = "lightkit seeds the global generators of python, numpy and torch for every sample: draw from them"
 
 
 def _cause(parted: Mismatch, *, seeded: bool) -> str:
-    """Who can be behind a difference when everything before it was the same."""
+    """Say what can be behind a difference when everything before it was the same."""
     if parted.fact == "batch":
         own = "whose state is in no checkpoint" if seeded else "without a seed (such as `numpy.random.default_rng()`)"
         return (

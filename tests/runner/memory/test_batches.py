@@ -26,7 +26,7 @@ from lightkit.runner.memory.batches import (
     keep_resolved_batch_size,
     resolve_batch_size,
 )
-from lightkit.runner.proving.traced import TracedJob, shortened
+from lightkit.runner.proving.job import TracedJob, shortened
 from lightkit.runs.catalog import has_configuration
 from tests.runner.test_run import QUICK, comparable, weights
 

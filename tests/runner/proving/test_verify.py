@@ -12,9 +12,8 @@ import pytest
 
 import lightkit.runner.proving.verify as module
 from lightkit.common.errors import UserError
-from lightkit.runner.proving.trace import Moment
-from lightkit.runner.proving.traced import TracedJob, shortened, work
-from lightkit.runner.proving.verify import Verdict, choose, told, verify
+from lightkit.runner.proving.job import TracedJob, run_job
+from lightkit.runner.proving.verify import VerifyResult, choose_moment, verify
 from tests.resume.harness import forked
 
 SETS = "tests.resume.sets"
@@ -24,15 +23,15 @@ DRAWING = [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.Drawing"]
 
 
 @pytest.fixture
-def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict]:
+def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., VerifyResult]:
     """`verify` with forked children in place of new processes, which take seconds to start."""
 
     def finished(job: TracedJob, file: Path, *, want: int = 0) -> None:
-        forked(lambda: work(job), file.with_suffix(".log"), want=want)
+        forked(lambda: run_job(job), file.with_suffix(".log"), want=want)
 
-    monkeypatch.setattr(module, "_finished", finished)
+    monkeypatch.setattr(module, "run_in_process", finished)
 
-    def run(*overrides: str, at: int | None = 9, phase: str | None = "step", **options: Any) -> Verdict:
+    def run(*overrides: str, at: int | None = 9, phase: str | None = "step", **options: Any) -> VerifyResult:
         job = TracedJob(folder=str(tmp_path / "work"), trace="", overrides=overrides, at=at, **options)
         return verify(job, phase=phase, draw=random.Random(1))
 
@@ -41,24 +40,24 @@ def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ver
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("phase", ["micro", "step", "save", None])
-def test_a_run_that_can_be_resumed(proved: Callable[..., Verdict], phase: str | None) -> None:
-    verdict = proved(*PLAIN, "model.dropout=0.2", phase=phase)
-    assert verdict.same
-    assert [item for item in verdict.compared if item.different] == []
-    sizes = {item.name: item.size for item in verdict.compared}
+def test_a_run_that_can_be_resumed(proved: Callable[..., VerifyResult], phase: str | None) -> None:
+    result = proved(*PLAIN, "model.dropout=0.2", phase=phase)
+    assert result.same
+    assert [item for item in result.compared if item.different] == []
+    sizes = {item.name: item.size for item in result.compared}
     assert min(sizes[name] for name in ("model", "optimizer", "metrics.jsonl", "TensorBoard", "result.json")) > 5
-    assert verdict.moment.step == 9
-    assert 0 < verdict.resumed_at <= 9
-    assert verdict.steps == 24
-    assert verdict.unsaved == []
-    assert verdict.crossed[0][1:3] == (3, 3)
+    assert result.moment.step == 9
+    assert 0 < result.resumed_at <= 9
+    assert result.steps == 24
+    assert result.unsaved == []
+    assert result.crossed[0][1:3] == (3, 3)
 
 
-def test_moments_of_evaluations(proved: Callable[..., Verdict]) -> None:
-    verdict = proved(*PLAIN, "trainer.validate_unit=step", "trainer.validate_every=3", at=None, phase="validation")
-    assert verdict.same
-    assert verdict.moment.phase == "validation"
-    assert verdict.moment.step % 3 == 0 or verdict.moment.step == 24
+def test_moments_of_evaluations(proved: Callable[..., VerifyResult]) -> None:
+    result = proved(*PLAIN, "trainer.validate_unit=step", "trainer.validate_every=3", at=None, phase="validation")
+    assert result.same
+    assert result.moment.phase == "validation"
+    assert result.moment.step % 3 == 0 or result.moment.step == 24
 
 
 @pytest.mark.thorough
@@ -93,13 +92,15 @@ def test_moments_of_evaluations(proved: Callable[..., Verdict]) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_resumed_is_named(proved: Callable[..., Verdict], overrides: list[str], reason: str) -> None:
+def test_what_cannot_be_resumed_is_named(
+    proved: Callable[..., VerifyResult], overrides: list[str], reason: str
+) -> None:
     kept = [text for text in overrides if not text.startswith("model.hidden") or "model=custom" not in overrides]
-    verdict = proved(*kept)
-    assert not verdict.same
-    assert verdict.reason is not None
-    assert re.match(reason, verdict.reason), verdict.reason
-    assert any(item.different for item in verdict.compared)
+    result = proved(*kept)
+    assert not result.same
+    assert result.reason is not None
+    assert re.match(reason, result.reason), result.reason
+    assert any(item.different for item in result.compared)
 
 
 def test_a_configuration_that_fails_says_so(tmp_path: Path) -> None:
@@ -111,48 +112,13 @@ def test_a_configuration_that_fails_says_so(tmp_path: Path) -> None:
     assert caught.value.exit_code == 3
 
 
-def test_the_run_is_made_short(tmp_path: Path) -> None:
-    def found(*overrides: str, **options: Any) -> dict[str, str]:
-        job = shortened(TracedJob(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
-        return dict(text.split("=") for text in job.settings) | {name: str(rows) for name, rows in job.rows.items()}
-
-    plain = found()
-    assert plain["trainer.steps"] == "24"
-    assert plain["checkpoint.every_steps"] == "4"
-    assert not {"train", "val", "test", "trainer.validate_every"} & plain.keys()
-    assert found(epochs=1)["trainer.steps"] == "8"
-    assert found("trainer.steps=7")["trainer.steps"] == "7"
-    assert found(at=10, steps=100, epochs=9)["checkpoint.every_steps"] == "2"
-    assert found(at=12, steps=100, epochs=9)["checkpoint.every_steps"] == "4"
-    assert found(at=13, steps=100, epochs=9)["checkpoint.every_steps"] == "1"
-    assert found("logger.every_steps=1")["logger.every_steps"] == "1"
-
-
-def test_long_epochs_and_rare_validations_are_shortened_to_cross_several(tmp_path: Path) -> None:
-    def found(*overrides: str, **options: Any) -> tuple[dict[str, str], dict[str, int]]:
-        job = shortened(TracedJob(str(tmp_path), "", overrides=(*PLAIN, *overrides), **options))
-        return dict(text.split("=") for text in job.settings), job.rows
-
-    settings, rows = found("data.batch_size=2", steps=30)
-    assert rows["train"] == rows["test"] == 20
-    assert rows.get("val", 18) <= 20
-    assert settings["trainer.steps"] == "30", "three epochs of ten steps"
-    settings, rows = found("data.batch_size=2", "trainer.accumulate=2", "data.drop_last=true", steps=15)
-    assert rows["train"] // 4 in (4, 5)
-    assert found("trainer.validate_every=5")[0]["trainer.validate_every"] == "1"
-    assert found("trainer.validate_unit=step", "trainer.validate_every=100")[0]["trainer.validate_every"] == "12"
-    assert "trainer.validate_every" not in found("trainer.validate_unit=step", "trainer.validate_every=5")[0]
-    assert found("scheduler.warmup_steps=100", "trainer.epochs=50")[0]["scheduler.warmup_steps"] == "6"
-    assert found("data.split.limit=40")[0]["trainer.steps"] == "9", "a length of one's own holds"
-
-
-def test_the_rows_of_a_shortened_run_are_the_same_in_all_of_its_processes(proved: Callable[..., Verdict]) -> None:
-    verdict = proved(*PLAIN, "data.batch_size=4", "data.eval_batch_size=2", at=None, phase=None, steps=24)
-    assert verdict.same, verdict.reason
-    assert set(verdict.rows) == {"train", "val", "test"}
-    assert verdict.crossed[0][:3] == (24, 3, 3)
-    assert verdict.crossed[1].epochs >= 1
-    assert verdict.resumed_at % 8, "the checkpoint lies in mid-epoch"
+def test_the_rows_of_a_shortened_run_are_the_same_in_all_of_its_processes(proved: Callable[..., VerifyResult]) -> None:
+    result = proved(*PLAIN, "data.batch_size=4", "data.eval_batch_size=2", at=None, phase=None, steps=24)
+    assert result.same, result.reason
+    assert set(result.rows) == {"train", "val", "test"}
+    assert result.crossed[0][:3] == (24, 3, 3)
+    assert result.crossed[1].epochs >= 1
+    assert result.resumed_at % 8, "the checkpoint lies in mid-epoch"
 
 
 @pytest.mark.thorough
@@ -169,38 +135,36 @@ def test_the_rows_of_a_shortened_run_are_the_same_in_all_of_its_processes(proved
     ],
 )  # fmt: skip
 def test_what_changes_without_being_saved_is_a_warning(
-    proved: Callable[..., Verdict], overrides: list[str], path: str, fix: str
+    proved: Callable[..., VerifyResult], overrides: list[str], path: str, fix: str
 ) -> None:
     base = [text for text in PLAIN if not text.startswith("model.hidden") or "model=custom" not in overrides]
-    verdict = proved(*base, *overrides, at=None, phase="micro")
-    assert verdict.same, verdict.reason
-    found = [item for item in verdict.unsaved if str(item).startswith(path)]
-    assert found, verdict.unsaved
+    result = proved(*base, *overrides, at=None, phase="micro")
+    assert result.same, result.reason
+    found = [item for item in result.unsaved if str(item).startswith(path)]
+    assert found, result.unsaved
     assert fix in found[0].fix
-    assert len(verdict.unsaved) <= 2
+    assert len(result.unsaved) <= 2
 
 
-def test_what_is_saved_repeats_by_itself_or_never_repeats_is_no_warning(proved: Callable[..., Verdict]) -> None:
+def test_what_is_saved_repeats_by_itself_or_never_repeats_is_no_warning(proved: Callable[..., VerifyResult]) -> None:
     callbacks = ("Counts", "ClockedAndCached", "KeepsTrainer")
     mine = [f"+trainer.callbacks.{name.lower()}._target_={SETS}.{name}" for name in callbacks]
-    verdict = proved(
-        *PLAIN, *mine, "trainer.early_stopping.patience=20", "trainer.ema.decay=0.9", at=None, phase="step"
-    )
-    assert verdict.same, verdict.reason
-    assert verdict.unsaved == []
+    result = proved(*PLAIN, *mine, "trainer.early_stopping.patience=20", "trainer.ema.decay=0.9", at=None, phase="step")
+    assert result.same, result.reason
+    assert result.unsaved == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Cached", "Listed"])
 def test_state_that_shows_only_across_epochs_or_blocks_makes_the_bits_differ(
-    proved: Callable[..., Verdict], name: str
+    proved: Callable[..., VerifyResult], name: str
 ) -> None:
     with_data = [*OWN, "model.hidden=[8]", f"data.dataset._target_={SETS}.Cached"]
     with_metric = [*PLAIN, f"+metrics.train.mine._target_={SETS}.Listed"]
-    verdict = proved(*(with_data if name == "Cached" else with_metric), at=None, phase="micro")
-    assert not verdict.same
-    assert verdict.reason is not None
-    assert {"Cached": "data.dataset.cache", "Listed": "metrics.train.mine.seen"}[name] in verdict.reason
+    result = proved(*(with_data if name == "Cached" else with_metric), at=None, phase="micro")
+    assert not result.same
+    assert result.reason is not None
+    assert {"Cached": "data.dataset.cache", "Listed": "metrics.train.mine.seen"}[name] in result.reason
 
 
 TRACE = [
@@ -212,13 +176,13 @@ TRACE = [
 
 
 def test_a_moment_is_drawn_after_two_saves() -> None:
-    draws = [choose(TRACE, at=None, phase=None, draw=random.Random(seed)) for seed in range(60)]
+    draws = [choose_moment(TRACE, at=None, phase=None, draw=random.Random(seed)) for seed in range(60)]
     assert {moment.phase for moment in draws} == {"micro", "step", "save", "validation"}
     assert min(moment.step for moment in draws) > 4
-    assert choose(TRACE, at=8, phase="save", draw=random.Random(0)) == choose(
+    assert choose_moment(TRACE, at=8, phase="save", draw=random.Random(0)) == choose_moment(
         TRACE, at=8, phase="save", draw=random.Random(5)
     )
-    assert choose(TRACE, at=None, phase="validation", draw=random.Random(0)).step == 8
+    assert choose_moment(TRACE, at=None, phase="validation", draw=random.Random(0)).step == 8
 
 
 @pytest.mark.parametrize(
@@ -231,15 +195,9 @@ def test_a_moment_is_drawn_after_two_saves() -> None:
 )
 def test_there_is_no_such_moment(at: int | None, phase: str | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        choose(TRACE, at=at, phase=phase, draw=random.Random(0))
+        choose_moment(TRACE, at=at, phase=phase, draw=random.Random(0))
 
 
 def test_a_run_that_hardly_saves() -> None:
     with pytest.raises(UserError, match="too short to save three times"):
-        choose(TRACE[:8], at=None, phase=None, draw=random.Random(0))
-
-
-def test_moments_in_words() -> None:
-    assert told(Moment("micro", 3, 1)) == "before batch 2 of step 3"
-    assert told(Moment("step", 3, 0)) == "after step 3"
-    assert told(Moment("validation", 3, 0)) == "before batch 1 of the validation after step 3"
+        choose_moment(TRACE[:8], at=None, phase=None, draw=random.Random(0))

@@ -1,4 +1,4 @@
-"""What the objects of a run hold besides what a checkpoint saves, by the path of each value."""
+"""The state that the objects of a run have besides what a checkpoint saves, by the path of each value."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _MACHINERY = (
 _TEXT = 60
 
 
-class Held(NamedTuple):
+class LiveValue(NamedTuple):
     """A value at a moment."""
 
     digest: str
     """The same for the same value."""
-    shown: str
-    """It in words."""
-    heals: bool
+    text: str
+    """The value in words."""
+    refills: bool
     """Whether it is of a kind that is filled when it is needed: a cache that is empty after a resume fills again."""
 
 
-def roots(parts: Learner) -> dict[str, Any]:
-    """The objects of a run by the keys of the configuration that they come from."""
+def objects_of(parts: Learner) -> dict[str, Any]:
+    """Return the objects of a run by the keys of the configuration that they come from."""
     source, train = parts.data.source, parts.data.train
     found: dict[str, Any] = {
         "model": parts.model,
@@ -66,7 +66,7 @@ def roots(parts: Learner) -> dict[str, Any]:
 
 
 def metrics_of(parts: Learner) -> dict[str, Any]:
-    """The metrics by their keys; they are made when they first count something."""
+    """Return the metrics by their keys; they are made when they first count something."""
     return {
         f"metrics.{split}.{name}": metric
         for split, counted in parts.metrics.items()
@@ -75,54 +75,57 @@ def metrics_of(parts: Learner) -> dict[str, Any]:
     }
 
 
-def held(things: Mapping[str, Any]) -> dict[str, Held]:
-    """Everything that the objects hold and no checkpoint saves by itself, by path.
+def live_state(objects: Mapping[str, Any]) -> dict[str, LiveValue]:
+    """Return everything that objects have in them and no checkpoint saves by itself, by path.
 
-    What parts of lightkit and torchmetrics hold is left out, as it is saved or does no harm; what they hold of others
-    is not. So are parameters and buffers of the model, and states that a metric has registered. What a callback or a
-    scheduler saves is not left out: after a resume it is what it was, or it is not saved in truth.
+    The attributes of parts of lightkit and torchmetrics are left out, as they are saved or do no harm; objects of
+    others in them are not. Also left out are parameters and buffers of the model, and states that a metric has
+    registered. What a callback or a scheduler saves is looked at: after a resume it is what it was, or it is not saved
+    in truth.
 
     Args:
-        things: From `roots`.
+        objects: From `objects_of`.
     """
-    model = things.get("model")
+    model = objects.get("model")
     saved = {id(tensor) for tensor in _saved_tensors(model)} if isinstance(model, nn.Module) else set()
-    walk, found = _Walk(saved), dict[str, Held]()
-    walk.seen.update(id(thing) for name, thing in things.items() if not isinstance(thing, _CONTAINERS))
-    for name, thing in things.items():
-        walk.seen.discard(id(thing))
-        found.update(walk.through(name, thing, 0))
+    walk, found = _StateWalk(saved), dict[str, LiveValue]()
+    walk.seen.update(id(item) for item in objects.values() if not isinstance(item, _CONTAINERS))
+    for name, item in objects.items():
+        walk.seen.discard(id(item))
+        found.update(walk.values_below(name, item, 0))
     return found
 
 
 def _saved_tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Yield the parameters and buffers that are in the model's state_dict."""
     yield from model.parameters()
     for module in model.modules():
-        kept = module._non_persistent_buffers_set
-        yield from (buffer for name, buffer in module._buffers.items() if buffer is not None and name not in kept)
+        transient = module._non_persistent_buffers_set
+        yield from (buffer for name, buffer in module._buffers.items() if buffer is not None and name not in transient)
 
 
-class _Walk:
-    """A way through nested objects that passes each of them once."""
+class _StateWalk:
+    """A walk through nested objects that visits each of them once."""
 
     def __init__(self, saved: set[int]) -> None:
         self.saved, self.seen, self.left = saved, set[int](), _MOST
 
-    def through(self, path: str, thing: Any, depth: int) -> Iterator[tuple[str, Held]]:
-        """The values below an object or a container, or the value itself."""
+    def values_below(self, path: str, thing: Any, depth: int) -> Iterator[tuple[str, LiveValue]]:
+        """Yield the values below an object or a container, or the value itself."""
         if id(thing) in self.saved or depth > _DEEP or self.left < 0:
             return
         if isinstance(thing, _VALUES) or (isinstance(thing, _CONTAINERS) and _is_plain(thing)):
             self.left -= 1
-            yield path, _value(thing)
+            refills = thing is None or isinstance(thing, (Mapping, set, frozenset))
+            yield path, LiveValue(digest(_sample(thing)), _in_words(thing), refills)
         elif id(thing) not in self.seen:
             self.seen.add(id(thing))
             for name, part in _parts(thing):
-                yield from self.through(f"{path}{name}", part, depth + 1)
+                yield from self.values_below(f"{path}{name}", part, depth + 1)
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What is nested in an object or a container, with the end of its path."""
+    """Yield what is nested in an object or a container, with the end of its path."""
     if isinstance(thing, Mapping):
         yield from ((f".{name}", part) for name, part in itertools.islice(thing.items(), _LARGE))
     elif isinstance(thing, _CONTAINERS):
@@ -132,7 +135,7 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_state(thing: Any) -> bool:
-    """Whether attributes of such an object may be state: not those of functions, of the loop or of other libraries."""
+    """Tell whether attributes of an object may be state: not those of functions, of the loop or of other libraries."""
     kind = type(thing)
     if isinstance(thing, (type, ModuleType)) or not hasattr(thing, "__dict__"):
         return False
@@ -143,7 +146,7 @@ def _is_state(thing: Any) -> bool:
 
 
 def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes of an object but for those that its library manages; what is in a module by the name it has there."""
+    """Yield the attributes of an object but for those of its library; what is in a module by the name it has there."""
     own, root = dict(vars(thing)), type(thing).__module__.partition(".")[0]
     if isinstance(thing, nn.Module):
         for kind in ("_parameters", "_buffers", "_modules"):
@@ -183,7 +186,7 @@ def _of_metric() -> frozenset[str]:
 
 
 def _is_plain(container: Any) -> bool:
-    """Whether a container holds nothing but values, so that it is one itself."""
+    """Tell whether a container holds nothing but values, so that it is one itself."""
     items = container.values() if isinstance(container, Mapping) else container
     return all(
         isinstance(item, _VALUES) or (isinstance(item, _CONTAINERS) and _is_plain(item))
@@ -191,13 +194,8 @@ def _is_plain(container: Any) -> bool:
     )
 
 
-def _value(thing: Any) -> Held:
-    heals = thing is None or isinstance(thing, (Mapping, set, frozenset))
-    return Held(digest(_sample(thing)), _shown(thing), heals)
-
-
 def _sample(thing: Any) -> Any:
-    """A value of a size that takes no time to hash; of more it is evenly spaced elements."""
+    """Reduce a value to a size that takes no time to hash: of a large one, evenly spaced elements."""
     for kind, state in _STATES.items():
         if isinstance(thing, kind):
             return state(thing)
@@ -223,7 +221,8 @@ _STATES: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _shown(thing: Any) -> str:
+def _in_words(thing: Any) -> str:
+    """Describe a value in a few words."""
     if isinstance(thing, (Tensor, np.ndarray)):
         count = thing.numel() if isinstance(thing, Tensor) else thing.size
         return f"{thing.item():.6g}" if count == 1 else f"{type(thing).__name__} of shape {tuple(thing.shape)}"

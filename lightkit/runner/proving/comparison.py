@@ -1,4 +1,4 @@
-"""Whether two runs did the same, and what is behind it where they did not."""
+"""Comparing two runs: what they left behind, and the traces of what they did."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOCK = ("time", "seconds", "system")
 """Keys of what no two runs have in common, besides the names that begin as `MACHINE` says."""
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     """One thing that was looked at in both runs."""
 
     name: str
@@ -31,8 +31,8 @@ class Compared(NamedTuple):
     """The first of them that differs; None when all are the same."""
 
 
-def compare(one: Path, other: Path) -> list[Compared]:
-    """Look at everything two runs left behind, but for what comes from the clock.
+def compare_runs(one: Path, other: Path) -> list[Comparison]:
+    """Compare everything two runs left behind, but for what comes from the clock.
 
     Args:
         one: Folder of the first run.
@@ -40,26 +40,28 @@ def compare(one: Path, other: Path) -> list[Compared]:
     """
     first, second = _content(one), _content(other)
     return [
-        *(_compared(part, dict(flat(first.get(part), part)), dict(flat(second.get(part), part))) for part in PARTS),
-        _compared(run_files.METRICS, _rows(one), _rows(other)),
-        _compared("TensorBoard", _points(one), _points(other)),
-        _compared(run_files.RESULT, _result(one), _result(other)),
+        *(_compare(p, dict(flatten(first.get(p), p)), dict(flatten(second.get(p), p))) for p in PARTS),
+        _compare(run_files.METRICS, _rows(one), _rows(other)),
+        _compare("TensorBoard", _points(one), _points(other)),
+        _compare(run_files.RESULT, _result(one), _result(other)),
     ]
 
 
-def _compared(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Compared:
+def _compare(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
+    """Compare values by name; the first that differs is told."""
     for key in dict.fromkeys([*first, *second]):
         if key not in second:
-            return Compared(name, len(first), f"{key} is missing")
+            return Comparison(name, len(first), f"{key} is missing")
         if key not in first:
-            return Compared(name, len(first), f"{key} is there besides")
-        if not same(first[key], second[key]):
-            return Compared(name, len(first), f"{key}: {shown(first[key])} without the kill, {shown(second[key])} with")
-    return Compared(name, len(first), None)
+            return Comparison(name, len(first), f"{key} is there besides")
+        if not same_bits(first[key], second[key]):
+            without, with_kill = _in_words(first[key]), _in_words(second[key])
+            return Comparison(name, len(first), f"{key}: {without} without the kill, {with_kill} with")
+    return Comparison(name, len(first), None)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two tensors or plain values have the same type and bits; NaN is the same as NaN."""
+def same_bits(one: Any, other: Any) -> bool:
+    """Tell whether two tensors or plain values have the same type and bits; NaN is the same as NaN."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
@@ -69,23 +71,23 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def shown(value: Any) -> str:
-    """A value for a message: numbers as they are, tensors by their first elements."""
+def _in_words(value: Any) -> str:
+    """Write a value for a message: numbers as they are, tensors by their first elements."""
     if isinstance(value, torch.Tensor):
         some = ", ".join(f"{item:.9g}" for item in value.reshape(-1)[:3].tolist())
         return f"[{some}{', …' if value.numel() > 3 else ''}]"
     return repr(value)
 
 
-def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Nested dicts and lists as pairs of a dotted key and what is there, without values that come from the clock."""
+def flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield nested dicts and lists as pairs of a dotted key and a value, without values that come from the clock."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if not str(name).startswith(MACHINE) and name not in _CLOCK:
-                yield from flat(item, f"{key}.{name}")
+                yield from flatten(item, f"{key}.{name}")
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from flat(item, f"{key}[{index}]")
+            yield from flatten(item, f"{key}[{index}]")
     else:
         yield key, value
 
@@ -100,12 +102,12 @@ def _rows(folder: Path) -> dict[str, Any]:
     return {
         key: value
         for number, row in enumerate(rows)
-        for key, value in flat(row, f"row {number + 1} (step {row['step']})")
+        for key, value in flatten(row, f"row {number + 1} (step {row['step']})")
     }
 
 
 def _points(folder: Path) -> dict[str, Any]:
-    """Every point of every curve, of speeds only that they are there; and what the files hold more than once."""
+    """Return every point of every curve, of speeds only that they are there; and what files hold more than once."""
     found: dict[str, Any] = {f"records of {name} at step {step}": n for (name, step), n in repeated(folder).items()}
     for name, points in read_scalars(folder).items():
         if name.startswith("vitals/system/"):  # samples come with the clock, not with the steps
@@ -117,7 +119,7 @@ def _points(folder: Path) -> dict[str, Any]:
 
 def _result(folder: Path) -> dict[str, Any]:
     try:
-        return dict(flat(json.loads((folder / run_files.RESULT).read_text(encoding="utf-8")), "result"))
+        return dict(flatten(json.loads((folder / run_files.RESULT).read_text(encoding="utf-8")), "result"))
     except (OSError, ValueError):
         return {}
 
@@ -154,22 +156,22 @@ _WHERE = {
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The lines of a trace; one torn by a crash is left out."""
+    """Read the lines of a trace; one torn by a crash is left out."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in read_jsonl(path):
         found[_key(row)] = found.get(_key(row), {}) | row
     return list(found.values())
 
 
-def first_difference(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]) -> Mismatch | None:
-    """The first line of a trace that is not as in the reference.
+def first_mismatch(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str, Any]]) -> Mismatch | None:
+    """Find the first line of a trace that is not as in the reference.
 
     Saves are left out: which files are deleted differs after a kill. A run that went on starts at a later step; there
     its state is that after the step in the reference.
     """
     known = {_key(row): row for row in reference}
     for row in trace:
-        if row["phase"] in ("save", "end", "held", "epoch"):
+        if row["phase"] in ("save", "end", "live", "epoch"):
             continue
         went_on = row["phase"] == "start" and row["step"] > 0
         expected = known.get(("step", row["step"], 0) if went_on else _key(row))

@@ -1,90 +1,28 @@
-"""Runs that write a trace, as jobs for processes of their own that may be killed."""
+"""A job for a process of its own: one run with a trace, which may be killed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import Learner, build_engine, build_splits, build_timetable
-from lightkit.common import run_files
+from lightkit.assembly import build_engine, build_splits, build_timetable
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import compose, load_run
 from lightkit.data import Data
 from lightkit.device.ranks import Ranks
-from lightkit.metrics import SplitMetrics
 from lightkit.runner.memory.batches import Batch, resolve_batch_size
-from lightkit.runner.observer import Observer
-from lightkit.runner.proving.held import held, metrics_of, roots
-from lightkit.runner.proving.trace import Moment, Trace, TracedTask
-from lightkit.runner.run import Runner
+from lightkit.runner.proving.observer import traced_runner
+from lightkit.runner.proving.trace import Moment
 from lightkit.trainer.timetable import Timetable
 
-CALLBACK = "verify_resume"
+SETTINGS = "settings.json"
+"""File beside the folder of the first run, with what the run was shortened by."""
 _BLOCKS = 10
-
-
-class TraceObserver(Observer):
-    """Writes down what a run does, and may end it at a moment of that.
-
-    Args:
-        trace: What is written to.
-        rows: Rows to keep of each split.
-        blocks: Blocks of an epoch in which metrics count at least: one that counts nothing before the end of a short
-            epoch loses nothing in a resume.
-    """
-
-    def __init__(self, trace: Trace, *, rows: Mapping[str, int] | None = None, blocks: int | None = None) -> None:
-        self.rows, self._trace, self._blocks = dict(rows or {}), trace, blocks
-
-    def watch(self, learner: Learner) -> Learner:
-        """Add a callback and a task that tell the trace."""
-        things = roots(learner)
-        self._trace.held = lambda: held({**things, **metrics_of(learner)})
-        counted = learner.metrics["train"]
-        if self._blocks is not None and isinstance(counted, SplitMetrics):
-            batches = learner.timetable.steps_per_epoch * learner.timetable.accumulate
-            counted.block = max(1, min(counted.block, batches // self._blocks))
-        callbacks = {**learner.callbacks, CALLBACK: self._trace}
-        return replace(learner, task=TracedTask(learner.task, self._trace), callbacks=callbacks)
-
-    @contextmanager
-    def saving(self, learner: Learner) -> Iterator[None]:
-        """Write down the moments of a save; it is on the disk before the run goes on."""
-        with self._trace.saving():
-            yield
-            if learner.store:
-                learner.store.flush()  # otherwise the moments of the writing would fall anywhere
-
-
-def traced_runner(
-    cfg: DictConfig,
-    folder: Path,
-    *,
-    trace: Path,
-    rows: Mapping[str, int] | None = None,
-    blocks: int | None = None,
-    end_at: Moment | None = None,
-    end: Callable[[], None] | None = None,
-) -> Runner:
-    """Return a run that writes down what it does, and may end at a moment of it.
-
-    Args:
-        cfg: See `Runner`.
-        folder: See `Runner`.
-        trace: File of the trace; appended to.
-        rows: See `TraceObserver`.
-        blocks: See `TraceObserver`.
-        end_at: Moment at which the process is killed.
-        end: What is called there instead.
-    """
-    written = Trace(trace, Path(folder) / run_files.CHECKPOINTS, end_at=end_at, end=end)
-    return Runner(cfg, folder, observer=TraceObserver(written, rows=rows, blocks=blocks))
 
 
 @dataclass(frozen=True)
@@ -123,7 +61,7 @@ class TracedJob:
 
     @classmethod
     def read(cls, path: Path) -> TracedJob:
-        """Read it back."""
+        """Read a job that `write` has written."""
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
@@ -131,7 +69,7 @@ class TracedJob:
         return cls(**plain)
 
 
-def work(job: TracedJob, *, end: Callable[[], None] | None = None) -> dict[str, Any]:
+def run_job(job: TracedJob, *, end: Callable[[], None] | None = None) -> dict[str, Any]:
     """Do a job in this process.
 
     Args:
@@ -148,7 +86,7 @@ def work(job: TracedJob, *, end: Callable[[], None] | None = None) -> dict[str, 
         if not job.settings:
             job = shortened(job)
             found = {"settings": job.settings, "rows": job.rows}
-            folder.parent.joinpath("settings.json").write_text(json.dumps(found), encoding="utf-8")
+            (folder.parent / SETTINGS).write_text(json.dumps(found), encoding="utf-8")
         overrides = [*job.overrides, *job.settings]
         cfg = compose(overrides, config_dir=job.config_dir, config_name=job.config_name).cfg
     run = traced_runner(cfg, folder, trace=Path(job.trace), rows=job.rows, blocks=_BLOCKS, end_at=end_at, end=end)
@@ -156,7 +94,7 @@ def work(job: TracedJob, *, end: Callable[[], None] | None = None) -> dict[str, 
 
 
 def shortened(job: TracedJob) -> TracedJob:
-    """The job with what makes its run short and lets it save often enough; nothing of it touches what is random.
+    """Return the job with what makes its run short and lets it save often enough; nothing of it is random.
 
     The lengths depend on the number of samples, so the data is loaded to find them. An epoch keeps a last smaller batch
     where it has one.
@@ -173,7 +111,7 @@ def shortened(job: TracedJob) -> TracedJob:
     data = build_splits(cfg, build_engine(cfg))
     try:
         rows = _rows(data, cfg, most=max(1, job.steps // max(1, job.epochs)))
-        with keys_under("data"):
+        with keys_under("data"), keys_under("data"):
             table = build_timetable(cfg, data.shortened(rows, seed=cfg.seed))
     finally:
         data.close()
@@ -192,7 +130,7 @@ def shortened(job: TracedJob) -> TracedJob:
 
 
 def _rows(data: Data, cfg: DictConfig, *, most: int) -> dict[str, int]:
-    """How many rows of each split make that many optimizer steps, or batches to evaluate; of those that have more."""
+    """Return how many rows of each split make that many optimizer steps, or batches to evaluate, where it has more."""
     found = {}
     for name, loader in data.loaders().items():
         size = loader.batch_size * (cfg.trainer.accumulate if name == "train" else 1)
@@ -203,7 +141,7 @@ def _rows(data: Data, cfg: DictConfig, *, most: int) -> dict[str, int]:
 
 
 def _intervals(cfg: DictConfig, table: Timetable, total: int) -> dict[str, int]:
-    """What has to come more often or end earlier in so short a run: validations (two at least) and the warm-up."""
+    """Return what has to come more often or end earlier in so short a run: validations (two at least), warm-up."""
     found: dict[str, int] = {}
     unit = 1 if cfg.trainer.validate_unit == "step" else table.steps_per_epoch
     often = max(1, total // 2 // unit)
@@ -217,7 +155,7 @@ def _intervals(cfg: DictConfig, table: Timetable, total: int) -> dict[str, int]:
 
 
 def _save_steps(table: Timetable, total: int, at: int | None) -> int:
-    """Steps between two saves: about five in the run; one at the step of the kill and two before it."""
+    """Return the steps between two saves: about five in the run; one at the step of the kill and two before it."""
     most = min(max(1, total // 5), table.save_steps or total)
     if at is None:
         return most
