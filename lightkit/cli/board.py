@@ -68,9 +68,14 @@ def board(args: list[str]) -> int:
     say(f"  from a laptop:   {forwarding(port)}")
     say(f"                   then open http://127.0.0.1:{port}/\n\nCtrl-C ends it.")
     sys.stdout.flush()
+    return _serve(folder, host=options.host, port=port)
+
+
+def _serve(folder: Path, *, host: str, port: int) -> int:
+    """Run TensorBoard over the runs by their short names."""
     signal.signal(signal.SIGTERM, _end)
     with named_runs(folder) as runs:
-        return _serve(runs, host=options.host, port=port)
+        return _listen(runs, host=host, port=port)
 
 
 @contextmanager
@@ -93,7 +98,7 @@ def named_runs(folder: Path) -> Iterator[Path]:
             follower.join()
 
 
-def _serve(folder: Path, *, host: str, port: int) -> int:
+def _listen(folder: Path, *, host: str, port: int) -> int:
     """Run TensorBoard until it ends or Ctrl-C ends it, and return its exit status."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", host]
     rest = ["--port", str(port), "--reload_interval", "5"]
