@@ -140,7 +140,7 @@ class Span(Callback):
     def on_step(self, trainer: Trainer) -> None:
         """Start or stop the clock; the loss of the first step is kept, which has to be the same for all."""
         if trainer.state.step == 1:
-            self._first = trainer._loss.item()
+            self._first = trainer.stepper.loss.item()
         if trainer.state.step == self.warm:
             finish(trainer.engine.device.type)
             self._sample.__enter__()

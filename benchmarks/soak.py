@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.loggers.files import read_jsonl
-from lightkit.runner.proving.verdict import compare
+from lightkit.runner.proving.comparison import compare_runs
 
 OPTIONS = (
     "data=wine",
@@ -99,7 +99,7 @@ def soak(base: Path, kills: int, steps: int, draw: random.Random) -> Outcome:
         done += 1
         early += _step(cut) <= before
     code = _start(cut, steps, base / "log").wait()
-    different = [f"{item.name}: {item.different}" for item in compare(whole, cut) if item.different]
+    different = [f"{item.name}: {item.different}" for item in compare_runs(whole, cut) if item.different]
     if code:
         different.insert(0, (base / "log").read_text())
     return Outcome(done, early, lost + (code != 0), different)
