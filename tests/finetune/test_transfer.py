@@ -88,7 +88,7 @@ def test_a_run_is_found_by_its_place_in_the_outputs(cli: Cli, project: Path) -> 
     base = run(project / "outputs" / "base", *SHORT, *MODELS["cnn"], "trainer.epochs=1")
     done = cli("train", *options("cnn", "full", "finetune.weights.path=base", watching(), "hydra.run.dir=run"))
     assert done.code == 0, done.err
-    assert loaded_as(read_weights(base).state, without="nothing")
+    assert loaded_as(read_weights(base).state, but="nothing")
 
 
 STRICT = {
@@ -215,7 +215,7 @@ def test_a_head_that_fits_is_kept_or_new(tmp_path: Path, kept: str, same: bool) 
     base = run(tmp_path / "base", *SHORT, *MODELS["cnn"], "trainer.epochs=1")
     path = [f"finetune.weights.path={base}", f"finetune.weights.head={kept}", "seed=7"]
     tuned(tmp_path / "run", "cnn", "head", watching(), *path)
-    assert loaded_as(read_weights(base).state, without="nothing" if same else "head.weight") or not same
+    assert loaded_as(read_weights(base).state, but="nothing" if same else "head.weight") or not same
     assert same_bits(start()["head.weight"], read_weights(base).state["head.weight"]) == same
 
 
@@ -267,7 +267,7 @@ def test_a_run_with_lora_is_merged_to_be_a_base(tmp_path: Path, bases: dict[str,
     for preset in ("full", "lora"):
         folder = tuned(tmp_path / preset, "cnn", preset, watching(), f"finetune.weights.path={first}")
         assert complaints(folder) == []
-        assert loaded_as(merged, without="head." if classes == 4 else "nothing")
+        assert loaded_as(merged, but="head." if classes == 4 else "nothing")
 
 
 @pytest.mark.thorough
@@ -286,7 +286,7 @@ def test_what_cannot_be_merged_is_no_base(
 def test_a_chain_of_full_fine_tunings(tmp_path: Path, bases: dict[str, Path]) -> None:
     first = tuned(tmp_path / "first", "cnn", "gradual", f"finetune.weights.path={bases['cnn']}")
     folder = tuned(tmp_path / "second", "cnn", "discriminative", watching(), f"finetune.weights.path={first}")
-    assert loaded_as(read_weights(first).state, without="nothing")
+    assert loaded_as(read_weights(first).state, but="nothing")
     assert complaints(folder) == []
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, keys_under
 from lightkit.finetune.peft.attention import attentions
 from lightkit.finetune.peft.lora import inject_lora
 from lightkit.finetune.peft.merging import merge, merged_state
@@ -391,7 +391,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "length": ({"length": 0}, r"^length: a prefix needs positions(.|\n)*received: 0"),
     "std": ({"init_std": 0.0}, "^init_std: all positions would stay equal"),
     "softmax": ({"softmax": "none"}, r"^softmax: no such way(.|\n)*own, joint"),
-    "key": ({"length": 0, "key": "other"}, "other.length: a prefix"),
 }
 
 
@@ -400,6 +399,11 @@ def test_options_that_cannot_be(case: str) -> None:
     options, message = BAD[case]
     with pytest.raises(UserError, match=message):
         inject_prefixes(on.encoder(), ["layers.0.self_attn"], **options)
+
+
+def test_the_key_is_added_by_who_knows_it() -> None:
+    with pytest.raises(UserError, match="^other.length: a prefix"), keys_under("other"):
+        inject_prefixes(on.encoder(), ["layers.0.self_attn"], length=0)
 
 
 def test_modules_that_cannot_be() -> None:
