@@ -25,6 +25,11 @@ def lightkit_command(*args: str) -> list[str]:
     return [sys.executable, *(["-m", "lightkit"] if is_searched else ["-c", _WITHOUT_HERE]), *args]
 
 
+def lightkit_path() -> str:
+    """Return the `PYTHONPATH` with which another process finds this lightkit."""
+    return os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+
+
 def usable_cpus() -> int:
     """Count the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

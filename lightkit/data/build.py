@@ -15,8 +15,9 @@ from lightkit.common.randomness import mix
 from lightkit.data.fitting import Report, fill_in, fit_scaling
 from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
-from lightkit.data.loaders import Loader, LoaderOptions
+from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
+from lightkit.data.options import LoaderOptions
 from lightkit.data.per_sample import as_transforms
 from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.sources import as_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +16,9 @@ from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_
 from lightkit.common.errors import UserError, keys_under
 from lightkit.common.failures import DEBUG, in_short, is_out_of_memory, user_frame
 from lightkit.common.randomness import mix
+from lightkit.data.prepare import Prepare
 from lightkit.data.sample import read_sample, seed_generators
 from lightkit.data.waiting import IDLE, JOINING, Board, ReadJob
-
-if TYPE_CHECKING:
-    from lightkit.data.prepare import Prepare
 
 PIECE_BYTES = 4 << 20
 """Bytes of inputs that are joined and prepared at once. More would leave the processor's cache between two steps,

@@ -13,8 +13,9 @@ from torch import Tensor
 import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
 from lightkit.data.impute import Filling
-from lightkit.data.loaders import Loader, LoaderOptions
+from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
+from lightkit.data.options import LoaderOptions
 from lightkit.data.tensors import TensorData
 
 PROGRESS_SECONDS = 10.0

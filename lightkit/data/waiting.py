@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import RawArray
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import signal_handling
@@ -16,9 +16,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-
-if TYPE_CHECKING:
-    from lightkit.data.loaders import LoaderOptions
+from lightkit.data.options import LoaderOptions
 
 FIRST_SECONDS = 60.0
 """How long a batch is waited for before a line says so; each further line takes twice as long as the one before."""

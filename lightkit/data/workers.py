@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +18,10 @@ from lightkit.common.failures import is_dead_worker
 from lightkit.common.randomness import mix
 from lightkit.common.signals import held, numbers
 from lightkit.data.fetch import Fetch, WorkerFailure
+from lightkit.data.options import LoaderOptions
+from lightkit.data.prepare import Prepare
 from lightkit.data.sample import kept_generators
 from lightkit.data.waiting import ReadJob, WatchedLoader, WorkerWatch, some_end
-
-if TYPE_CHECKING:
-    from lightkit.data.loaders import LoaderOptions
-    from lightkit.data.prepare import Prepare
 
 _SPARED_SECONDS = 60
 """How long a worker lives on after a signal to the whole process group; the main process ends it much earlier."""

@@ -10,13 +10,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, Any
 
-import lightkit
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.processes import lightkit_command
+from lightkit.common.processes import lightkit_command, lightkit_path
 
 KEY = "device.batch_size"
 _ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -37,7 +35,7 @@ class Child:
         self._job, self._command = job, command or lightkit_command("train", "--measure")[1:]
 
     def __enter__(self) -> Child:
-        path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        path = lightkit_path()
         env = {name: value for name, value in os.environ.items() if name not in _ALONE}
         self._said: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(

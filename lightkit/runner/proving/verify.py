@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightkit
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
-from lightkit.common.processes import lightkit_command
+from lightkit.common.processes import lightkit_command, lightkit_path
 from lightkit.common.randomness import mix
 from lightkit.runner.proving.comparison import Comparison, Mismatch, compare_runs, first_mismatch, read_trace
 from lightkit.runner.proving.job import SETTINGS, TracedJob
@@ -189,7 +188,7 @@ def run_in_process(job: TracedJob, file: Path, *, want: int = 0) -> None:
         UserError: It ended otherwise.
     """
     command, log = lightkit_command("verify-resume", "--worker", str(job.write(file))), file.with_suffix(".log")
-    path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    path = lightkit_path()
     with log.open("wb") as output:
         # A session of its own: the process kills its whole group, and must not take us along.
         process = subprocess.Popen(
