@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import torch.distributed
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
+from lightkit.runner.observer import Observer
 from lightkit.runner.proving.job import TracedJob, shortened
 from lightkit.trainer import Callback
+from lightkit.trainer.learner import Learner
 from tests.runner.processes import configured, far, go_on, series, together, train
 from tests.waiting import until
 
@@ -103,21 +106,23 @@ class EndAt(Callback):
             self.how(trainer.engine.ranks.rank)
 
 
-class Ending(Runner):
+class Adding(Observer):
+    """Adds a callback."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    def watch(self, learner: Learner) -> Learner:
+        return replace(learner, callbacks={**learner.callbacks, "end": self._callback})
+
+
+def ending(cfg: Any, place: Path, end: Callback) -> Runner:
     """A run with such a callback."""
-
-    def __init__(self, cfg: Any, place: Path, end: EndAt) -> None:
-        super().__init__(cfg, place)
-        self._end = end
-
-    def _build(self, *, pretrained: bool) -> Any:
-        parts = super()._build(pretrained=pretrained)
-        parts.callbacks["end"] = self._end
-        return parts
+    return Runner(cfg, place, observer=Adding(end))
 
 
 def ended(place: Path, cfg: Any, at: int, how: Any, *, count: int = 2) -> list[int]:
-    return together(lambda: Ending(cfg, place, EndAt(at, how)).run(), count, place.with_name(f"{place.name}.log"))
+    return together(lambda: ending(cfg, place, EndAt(at, how)).run(), count, place.with_name(f"{place.name}.log"))
 
 
 def terminate(rank: int) -> None:
@@ -160,7 +165,7 @@ def ended_again(place: Path, at: int) -> list[int]:
 
     cfg = load_run(place).cfg
     end = EndAt(at, lambda rank: os.kill(os.getpid(), signal.SIGTERM))
-    return together(lambda: Ending(cfg, place, end).run(resume=True), 1, place.with_name("again.log"))
+    return together(lambda: ending(cfg, place, end).run(resume=True), 1, place.with_name("again.log"))
 
 
 def test_a_killed_process_ends_the_run_and_it_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
@@ -231,27 +236,25 @@ def test_from_python_they_are_not_started(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-class Spoilt(Runner):
-    """A run in which the fourth loss of rank 1 is not finite."""
+class Spoilt(Observer):
+    """Makes the fourth loss of rank 1 one that is not finite."""
 
-    def _build(self, *, pretrained: bool) -> Any:
-        parts = super()._build(pretrained=pretrained)
-        inner, counted = parts.criterion, [0]
+    def watch(self, learner: Learner) -> Learner:
+        inner, counted = learner.criterion, [0]
 
         def criterion(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             counted[0] += output.requires_grad
-            bad = parts.engine.ranks.rank == 1 and counted[0] == 4 and output.requires_grad
+            bad = learner.engine.ranks.rank == 1 and counted[0] == 4 and output.requires_grad
             return inner(output, target) * (torch.nan if bad else 1.0)
 
-        object.__setattr__(parts, "criterion", criterion)
-        return parts
+        return replace(learner, criterion=criterion)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("action", ["stop", "skip", "rollback"])
 def test_a_bad_loss_in_one_process_concerns_all(action: str, tmp_path: Path) -> None:
     cfg = configured(f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2", "logger.every_steps=1")
-    codes = together(lambda: Spoilt(cfg, tmp_path / "run").run(), 2, tmp_path / "log")
+    codes = together(lambda: Runner(cfg, tmp_path / "run", observer=Spoilt()).run(), 2, tmp_path / "log")
     told = "".join(path.read_text() for path in tmp_path.glob("log-*"))
     assert codes == ([3, 3] if action == "stop" else [0, 0]), told
     if action != "stop":

@@ -12,7 +12,7 @@ import torch
 from lightkit.runner import Runner
 from lightkit.trainer import Callback
 from tests.runner.processes import configured, far, go_on, together, train
-from tests.runner.test_process_group import Ending, Spoilt, content, ended, kill, same_bits, terminate
+from tests.runner.test_process_group import Spoilt, content, ended, ending, kill, same_bits, terminate
 
 FSDP = ("device.parallel=fsdp", "device.fsdp.min_parameters=1")
 
@@ -79,7 +79,7 @@ def test_each_process_holds_its_part(tmp_path: Path) -> None:
                 assert trainer.optimizer.state[parameter]["exp_avg"].to_local().numel() < parameter.numel()
 
     cfg = configured(*FSDP, "trainer.epochs=1")
-    assert together(lambda: Ending(cfg, tmp_path / "run", Looking()).run(), 2, tmp_path / "log") == [0, 0]
+    assert together(lambda: ending(cfg, tmp_path / "run", Looking()).run(), 2, tmp_path / "log") == [0, 0]
     assert "FSDP2 over 2" in (tmp_path / "run" / "run.log").read_text()
 
 
@@ -87,7 +87,7 @@ def test_each_process_holds_its_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("action", ["skip", "rollback"])
 def test_a_bad_loss_in_one_process(action: str, tmp_path: Path) -> None:
     cfg = configured(*FSDP, f"trainer.nonfinite.action={action}", "trainer.nonfinite.every=2")
-    codes = together(lambda: Spoilt(cfg, tmp_path / "run").run(), 2, tmp_path / "log")
+    codes = together(lambda: Runner(cfg, tmp_path / "run", observer=Spoilt()).run(), 2, tmp_path / "log")
     assert codes == [0, 0], (tmp_path / "log-0").read_text()
     assert content(tmp_path / "run")["state"]["skipped" if action == "skip" else "rollbacks"] == 1
 

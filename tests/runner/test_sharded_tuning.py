@@ -14,7 +14,7 @@ from lightkit.common.shards import part
 from lightkit.runner import Runner
 from lightkit.trainer import Callback
 from tests.runner.processes import BASE, configured, far, go_on, together, train
-from tests.runner.test_process_group import Ending, content, ended, same_bits, terminate
+from tests.runner.test_process_group import content, ended, ending, same_bits, terminate
 
 FSDP = ("device.parallel=fsdp", "device.fsdp.min_parameters=1", "optim=sgd", "optim.lr=0.05")
 TRANSFORMER = ("model=transformer", "model.dim=8", "model.depth=2", "model.heads=2", "trainer.epochs=1")
@@ -96,7 +96,7 @@ class Moving(Callback):
 @pytest.mark.parametrize("action", ["fail", "warn"])
 def test_what_moves_in_one_process_all_of_them_know(action: str, tmp_path: Path) -> None:
     cfg = tuned("finetune.freeze=['@body']", f"finetune.audit={action}", "trainer.epochs=1", "trainer.test=none")
-    codes = together(lambda: Ending(cfg, tmp_path / "run", Moving()).run(), 2, tmp_path / "log")
+    codes = together(lambda: ending(cfg, tmp_path / "run", Moving()).run(), 2, tmp_path / "log")
     assert codes == [AUDIT_FAILED if action == "fail" else 0] * 2, (tmp_path / "log-0").read_text()
     told = (tmp_path / "run" / "run.log").read_text()
     assert "should rest but moved: layers.linear0.weight" in told
