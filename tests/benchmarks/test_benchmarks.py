@@ -61,6 +61,7 @@ def test_a_benchmark_gives_its_figures(main: Callable, arguments, bars, capsys):
     assert len(figures(capsys.readouterr().out)) == bars
 
 
+@pytest.mark.thorough
 def test_loaders_are_measured_on_data_in_memory_and_on_files(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchvision")
     from benchmarks import jpegs
@@ -106,6 +107,7 @@ def test_a_throughput_below_its_bar_is_told(capsys) -> None:
     assert "work: ours / theirs, throughput: 0.500 (at least 0.98: MISSED)" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_no_slow_module_is_loaded_before_the_first_step(tmp_path):
     sample = startup.process(startup.COMMANDS[startup.FIRST], tmp_path)
     assert sample.proof == {"slow modules loaded": 0}

@@ -175,6 +175,7 @@ store.save(content(1, size=3_000_000), step=1)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("end", "code"), [("", 0), ("raise SystemExit(143)", 143), ("1 / 0", 1)], ids=["end", "exit", "error"]
 )
@@ -184,6 +185,7 @@ def test_the_process_ends_only_when_the_file_is_there(tmp_path, end, code):
     assert loaded_step(CheckpointStore(tmp_path).load_newest()) == 1
 
 
+@pytest.mark.thorough
 def test_an_error_nobody_asked_for_is_told_at_the_exit(tmp_path):
     script = "from tests.checkpoint.test_background import _full, os; os.fsync = _full" + SCRIPT.format(end="")
     command = [sys.executable, "-c", script, str(tmp_path)]
@@ -191,6 +193,7 @@ def test_an_error_nobody_asked_for_is_told_at_the_exit(tmp_path):
     assert "the checkpoint of step 1 could not be written: No space left on device" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_crash_at_any_moment_leaves_a_whole_checkpoint(tmp_path, monkeypatch):
     """After operation n of the thread nothing reaches the disk any more, as if the process had been killed there."""
     moment, outcomes = 0, []

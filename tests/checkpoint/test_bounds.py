@@ -78,6 +78,7 @@ ONE_WAY_IN = [(make, "inspect") for make in (sparse, shared, nested, many, many_
 EVERY_WAY_IN = [(make, way) for make in (packed, repeated) for way in ("inspect", "convert", "diff", "weights")]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*sparse tensor:UserWarning")
 @pytest.mark.parametrize(("make", "way"), [*ONE_WAY_IN, *EVERY_WAY_IN])
 def test_a_file_that_would_take_all_memory_is_refused(
@@ -97,6 +98,7 @@ def test_a_file_that_would_take_all_memory_is_refused(
     assert not Path("out.pt").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("make", [packed, repeated])
 def test_resume_refuses_it_too(

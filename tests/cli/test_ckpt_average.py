@@ -66,6 +66,7 @@ def test_statistics_of_norm_layers_get_a_note(cli: Cli, project: Path, runs: lis
     assert "note: 1 running means and variances of norm layers were averaged too, and may not" in done.out
 
 
+@pytest.mark.thorough
 def test_lora_is_merged_before(cli: Cli, project: Path) -> None:
     one, _ = (a_run(project, f"lora{seed}", *LORA, seed=seed) for seed in (1, 2))
     done = cli("ckpt", "average", "lora1", "lora2", "x.pt")

@@ -87,6 +87,7 @@ def test_what_is_in_a_group(cli: Cli) -> None:
 DRAWN = "no pretrained weights are given: what is frozen stays as it was drawn"
 
 
+@pytest.mark.thorough
 def test_random_weights_that_are_frozen_are_told_as_training_tells_them(cli: Cli, project: Path) -> None:
     args = (*WINE, "finetune=head", "trainer.epochs=1", "trainer.test=none")
     done = cli("plan", *args)

@@ -46,6 +46,7 @@ def run(process: Callable[..., Any], project: Path) -> Callable[..., Any]:
     return lambda *args, **options: process("train", *RUN, f"hydra.run.dir={project}/run", *args, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_run_folder_one_log_and_a_resume_in_one_process(
     run: Callable[..., Any], process: Callable[..., Any], project: Path

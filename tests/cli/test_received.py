@@ -140,6 +140,7 @@ def test_a_run_of_mine_in_a_project_of_somebody_else(home: Path, cli: Cli, monke
     assert not (theirs / "canary").exists()
 
 
+@pytest.mark.thorough
 def test_my_own_runs_go_on_without_a_word(home: Path, cli: Cli, process: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("train", *TINY, *OWN, "hydra.run.dir=outputs/one").code == 0
     assert cli("resume", "outputs/one", "trainer.epochs=2").code == 0

@@ -84,6 +84,7 @@ def test_a_run_is_not_written_over_the_project(cli: Cli, project: Path, folder: 
     assert not (project / "config.yaml").exists()
 
 
+@pytest.mark.thorough
 def test_a_run_folder_that_refers_to_nothing(process: Cli) -> None:
     odd = process("train", "hydra.run.dir=mine/${no_such_key}")
     assert odd.code == 2
@@ -268,6 +269,7 @@ def test_completion(process: Callable[..., Outcome]) -> None:
     assert top.out == done.out
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_whole_way(process: Callable[..., Outcome], cli: Cli, project: Path) -> None:
     first = process("train", *TINY, "seed=1")

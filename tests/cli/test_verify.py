@@ -23,6 +23,7 @@ def in_a_fork(job: TracedJob, file: Path, *, want: int = 0) -> None:
     forked(lambda: run_job(job), file.with_suffix(".log"), want=want)
 
 
+@pytest.mark.thorough
 def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(verify, "run_in_process", in_a_fork)
@@ -41,6 +42,7 @@ def test_a_table_and_status_0(cli: Callable[..., Outcome], tmp_path: Path, monke
     assert not list(tmp_path.glob("lightkit-verify-*"))
 
 
+@pytest.mark.thorough
 def test_a_difference_is_named_with_status_1(
     cli: Callable[..., Outcome], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_difference_is_named_with_status_1(
     assert (kept / "whole" / "result.json").exists()
 
 
+@pytest.mark.thorough
 def test_state_that_is_not_saved_is_named_with_the_fix_also_where_the_bits_are_the_same(
     cli: Callable[..., Outcome], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

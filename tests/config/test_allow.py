@@ -147,6 +147,7 @@ def refused(*overrides: str) -> dict[str | None, UserError]:
     return {error.key: error for error in caught.value.errors}
 
 
+@pytest.mark.thorough
 def test_dangerous_targets_are_refused_in_every_place(walks: Path) -> None:
     for target in (*DANGEROUS[::3], *WALKS[::3]):
         found = refused(*(slot.replace("%s", target) if "=" in slot else f"{slot}={target}" for slot in SLOTS))
@@ -164,6 +165,7 @@ def test_all_dangerous_targets_are_refused_in_one_report(walks: Path) -> None:
     assert len(wanted) > 90
 
 
+@pytest.mark.thorough
 def test_nothing_dangerous_is_called(walks: Path) -> None:
     for target in (*DANGEROUS, *WALKS, *DISGUISED):
         node = {"_target_": target, "_args_": ["touch canary"]}

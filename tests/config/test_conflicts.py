@@ -22,6 +22,7 @@ BAD = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("text", "said"), BAD)
 def test_a_file_that_does_not_go_with_the_others(write: Write, report: Report, text: str, said: list[str]) -> None:
     write("experiments/e.yaml", text)

@@ -17,6 +17,7 @@ def report(*overrides: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
@@ -75,6 +76,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(overrides, parts):
         assert part in found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -13,6 +13,7 @@ def test_two_processes_compose() -> None:
     assert (cfg.device.parallel, cfg.device.nproc, cfg.device.ddp.bucket_mib) == ("ddp", 2, 25.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

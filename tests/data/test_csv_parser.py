@@ -32,6 +32,7 @@ def random_file(draw: random.Random) -> bytes:
     return (newline.join(lines) + draw.choice(["", newline])).encode()
 
 
+@pytest.mark.thorough
 def test_random_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_parser, "_BLOCK_BYTES", 64)  # so that lines, quotes and letters are cut by its end
     draw, path, good = random.Random(0), tmp_path / "t.csv", 0

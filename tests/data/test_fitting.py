@@ -73,6 +73,7 @@ def test_on_how_many_rows_is_a_key_and_told(cli: Cli, project: Path) -> None:
     assert "data.normalize_rows: out of range" in outcome.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["eval", "predict"])
 def test_a_run_keeps_what_it_fitted(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     assert cli(*READ).code == 0

@@ -124,6 +124,7 @@ def rows_with_holes(seed: int, count: int, *, share: float = 0.2) -> list[str]:
     return rows
 
 
+@pytest.mark.thorough
 def test_rows_left_out_are_told(cli: Cli, project: Path, caplog: pytest.LogCaptureFixture) -> None:
     written(project / "t.csv", [*rows_with_holes(0, 60, share=0.0), "1,,red,a", ",,red,b"])
     told = "2 of the 62 rows of t.csv are left out, they lack values in: width 2, height 1"

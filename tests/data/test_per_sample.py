@@ -23,6 +23,7 @@ def noisy(x: torch.Tensor) -> torch.Tensor:
     return x + torch.rand(()) + float(np.random.rand()) + random.random()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "target",
     [

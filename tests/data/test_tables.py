@@ -32,6 +32,7 @@ def test_equal_to_scikit_learn(mine: Any, name: str, options: dict[str, Any], di
     assert np.array_equal(mine.y.numpy(), y.astype(mine.y.numpy().dtype))
 
 
+@pytest.mark.thorough
 def test_reading_does_not_import_scikit_learn(root: Path) -> None:
     code = "import sys; from lightkit.data import tables; tables.digits(); sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

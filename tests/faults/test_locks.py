@@ -6,11 +6,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.faults.harness import TRAIN, Process, assert_same_end, at, newest
 
 Run = Callable[..., Process]
 
 
+@pytest.mark.thorough
 def test_a_second_process_is_refused_and_told_who_is_there(lightkit: Run, ran: Run, project: Path, whole: Path) -> None:
     first = lightkit(*TRAIN, at(9, "hold"))
     first.hold_after(7)

@@ -82,6 +82,7 @@ def test_a_file_holds_exactly_what_differs_and_brings_it_back(
     assert all(same_bits(again[own], tensor) for own, tensor in state.items())
 
 
+@pytest.mark.thorough
 def test_a_file_is_a_small_part_of_a_realistic_model(tmp_path: Path) -> None:
     model = [*MODELS["transformer"], "model.dim=128", "model.depth=5", "model.heads=4", *SHORT, "trainer.steps=3"]
     base = run(tmp_path / "base", *model, "checkpoint.export=weights")
@@ -153,6 +154,7 @@ def test_a_base_that_has_moved(cli: Cli, tmp_path: Path, project: Path, bases: d
     assert done.code == 0, done.err
 
 
+@pytest.mark.thorough
 def test_a_base_that_is_gone_is_told_before_a_run_goes_on(cli: Cli, tmp_path: Path) -> None:
     base = run(tmp_path / "base", *SHORT, *MODELS["cnn"], *OTHER_CLASSES["cnn"], "trainer.epochs=1")
     kill = "++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 4}"
@@ -260,6 +262,7 @@ def test_what_is_no_part_of_the_plain_class_is_not_merged(
     assert any("adapter" in name or "prefix" in name or "prompt" in name for name in torch.load(folder / "weights.pt"))
 
 
+@pytest.mark.thorough
 def test_a_finished_run_needs_its_base_no_more(cli: Cli, tmp_path: Path) -> None:
     base = run(tmp_path / "base", *SHORT, *MODELS["cnn"], *OTHER_CLASSES["cnn"], "trainer.epochs=1")
     folder = tuned(tmp_path / "run", "cnn", "lora", f"finetune.weights.path={base}", EXPORT)

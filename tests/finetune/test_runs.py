@@ -296,6 +296,7 @@ def test_going_back_over_a_boundary(tmp_path: Path, bases: dict[str, Path], fail
     assert {tuple(step.rates.values()) for step in taken[failed:]} == {(0.005,) * 3}
 
 
+@pytest.mark.thorough
 def test_the_same_run_twice_is_the_same(tmp_path: Path, bases: dict[str, Path]) -> None:
     """The audit and the plan look, and touch nothing: neither weights nor random numbers."""
     args = options("transformer", "lora", f"finetune.weights.path={bases['transformer']}", "model.dropout=0.1")

@@ -305,6 +305,7 @@ def epochs(folder: Path, name: str) -> list[float]:
     return [row[name] for row in read_jsonl(folder / "metrics.jsonl") if name in row]
 
 
+@pytest.mark.thorough
 def test_a_student_learns_from_a_teacher(tmp_path: Path, teacher: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in teacher.rglob("*")}
     student = ["model.hidden=[6]", f"finetune.distill.teacher={teacher}", "finetune.distill.weight=1.0"]

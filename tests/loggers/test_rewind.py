@@ -210,6 +210,7 @@ def killed(job: Callable[[], Any], name: str, after: int) -> None:
         os._exit(1)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("name", ["fsync", "replace", "rename"])
 def test_a_kill_while_the_files_are_cut_loses_nothing(tmp_path: Path, name: str) -> None:

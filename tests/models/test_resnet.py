@@ -7,6 +7,7 @@ from lightkit.common.errors import UserError
 from lightkit.models import ResNet
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [18, 34, 50])
 def test_equals_torchvision(depth):
     models = pytest.importorskip("torchvision.models")

@@ -160,6 +160,7 @@ def check_notes(whole: Path, place: Path, resumed: int) -> None:
             assert other == row
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_boundaries_are_where_they_are_said_to_be(cases: Cases, name: str) -> None:
     plan = json.loads((cases[name].whole / "finetune.json").read_text())["plan"]
@@ -180,6 +181,7 @@ def test_other_moments_of_a_boundary(cases: Cases, phase: str, sign: int) -> Non
         assert case.differences(place) == []
 
 
+@pytest.mark.thorough
 def test_killed_again_and_again(cases: Cases) -> None:
     """Every boundary of one run interrupted in turn."""
     name = "frozen and thawed again, momentum"

@@ -59,6 +59,7 @@ def newest(folder: Path) -> dict[str, Any]:
     return torch.load(sorted((folder / "checkpoints").glob("step-*.pt"))[-1], weights_only=True)
 
 
+@pytest.mark.thorough
 def test_an_adapter_of_half_precision_holds_only_what_was_trained(tmp_path: Path) -> None:
     ran(tmp_path / "base", "checkpoint.export=weights")
     tuned = [f"finetune.weights.path={tmp_path}/base/weights.pt", "finetune=head", "checkpoint.export=adapter"]

@@ -206,6 +206,7 @@ def test_a_process_that_hangs_is_noticed(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_ahead_waits_for_the_next_run_and_not_in_the_last_one(tmp_path: Path) -> None:
     def twice() -> None:
         import torch.distributed as dist
@@ -262,6 +263,7 @@ def test_a_bad_loss_in_one_process_concerns_all(action: str, tmp_path: Path) -> 
         assert state["skipped" if action == "skip" else "rollbacks"] == 1
 
 
+@pytest.mark.thorough
 def test_fine_tuning_in_phases(tmp_path: Path) -> None:
     gradual = ("finetune.freeze=['@body']", "finetune.gradual.every_steps=4", "model.hidden=[8,8]", "model.dropout=0.0")
     cfg = configured(*gradual, "trainer.epochs=3")

@@ -44,6 +44,7 @@ def test_two_processes_learn_what_one_does(changes: tuple[str, ...], tmp_path: P
         }
 
 
+@pytest.mark.thorough
 def test_the_same_bits_after_a_resume(tmp_path: Path) -> None:
     cfg = configured(*FSDP, "model.dropout=0.5", "trainer.ema.decay=0.9", "model.norm=batch", "data.drop_last=true")
     whole = train(tmp_path / "whole", cfg, 2)

@@ -103,6 +103,7 @@ def test_what_moves_in_one_process_all_of_them_know(action: str, tmp_path: Path)
     assert told.count("should rest but moved: layers.linear0.weight") == 1
 
 
+@pytest.mark.thorough
 def test_what_was_put_in_is_written_for_one_process(tmp_path: Path) -> None:
     cfg = tuned(*TRANSFORMER, "finetune=lora", "finetune.lora.impl=wrap", "checkpoint.export=adapter")
     place = train(tmp_path / "run", cfg, 2)

@@ -256,6 +256,7 @@ def test_other_errors_empty_the_cache_too(cache: Cache, tmp_path: Path) -> None:
     assert len(cache.alive) == 1
 
 
+@pytest.mark.thorough
 def test_an_evaluation_empties_the_cache(cache: Cache, tmp_path: Path) -> None:
     Runner(compose([*QUICK, *SMALL, "trainer.epochs=1"]).cfg, tmp_path / "run").run()
     runner = Runner(load_run(tmp_path / "run").cfg, tmp_path / "run")

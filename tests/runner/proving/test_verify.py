@@ -103,6 +103,7 @@ def test_what_cannot_be_resumed_is_named(
     assert any(item.different for item in result.compared)
 
 
+@pytest.mark.thorough
 def test_a_configuration_that_fails_says_so(tmp_path: Path) -> None:
     job = TracedJob(
         folder=str(tmp_path), trace="", overrides=(*PLAIN, "optim=sgd", "optim.lr=1e30", "data.normalize=none")
