@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Outcome
 
 CONFIG = "seed: 1\nname: demo\n"
@@ -22,6 +24,7 @@ def a_run(root: Path, name: str, *, status: str | None, config: str = CONFIG, sa
     return folder
 
 
+@pytest.mark.thorough
 def test_the_same_command_goes_on_in_a_folder_of_its_choice(cli: Callable[..., object], project: Path) -> None:
     command = [
         "train",

@@ -177,6 +177,7 @@ def test_one_job_is_a_sweep_too(cli: Cli, job: type[Job], project: Path) -> None
     assert "run,done" in (project / "mine" / "results.csv").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_real_jobs(process: Callable[..., Outcome], project: Path) -> None:
     tiny = ("data=wine", "trainer.epochs=1", "device=cpu", "model.hidden=[4]", "logger=quiet")

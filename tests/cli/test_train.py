@@ -255,6 +255,7 @@ def test_unknown_info(cli: Cli) -> None:
     assert "invalid choice: 'defualts'" in done.err
 
 
+@pytest.mark.thorough
 def test_hydras_help_and_info(cli: Cli) -> None:
     assert "override" in cli("train", "--hydra-help").out
     assert str(ROOT / "conf") in cli("train", "--info", "searchpath").out

@@ -60,6 +60,7 @@ def test_a_run_is_called_after_all_of_its_experiments(composed: Compose, write: 
     assert composed("experiment=[a,more/b]").choices["experiment"] == "[a,more/b]"
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_lists_of_options(toy: object) -> None:
     jobs = compose_jobs(["finetune=none,lora,[head,lora]", "seed=1,2"])
     assert [job.choices["finetune"] for job in jobs[::2]] == ["none", "lora", "[head,lora]"]

@@ -111,6 +111,7 @@ def test_everything_in_a_run_goes_by_the_derived_mode(cli: Cli, project: Path) -
     assert json.loads((run / "checkpoints/manifest.json").read_text(encoding="utf-8"))["mode"] == "min"
 
 
+@pytest.mark.thorough
 def test_a_run_with_a_mode_of_its_own_goes_on_with_it(cli: Cli, project: Path) -> None:
     assert cli("train", *TINY, "hydra.run.dir=outputs/a").code == 0
     path = project / "outputs/a/config.yaml"
@@ -119,6 +120,7 @@ def test_a_run_with_a_mode_of_its_own_goes_on_with_it(cli: Cli, project: Path) -
     assert cli("resume", "outputs/a", "trainer.epochs=3").code == 0
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_to_monitor_something_else_takes_the_mode_of_that(cli: Cli, project: Path) -> None:
     assert cli("train", *TINY, "scheduler=plateau", "hydra.run.dir=outputs/a").code == 0
     done = cli("train", "--from", "outputs/a", "metrics.monitor=val/loss", "hydra.run.dir=outputs/b")

@@ -24,6 +24,7 @@ optim:
 """
 
 
+@pytest.mark.thorough
 def test_value_depends_on_the_option_chosen_in_the_end(composed: Compose, write: Write) -> None:
     write("experiments/e.yaml", TABLE)
     write("experiments/other.yaml", "defaults:\n  - override /optim: adam\n" + TABLE)

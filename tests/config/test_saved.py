@@ -88,6 +88,7 @@ def test_an_edited_file_is_checked_with_its_lines(folder: Path) -> None:
         load_run(folder)
 
 
+@pytest.mark.thorough
 def test_a_new_run_from_an_old_one_chooses_options_anew(cli: Callable[..., Any], project: Path) -> None:
     short = ("trainer.steps=1", "logger.tensorboard.enabled=false", "metrics.figures=[]")
     assert cli("train", "data=wine", *short, "hydra.run.dir=outputs/a").code == 0

@@ -91,6 +91,7 @@ def _plain(text: str) -> Any:
     return json.loads(text)["metrics"] if text.startswith("{") else text
 
 
+@pytest.mark.thorough
 def test_another_scaling_is_fitted_when_it_is_asked_for(
     cli: Cli, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,6 +104,7 @@ def test_another_scaling_is_fitted_when_it_is_asked_for(
         )
 
 
+@pytest.mark.thorough
 def test_a_run_from_another_fits_the_same(cli: Cli, project: Path) -> None:
     assert cli(*READ).code == 0
     assert cli("train", "--from", "run", "hydra.run.dir=again").code == 0

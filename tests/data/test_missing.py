@@ -139,6 +139,7 @@ def test_rows_left_out_are_told(cli: Cli, project: Path, caplog: pytest.LogCaptu
     assert told in caplog.messages
 
 
+@pytest.mark.thorough
 def test_new_files_are_filled_with_what_the_run_has_fitted(cli: Cli, project: Path) -> None:
     written(project / "t.csv", rows_with_holes(0, 80))
     outcome = cli(*TRAIN, BY_COLUMN)

@@ -58,6 +58,7 @@ def failing(part):
     return aot_autograd(**chosen)
 
 
+@pytest.mark.thorough
 def test_compiled_code_computes_the_same():
     plain, model = network(), network()
     expected, found = trained(plain, plain), trained(compiled(model), model)

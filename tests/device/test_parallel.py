@@ -57,6 +57,7 @@ def test_the_main_gpu_and_the_dimension_are_told_and_used(monkeypatch):
     assert made[0]["output_device"] == made[0]["device_ids"][0] == torch.device("cuda", 1)
 
 
+@pytest.mark.thorough
 def test_several_wrappers_come_off_together():
     model = nn.Linear(2, 1)
     wrapped = nn.DataParallel(torch.compile(nn.DataParallel(model)))

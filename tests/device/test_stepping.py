@@ -106,6 +106,7 @@ def test_a_step_without_gradients_changes_nothing():
     assert weight.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.thorough
 def test_the_compiler_is_not_imported(root):
     code = """
 import sys, torch

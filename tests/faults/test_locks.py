@@ -64,6 +64,7 @@ def test_readers_need_no_lock(lightkit: Run, ran: Run, project: Path) -> None:
     assert first.wait() == 0
 
 
+@pytest.mark.thorough
 def test_a_killed_first_save_starts_anew(ran: Run, project: Path, whole: Path) -> None:
     assert ran(*TRAIN, at(3, ":KILL")).code == -signal.SIGKILL
     (project / "run" / "checkpoints" / "checkpoint.unfinished").write_bytes(b"PK half")

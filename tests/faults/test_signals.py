@@ -174,6 +174,7 @@ def test_a_signal_to_all_processes_spares_the_workers(
     goes_on(ran, project, whole)
 
 
+@pytest.mark.thorough
 def test_ctrl_c_in_a_held_run_with_workers(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
     process = lightkit(*TRAIN, *WORKERS, at(9, "hold"))
     process.hold()
@@ -187,6 +188,7 @@ def test_ctrl_c_in_a_held_run_with_workers(lightkit: Run, project: Path, ran: Ru
     goes_on(ran, project, whole)
 
 
+@pytest.mark.thorough
 def test_a_signal_ends_the_wait_for_a_worker_that_hangs(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
     process = lightkit(*TRAIN, *WORKERS, "data.dataset.what=hold", f"data.dataset.row={row_at(45)}")
     process.hold()
@@ -234,6 +236,7 @@ def test_a_signal_ends_an_evaluation_that_waits_for_a_worker_that_hangs(
     until(lambda: not any(map(alive, workers)), "the workers to end")
 
 
+@pytest.mark.thorough
 def test_kill_9_leaves_no_worker_behind_and_no_lock(lightkit: Run, project: Path, ran: Run, whole: Path) -> None:
     process = lightkit(*TRAIN, *WORKERS, at(9, "hold"))
     process.hold_after(7)

@@ -79,6 +79,7 @@ def test_workers_that_die_or_hang_end_an_evaluation(ran: Run, project: Path, com
     assert f"at:       {place}" in process.err
 
 
+@pytest.mark.thorough
 def test_workers_killed_from_outside_and_going_on(lightkit: Run, ran: Run, project: Path, whole: Path) -> None:
     process = lightkit(*TRAIN, *WORKERS, "data.dataset.what=hold", "data.dataset.row=40")
     process.hold()
@@ -106,6 +107,7 @@ def test_a_worker_that_hangs_ends_the_run_when_its_time_is_up(ran: Run, project:
         assert_same_end(whole, project / "run")
 
 
+@pytest.mark.thorough
 def test_a_worker_that_hangs_is_told_while_it_is_waited_for(lightkit: Run, project: Path, whole: Path) -> None:
     row, place = PLACES["train"]
     process = lightkit(*TRAIN, *WORKERS, *HELD, f"data.dataset.row={row}")

@@ -97,6 +97,7 @@ def test_a_file_is_a_small_part_of_a_realistic_model(tmp_path: Path) -> None:
 # On which base
 
 
+@pytest.mark.thorough
 def test_the_wrong_base_is_refused_and_nothing_is_written(
     cli: Cli, tmp_path: Path, project: Path, bases: dict[str, Path]
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_base_that_is_gone_is_told_before_a_run_goes_on(cli: Cli, tmp_path: Pa
     assert read_delta(tmp_path / "run" / "adapter.pt").tensors
 
 
+@pytest.mark.thorough
 def test_going_on_from_an_adapter_is_exported_again(tmp_path: Path, bases: dict[str, Path]) -> None:
     path = f"finetune.weights.path={bases['cnn']}"
     first = tuned(tmp_path / "first", "cnn", "lora", path, EXPORT)

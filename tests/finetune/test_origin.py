@@ -169,6 +169,7 @@ def inputs(folder: Path) -> Tensor:
         return next(iter(parts.data.test.epoch(0)))[0]
 
 
+@pytest.mark.thorough
 def test_a_base_without_scaling_leaves_inputs_as_they_are(tmp_path: Path) -> None:
     base = run(tmp_path / "base", *SHORT, *MODELS["mlp"], "trainer.epochs=1", "data.normalize=none")
     path = f"finetune.weights.path={base}"

@@ -174,6 +174,7 @@ def test_parts_combine_in_one_run(tmp_path: Path, bases: dict[str, Path], name: 
     check_audit(folder, moved(before, after))
 
 
+@pytest.mark.thorough
 def test_lora_with_an_average_in_bf16_and_accumulation(tmp_path: Path, bases: dict[str, Path]) -> None:
     more = ["trainer.ema.decay=0.9", "device.precision=bf16", "trainer.accumulate=2", "data.batch_size=8"]
     folder = tuned(tmp_path / "run", "cnn", "lora", watching(), f"finetune.weights.path={bases['cnn']}", *more)

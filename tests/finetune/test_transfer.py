@@ -190,6 +190,7 @@ def test_what_found_no_weights_must_train(cli: Cli, project: Path, bases: dict[s
 # Heads
 
 
+@pytest.mark.thorough
 def test_a_head_that_a_package_started_anew_must_train(
     cli: Cli, project: Path, bases: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_head_that_fits_is_kept_or_new(tmp_path: Path, kept: str, same: bool) 
     assert same_bits(start()["head.weight"], read_weights(base).state["head.weight"]) == same
 
 
+@pytest.mark.thorough
 def test_a_new_head_starts_as_asked_for(tmp_path: Path, bases: dict[str, Path]) -> None:
     path = f"finetune.weights.path={bases['mlp']}"
     for init, spread in (("zeros", 0.0), ("normal", 0.01), ("default", 0.2)):

@@ -25,6 +25,7 @@ def test_every_figure_shows_something(task, classes):
         figure.draw_without_rendering()
 
 
+@pytest.mark.thorough
 def test_matplotlib_waits_until_something_is_drawn():
     code = "import sys, lightkit.metrics; assert not {'matplotlib', 'torchmetrics', 'sklearn'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

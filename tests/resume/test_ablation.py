@@ -144,6 +144,7 @@ def test_a_counter_that_is_not_saved_is_noticed(case: Case, content: dict[str, A
     assert noticed(case, {**content, "state": {**content["state"], name: begun}}, f"state-{name}")
 
 
+@pytest.mark.thorough
 def test_the_end_is_saved(case: Case) -> None:
     """A run that ended early, resumed with its `stop_reason` or `closed_step` left out, does something once more."""
     found = CheckpointStore(case.whole / "checkpoints").load_newest()

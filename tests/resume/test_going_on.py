@@ -66,6 +66,7 @@ def _kill_resumed(case: Case, place: Path, moment: Moment) -> None:
     forked(job, place.with_name(f"{place.name}.log"), want=-signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_resuming_a_finished_run_changes_nothing(case: Case) -> None:
     place = copied(case, "finished")
     for _ in range(2):
@@ -114,6 +115,7 @@ def test_a_signal_in_a_validation(case: Case, step: int) -> None:
     assert case.differences(place) == []
 
 
+@pytest.mark.thorough
 def test_a_longer_run_is_the_one_that_was_longer_from_the_start(tmp_path: Path) -> None:
     options = ("data=wine", "scheduler=constant", "model.dropout=0.2")
     short, long = (
@@ -195,6 +197,7 @@ def test_callbacks_and_early_stopping_come_and_go(case: Case, cut: Path) -> None
     assert "callback counts is gone, and what it knew" in (longer / "run.log").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_more_patience_goes_on_after_an_early_end(tmp_path: Path) -> None:
     stopped = Case(

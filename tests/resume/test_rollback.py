@@ -108,6 +108,7 @@ def test_told_to_end_in_the_validation_of_a_step_with_a_state(cases: Any, step: 
     assert case.differences(place) == []
 
 
+@pytest.mark.thorough
 def test_states_of_another_configuration_are_given_up(cases: Any) -> None:
     case = cases[WITHIN]
     place = case.kill(Moment("micro", 13, 0), "changed")
@@ -116,6 +117,7 @@ def test_states_of_another_configuration_are_given_up(cases: Any) -> None:
     assert went_back(place)[0].startswith("back to step 12, ")
 
 
+@pytest.mark.thorough
 def test_states_that_nobody_needs_any_more_are_not_kept(cases: Any) -> None:
     case = cases[WITHIN]
     place = case.kill(Moment("micro", 22, 0), "stops")

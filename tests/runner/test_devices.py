@@ -40,6 +40,7 @@ def test_the_loss_scale_is_logged(tmp_path: Path) -> None:
     assert result["scaler_skipped_steps"] == result["metrics"]["amp/skipped_steps"]
 
 
+@pytest.mark.thorough
 def test_a_model_that_cannot_be_compiled_trains_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("no kernels today")

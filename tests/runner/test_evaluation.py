@@ -12,6 +12,7 @@ from lightkit.runner import Runner
 from tests.runner.test_run import runner
 
 
+@pytest.mark.thorough
 def test_evaluation_and_prediction_agree_with_the_final_test(tmp_path: Path) -> None:
     run = runner(tmp_path / "run")
     tested = run.run()["test"]
@@ -37,6 +38,7 @@ def test_without_checkpoints_the_last_weights_are_tested(tmp_path: Path) -> None
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.thorough
 def test_unknown_splits_and_checkpoints_are_named(tmp_path: Path) -> None:
     runner(tmp_path / "run").run()
     with pytest.raises(UserError, match="the data has no such split"):

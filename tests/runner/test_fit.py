@@ -63,6 +63,7 @@ def test_rows_that_a_power_cut_took_are_told_and_training_goes_on(tmp_path: Path
     assert [row["step"] for row in read_jsonl(path)] == steps, "no later row takes the place of a lost one"
 
 
+@pytest.mark.thorough
 def test_what_somebody_did_to_the_rows_of_a_finished_run_is_a_warning(
     cli: Callable[..., Outcome], tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_two_processes_learn_what_one_does(changes: tuple[str, ...], tmp_path: P
     assert result["status"] == "finished"
 
 
+@pytest.mark.thorough
 def test_augmented_images(tmp_path: Path) -> None:
     images = ("data=shapes", "data.batch_size=20")
     sizes = [f"data.dataset.{name}={size}" for name, size in (("size", 16), ("train", 90), ("val", 24), ("test", 24))]
@@ -74,6 +75,7 @@ def test_augmented_images(tmp_path: Path) -> None:
     assert far(tmp_path / "one", tmp_path / "two") == []
 
 
+@pytest.mark.thorough
 def test_samples_read_one_by_one_in_loader_processes(tmp_path: Path) -> None:
     drawing = ("data=custom", "data.dataset._target_=tests.resume.sets.Drawing", "data.num_workers=1")
     cfg = configured(*drawing, "trust=[tests]", "trainer.epochs=1")
@@ -82,6 +84,7 @@ def test_samples_read_one_by_one_in_loader_processes(tmp_path: Path) -> None:
     assert far(tmp_path / "one", tmp_path / "two") == []
 
 
+@pytest.mark.thorough
 def test_a_batch_smaller_than_the_number_of_processes(tmp_path: Path) -> None:
     # 124 rows in batches of 41: the last has one sample, and evaluation ends on one with two.
     cfg = configured("data.batch_size=41", "data.eval_batch_size=4", "model.dropout=0.0")
@@ -90,6 +93,7 @@ def test_a_batch_smaller_than_the_number_of_processes(tmp_path: Path) -> None:
     assert far(tmp_path / "one", tmp_path / "three") == []
 
 
+@pytest.mark.thorough
 def test_dropout_differs_between_processes_and_repeats_bit_by_bit(tmp_path: Path) -> None:
     cfg = configured("model.dropout=0.5")
     same_bits(train(tmp_path / "first", cfg, 2), train(tmp_path / "second", cfg, 2))
@@ -135,6 +139,7 @@ def kill(rank: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_a_signal_to_one_ends_all_at_the_same_step_and_resume_has_the_same_bits(tmp_path: Path) -> None:
     cfg = configured("model.dropout=0.5", "trainer.ema.decay=0.9")
     whole = train(tmp_path / "whole", cfg, 2)
@@ -143,6 +148,7 @@ def test_a_signal_to_one_ends_all_at_the_same_step_and_resume_has_the_same_bits(
     same_bits(whole, go_on(tmp_path / "cut", 2))
 
 
+@pytest.mark.thorough
 def test_averages_of_batch_norms_come_back(tmp_path: Path) -> None:
     cfg = configured("model.norm=batch", "trainer.ema.decay=0.9", "data.drop_last=true")
     whole = train(tmp_path / "whole", cfg, 2)
@@ -150,6 +156,7 @@ def test_averages_of_batch_norms_come_back(tmp_path: Path) -> None:
     same_bits(whole, go_on(tmp_path / "cut", 2))
 
 
+@pytest.mark.thorough
 def test_another_number_of_processes_goes_on(tmp_path: Path) -> None:
     cfg = configured("model.dropout=0.0", "data.batch_size=10")
     Runner(cfg, tmp_path / "one").run()
@@ -168,6 +175,7 @@ def ended_again(place: Path, at: int) -> list[int]:
     return together(lambda: ending(cfg, place, end).run(resume=True), 1, place.with_name("again.log"))
 
 
+@pytest.mark.thorough
 def test_a_killed_process_ends_the_run_and_it_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     cfg = configured("model.dropout=0.5", "checkpoint.every_steps=2")
     whole = train(tmp_path / "whole", cfg, 2)

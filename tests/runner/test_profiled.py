@@ -146,6 +146,7 @@ def test_without_a_profile_nothing_is_counted(tmp_path: Path, monkeypatch: pytes
     assert "step" in summary(tmp_path / "under")[0]  # shrunk to what there is
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_is_profiled_from_where_it_stands(tmp_path: Path) -> None:
     run(tmp_path / "whole", *PROFILE, "checkpoint.every_steps=5")
     stop = "trainer.callbacks={end: {_target_: tests.runner.test_profiled.EndAt}}"
@@ -160,6 +161,7 @@ def test_a_resumed_run_is_profiled_from_where_it_stands(tmp_path: Path) -> None:
     same(tmp_path / "whole", tmp_path / "part")
 
 
+@pytest.mark.thorough
 def test_profiling_may_begin_or_end_with_a_resume(tmp_path: Path) -> None:
     run(tmp_path / "run", "trainer.epochs=1")
     Runner(load_run(tmp_path / "run", ["trainer.epochs=2", *PROFILE]).cfg, tmp_path / "run").run(resume=True)
@@ -215,6 +217,7 @@ def test_slow_data_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert float(data[1]) >= 7.0  # a millisecond a sample
 
 
+@pytest.mark.thorough
 def test_every_process_writes_a_trace_of_its_own(tmp_path: Path) -> None:
     changes = ("trainer.epochs=1", "model.dropout=0.2")
     train(tmp_path / "plain", configured(*changes), 2)

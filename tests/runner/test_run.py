@@ -110,6 +110,7 @@ def test_another_seed_gives_another_run_on_the_same_split(tmp_path: Path) -> Non
     assert comparable(tmp_path / "a") != comparable(tmp_path / "b")
 
 
+@pytest.mark.thorough
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Here with the crash seen from outside; tests/resume has the kinds of runs and the moments."""
     options = ["checkpoint.every_steps=2", "trainer.epochs=4", "model.dropout=0.3", "trainer.accumulate=2"]

@@ -100,6 +100,7 @@ def test_a_whole_model_is_exported(kind: str, tmp_path: Path) -> None:
     assert next(place.glob(f"{kind}*.pt")).stat().st_size > 1000
 
 
+@pytest.mark.thorough
 def test_pretrained_weights_and_a_rule(tmp_path: Path) -> None:
     Runner(configured("trainer.epochs=1"), tmp_path / "base").run()
     rule = "finetune.rules=[{match: ['@head'], lr_scale: 2.0}]"

@@ -307,6 +307,7 @@ def test_what_layers_keep_goes_on_when_they_train(cli: Cli, project: Path) -> No
     assert all(found and min(found) == half for found in steps.values()), steps
 
 
+@pytest.mark.thorough
 def test_statistics_that_cannot_be_held_are_named(cli: Cli, project: Path) -> None:
     own = [*OWN, f"model._target_={SPIES}.Stateful", "+model.anyhow=true", "hydra.run.dir=run"]
     done = cli("train", *own, "finetune=head")

@@ -196,6 +196,7 @@ def test_outputs_for_other_classes_are_told_by_their_shape(cli: Cli) -> None:
     assert cli("plan", *overrides("BertForSequenceClassification", "sentences", "+model.config.num_labels=3")).code == 0
 
 
+@pytest.mark.thorough
 def test_a_run_is_trained_and_exported_and_its_head_is_new(tmp_path: Path, hasty: None) -> None:
     more = ("finetune=lora", "finetune.lora.rank=2", "trainer.epochs=1", "checkpoint.export=safetensors")
     cfg = compose(overrides("GPT2ForSequenceClassification", "sentences", *more)).cfg

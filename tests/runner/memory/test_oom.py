@@ -145,6 +145,7 @@ def test_memory_that_runs_out_while_the_run_is_built(tmp_path: Path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_an_evaluation(tmp_path: Path) -> None:
     Runner(compose([*QUICK, *SMALL, "trainer.epochs=1"]).cfg, tmp_path / "run").run()
     cfg = load_run(tmp_path / "run", [TASK, "trainer.task.where=evaluation", "trainer.task.at=1"]).cfg
@@ -249,6 +250,7 @@ def test_a_run_that_runs_out_of_memory_leaves_nothing_either(cache: Cache, tmp_p
     assert len(cache.alive) == 3
 
 
+@pytest.mark.thorough
 def test_other_errors_empty_the_cache_too(cache: Cache, tmp_path: Path) -> None:
     cfg = compose([*QUICK, *SMALL, "++trainer.callbacks.kill={_target_: tests.runner.test_run.KillAt, step: 2}"]).cfg
     with pytest.raises(RuntimeError, match="killed"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lightkit.config import compose
 from lightkit.runner import Runner
 from lightkit.runner.proving.comparison import compare_runs, read_trace
@@ -13,6 +15,7 @@ from tests.resume.harness import forked
 TINY = ["data=wine", "model.hidden=[4]", "trainer.steps=4", "device=cpu", "metrics.figures=[]", "logger=quiet"]
 
 
+@pytest.mark.thorough
 def test_a_trace_changes_nothing_of_a_run(tmp_path: Path) -> None:
     cfg = compose(TINY).cfg
     Runner(cfg, tmp_path / "plain").run()

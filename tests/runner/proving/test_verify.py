@@ -53,6 +53,7 @@ def test_a_run_that_can_be_resumed(proved: Callable[..., VerifyResult], phase: s
     assert result.crossed[0][1:3] == (3, 3)
 
 
+@pytest.mark.thorough
 def test_moments_of_evaluations(proved: Callable[..., VerifyResult]) -> None:
     result = proved(*PLAIN, "trainer.validate_unit=step", "trainer.validate_every=3", at=None, phase="validation")
     assert result.same
@@ -113,6 +114,7 @@ def test_a_configuration_that_fails_says_so(tmp_path: Path) -> None:
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.thorough
 def test_the_rows_of_a_shortened_run_are_the_same_in_all_of_its_processes(proved: Callable[..., VerifyResult]) -> None:
     result = proved(*PLAIN, "data.batch_size=4", "data.eval_batch_size=2", at=None, phase=None, steps=24)
     assert result.same, result.reason
@@ -147,6 +149,7 @@ def test_what_changes_without_being_saved_is_a_warning(
     assert len(result.unsaved) <= 2
 
 
+@pytest.mark.thorough
 def test_what_is_saved_repeats_by_itself_or_never_repeats_is_no_warning(proved: Callable[..., VerifyResult]) -> None:
     callbacks = ("Counts", "ClockedAndCached", "KeepsTrainer")
     mine = [f"+trainer.callbacks.{name.lower()}._target_={SETS}.{name}" for name in callbacks]
