@@ -46,7 +46,6 @@ PLACES = (
 NOT_THESE = (
     "lightkit.metrics.drawing",
     "lightkit.metrics.figures",
-    "lightkit.runner.proving.trace",
     "timm.models._",
     "torchmetrics.utilities",
     "torchvision.datasets.lsun",
