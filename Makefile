@@ -8,6 +8,8 @@ EXTRAS ?= dev,vision
 ARGS ?=
 # The tests of a file share what is expensive to make, so one process runs them all; long files come first.
 PYTEST := -q -n auto --dist loadfile --no-loadscope-reorder
+# Compiled modules are kept whatever the shell says: hundreds of processes start in the tests.
+export PYTHONDONTWRITEBYTECODE =
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
@@ -28,7 +30,7 @@ test: $(STAMP) ## run the tests; of those that take longest one case or none
 test-all: $(STAMP) ## run all of them
 	@$(BIN)/python -m pytest $(PYTEST) --all $(ARGS)
 
-test-fast: $(STAMP) ## run one case of each test, and none that is slow
+test-fast: $(STAMP) ## run one case of each test that starts no run and no process: two minutes
 	@$(BIN)/python -m pytest $(PYTEST) --fast $(ARGS)
 
 check: $(STAMP) ## format, lint and types, without changing anything

@@ -28,8 +28,10 @@ import tests.parsing
 from tests.warm import Warm
 
 FOR_ALL = (tests.composing, tests.drawing, tests.parsing)
-WHOLE_RUNS = {"benchmarks", "faults", "resume"}
+WHOLE_RUNS = {"benchmarks", "experiments", "faults", "gpu", "resume", "runner"}
 """Folders of tests that are about nothing else, which take seconds each."""
+STARTING = {"cli", "project", "run_bash", "warm"}
+"""Fixtures of tests that start a command or a run."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -57,7 +59,7 @@ def pytest_sessionstart() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also what is marked thorough, with all its cases")
-    parser.addoption("--fast", action="store_true", help="one case of each test, and none of whole runs or marked slow")
+    parser.addoption("--fast", action="store_true", help="one case of each test that starts no run and no process")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -103,11 +105,20 @@ def _short(items: list[pytest.Item]) -> Iterator[pytest.Item]:
             yield item
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders of whole runs where only what is fast is asked for."""
+    folder = collection_path if collection_path.is_dir() else collection_path.parent
+    parts = folder.relative_to(ROOT / "tests").parts if folder.is_relative_to(ROOT / "tests") else ()
+    return True if config.getoption("--fast") and WHOLE_RUNS & {*parts} else None
+
+
 def _fast(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """The first case of every test that starts nothing and takes less than a third of a second."""
     seen: set[str] = set()
     for item in items:
-        name = item.nodeid.partition("[")[0]
-        if name not in seen and item.path.parent.name not in WHOLE_RUNS and not item.get_closest_marker("slow"):
+        name, fixtures = item.nodeid.partition("[")[0], getattr(item, "fixturenames", ())
+        marks = {mark.name for mark in item.iter_markers()}
+        if name not in seen and not STARTING & {*fixtures} and not {"slow", "thorough"} & marks:
             seen.add(name)
             yield item
 

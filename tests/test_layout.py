@@ -216,6 +216,8 @@ def test_tests_mirror_the_package() -> None:
 
 
 def test_every_test_file_is_collected(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--fast"):
+        pytest.skip("some folders are left out there")
     written = {path for path in (ROOT / "tests").rglob("*.py") if TEST.search(path.read_text(encoding="utf-8"))}
     assert sorted(written - collected(ROOT / "tests", request.session)) == []
 
