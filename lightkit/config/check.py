@@ -178,6 +178,10 @@ class _Checker:
 
     def unknown(self, name: str, valid: list[str], key: Key) -> None:
         """Report a key that the schema does not have."""
+        if name == "_target_":
+            what = "unknown key: nothing is built from this node"
+            self.report.add((*key, name), what, choices=sorted(valid))
+            return
         full, odd = dotted((*key, name)), look_alike(name)
         near = nearest(plain_letters(name), valid, count=1)
         elsewhere = nearest(full, [other for other in valid_keys() if not full.startswith(f"{other}.")], count=1)

@@ -206,6 +206,8 @@ def find_run(text: str, root: Path) -> Path:
     same_name = [folder for folder in newest_first if text == "last" or run_name(folder) == text]
     if same_name:
         return same_name[0]
+    if text == "last":
+        raise UserError(f"no run here: {root / run_files.OUTPUTS} has none yet", fix="`lightkit train` makes one")
     raise UserError(
         "several runs have this name" if same_folder else f"no run here: a run's folder holds {run_files.CONFIG}",
         received=text,

@@ -36,6 +36,7 @@ BAD = [
     ("data.augment=3", ["data.augment: wrong type"]),
     ("metrics.val.accuracy.topk=3", ["metrics.val.accuracy.topk", "did you mean metrics.val.accuracy.top_k?"]),
     ("metrics.val.f1._target_=torchmetrics.F1Scor", ["torchmetrics.F1Scor does not exist", "torchmetrics.F1Score?"]),
+    ("metrics._target_=toy.Net", ["metrics._target_: unknown key: nothing is built from this node", "monitor, test"]),
     ("metrics.mode=maximum", ["metrics.mode: not one of the choices", "min, max"]),
     ("metrics.monitor=val/acuracy", ["no metric of that name is measured", "nearest: val/accuracy"]),
     ("metrics.monitor=accuracy", ["metrics.monitor: no metric of that name is measured"]),

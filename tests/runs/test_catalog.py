@@ -59,7 +59,7 @@ def test_unknown_run_names_the_nearest(tmp_path: Path) -> None:
     a_run(tmp_path / "outputs" / "runs" / "2026-01-01" / "10-00-00-digits")
     with pytest.raises(UserError, match=r"no run here.*\n.*\n.*nearest: 10-00-00-digits"):
         find_run("10-00-00-digit", tmp_path)
-    with pytest.raises(UserError, match="no run here"):
+    with pytest.raises(UserError, match=r"no run here: .*outputs has none yet\n.*`lightkit train` makes one"):
         find_run("last", tmp_path / "empty")
 
 
