@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightkit.assembly.learner import build, build_learner, build_shared
+from lightkit.assembly.learner import build, build_learner, build_own, build_shared
 from lightkit.assembly.network import build_model, build_network
 from lightkit.assembly.parts import (
     build_console,
@@ -25,6 +25,7 @@ __all__ = [
     "build_logger",
     "build_model",
     "build_network",
+    "build_own",
     "build_shared",
     "build_splits",
     "build_store",

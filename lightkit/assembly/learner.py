@@ -62,6 +62,20 @@ def build_shared(
     return Shared(engine, data)
 
 
+def build_own(cfg: DictConfig, shared: Shared) -> Shared:
+    """Give one of several models seeds and an engine of its own, over the data they share.
+
+    Args:
+        cfg: The configuration of the model.
+        shared: What is built for all of them.
+
+    Raises:
+        UserError: The data do not go with its loss and metrics.
+    """
+    check_fit(cfg, shared.data)
+    return Shared(build_engine(cfg, shared.engine.ranks), shared.data.reseeded(cfg.seed))
+
+
 def build_learner(
     cfg: DictConfig, shared: Shared, folder: Path, *, pretrained: bool = True, trains: bool = True
 ) -> Learner:

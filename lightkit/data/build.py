@@ -92,6 +92,11 @@ class Data:
             loaders[name] = loaders[name].with_rows(rows[name])
         return replace(self, rows=rows, train=loaders["train"], val=loaders.get("val"), test=loaders.get("test"))
 
+    def reseeded(self, seed: int) -> Data:
+        """Return the same splits in the order, and with the augmentation, of another seed."""
+        loaders = {name: loader.with_rows(self.rows[name], seed=seed) for name, loader in self.loaders().items()}
+        return replace(self, train=loaders["train"], val=loaders.get("val"), test=loaders.get("test"))
+
     def close(self) -> None:
         """End all loader processes."""
         for loader in self.loaders().values():

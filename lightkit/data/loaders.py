@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -182,8 +183,11 @@ class Loader:
             changes: `LoaderOptions` that differ, such as `seed`.
         """
         options = replace(self.options, **changes)
-        prepare = replace(self.prepare, seed=options.seed)
-        return Loader(self.source, rows, options, prepare=prepare, mixup=self.mixup)
+        prepare, mixup = replace(self.prepare, seed=options.seed), self.mixup
+        if mixup is not None:
+            mixup = copy.copy(mixup)
+            mixup.seed = options.seed
+        return Loader(self.source, rows, options, prepare=prepare, mixup=mixup)
 
     def close(self) -> None:
         """End the loader processes; the next epoch starts new ones."""

@@ -11,7 +11,7 @@ from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.metrics import Figures, Gathered
-from lightkit.runner.session import Session
+from lightkit.runner.member import MemberRun
 from lightkit.trainer import evaluate
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
 
@@ -90,23 +90,23 @@ def evaluate_split(
     return values
 
 
-def final_test(run: Session, learner: Learner) -> None:
+def final_test(run: MemberRun, learner: Learner) -> None:
     """Test the model at the end of its run, with figures; with the best weights where there are any on disk."""
     cfg = run.cfg
     if cfg.trainer.test == "none" or learner.data.test is None:
         return
     wants_best = cfg.trainer.test == "best"
-    best = run.ranks.shared(lambda: learner.store.best() if learner.store and wants_best else None)
+    best = run.session.ranks.shared(lambda: learner.store.best() if learner.store and wants_best else None)
     if best is not None:
         load_weights(learner, str(best), run.path)
     else:
         learner.average.keep()
     info, state = learner.data.info, learner.state
     figures = Figures(info.task, cfg.metrics.figures, info.class_names, info.num_classes)
-    taken = Gathered(figures, run.ranks)
-    values = evaluate_split(learner, "test", [taken], interrupt=run.signals, step=state.step)
+    taken = Gathered(figures, run.session.ranks)
+    values = evaluate_split(learner, "test", [taken], interrupt=run.session.signals, step=state.step)
     taken.exchange()
     state.last.update(values)
     run.logger.scalars(values, step=state.step, epoch=state.epoch)
-    if run.ranks.main:
+    if run.session.ranks.main:
         figures.write(run.logger, run.path / run_files.FIGURES, step=state.step)

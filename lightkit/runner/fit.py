@@ -9,21 +9,21 @@ from lightkit.checkpoint import content
 from lightkit.config import to_yaml
 from lightkit.runner.finetune_record import FinetuneRecord
 from lightkit.runner.machine import Machine
+from lightkit.runner.member import MemberRun
 from lightkit.runner.observer import Observer
 from lightkit.runner.profiled import profiled
 from lightkit.runner.restore import start_logging, stateful
-from lightkit.runner.session import Session
 from lightkit.trainer import Trainer
 from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.services import Services
 
 
-def fit(run: Session, learner: Learner, observer: Observer) -> None:
+def fit(run: MemberRun, learner: Learner, observer: Observer) -> None:
     """Train a model from where its state stands to the end.
 
     Args:
-        run: The run, which has begun.
+        run: The model's run, which has begun.
         learner: The model and what trains it.
         observer: Looks on.
 
@@ -35,12 +35,12 @@ def fit(run: Session, learner: Learner, observer: Observer) -> None:
     record.introduce()
     save = make_saver(run, learner, observer)
     machine = Machine(run.cfg, run.path, learner)
-    run.memory.memory = machine.memory
+    run.session.memory.memory = machine.memory
     try:
         with machine, profiled(run.cfg, run.path, learner, logger=run.logger) as spans:
             Trainer(
                 learner,
-                Services(run.logger, run.signals, machine.clock, spans, save),
+                Services(run.logger, run.session.signals, machine.clock, spans, save),
                 monitor=run.cfg.metrics.monitor,
                 mode=run.cfg.metrics.mode,
                 guard=make_guard(run, learner),
@@ -52,7 +52,7 @@ def fit(run: Session, learner: Learner, observer: Observer) -> None:
             record.write()
 
 
-def make_saver(run: Session, learner: Learner, observer: Observer) -> Callable[[float | None], None]:
+def make_saver(run: MemberRun, learner: Learner, observer: Observer) -> Callable[[float | None], None]:
     """Return what writes a checkpoint, ranked by the value it is given."""
     store, logger = learner.store, run.logger
     text = to_yaml(run.cfg) if store else ""  # which takes longer than a small save
@@ -69,7 +69,7 @@ def make_saver(run: Session, learner: Learner, observer: Observer) -> Callable[[
     return save if run.cfg.checkpoint.enabled else lambda value: None
 
 
-def make_guard(run: Session, learner: Learner) -> Guard:
+def make_guard(run: MemberRun, learner: Learner) -> Guard:
     """Return what decides about losses that are not finite, as `trainer.nonfinite` says."""
     options, device, ranks = run.cfg.trainer.nonfinite, learner.engine.device, learner.engine.ranks
     agree = ranks.agree if ranks.size > 1 else None

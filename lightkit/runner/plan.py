@@ -2,35 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
-
-from lightkit.trainer.learner import Learner
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
 class RunMember:
-    """One model of a run."""
+    """One model of a run, and how its configuration differs from that of the others."""
 
     name: str = ""
-    """Name among the models of the run; empty where there is only one."""
+    """Name of its folder below `members/`; empty where the run trains one model, in its own folder."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Values by key, such as `{"seed": 3, "optim.lr": 0.01}`. Those of `data` are the same for all members."""
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """A member that is trained."""
+
+    member: RunMember
+    """Which one."""
+    folder: Path
+    """Its run folder."""
+    result: Mapping[str, Any]
+    """The content of its `result.json`."""
 
 
 class RunPlan(Protocol):
-    """Decides what is trained next, knowing what was trained before: members of a vote, folds, rounds of boosting."""
+    """Decides what is trained next, knowing what was trained before: members of a vote, folds, rounds of boosting.
 
-    def next(self, done: Sequence[Learner]) -> RunMember | None:
+    A resumed run asks anew from the beginning, so that the answers have to follow from what is done.
+    """
+
+    def next(self, done: Sequence[MemberResult]) -> RunMember | None:
         """Return the model to train next; None once all are trained.
 
         Args:
-            done: The models trained so far, in their order.
+            done: The members trained so far, in their order.
+        """
+
+    def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
+        """Return the result of the run, for its `result.json`.
+
+        Args:
+            done: All members.
         """
 
 
 class OneModel:
     """The plain run: a plan of one."""
 
-    def next(self, done: Sequence[Learner]) -> RunMember | None:
+    def next(self, done: Sequence[MemberResult]) -> RunMember | None:
         """See `RunPlan.next`."""
         return None if done else RunMember()
+
+    def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
+        """See `RunPlan.combine`."""
+        return dict(done[0].result)

@@ -24,6 +24,7 @@ class FollowerFolder(RunFolder):
     def begun(self, *, fresh: bool = False) -> Iterator[None]:
         """Rank 0 has the lock."""
         del fresh
+        self.is_begun = True
         yield
 
     @contextmanager
@@ -38,6 +39,7 @@ class FollowerFolder(RunFolder):
 
     def record(self, cfg: DictConfig, overrides: Sequence[str], **facts: Any) -> None:
         """Rank 0 writes it down."""
+        self.is_recorded = True
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Rank 0 writes it."""

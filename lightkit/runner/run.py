@@ -10,16 +10,17 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import Learner, build, build_learner, build_shared
+from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
 from lightkit.runner.evaluation import evaluate_split, final_test
 from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import translate_errors
 from lightkit.runner.fit import fit
+from lightkit.runner.member import member_run
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.runner.models import with_checkpoint
 from lightkit.runner.observer import Observer
-from lightkit.runner.plan import OneModel, RunPlan
-from lightkit.runner.session import memory_released, session
+from lightkit.runner.plan import MemberResult, OneModel, RunMember, RunPlan
+from lightkit.runner.session import Session, memory_released, session
 from lightkit.trainer.predictions import Predictions
 
 _LOG = logging.getLogger(__name__)
@@ -69,23 +70,30 @@ class Runner:
             UserError: Something the user gave is wrong; nothing was written if it was wrong from the start.
             Interrupted: A signal asked the run to end; it has saved.
         """
-        with memory_released():  # once nothing in the frame of `_run` holds it any more
+        with memory_released():  # once no frame of the run holds it any more
             return self._run(resume)
 
     def _run(self, resume: bool) -> dict[str, Any]:
         with session(self.cfg, self.folder, overrides=self.overrides, resume=resume) as run:
-            places: dict[str, Any] = {"folder": run.path, "pretrained": run.fresh}
+            places: dict[str, Any] = {"folder": run.place.path, "pretrained": run.fresh}
             shared = build_shared(run.cfg, ranks=run.ranks, report=run.tell, rows=self.observer.rows, **places)
             run.stack.callback(shared.data.close)
-            done = list[Learner]()
-            while self.plan.next(done) is not None:
-                learner = self.observer.watch(build_learner(run.cfg, shared, **places))
-                learner = run.begin(learner)
-                fit(run, learner, self.observer)
-                final_test(run, learner)
-                export_run(run.cfg, run.path, learner)
-                done.append(learner)
-            return run.finish(done[-1])
+            done = list[MemberResult]()
+            while (member := self.plan.next(done)) is not None:
+                done.append(run.finished(member) or self._train(run, member, shared))
+            return run.finish(self.plan.combine(done), done)
+
+    def _train(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:
+        with member_run(session, member) as run:
+            if member.name:
+                shared = build_own(run.cfg, shared)
+                run.stack.callback(shared.data.close)
+            learner = build_learner(run.cfg, shared, run.path, pretrained=run.fresh)
+            learner = run.begin(self.observer.watch(learner))
+            fit(run, learner, self.observer)
+            final_test(run, learner)
+            export_run(run.cfg, run.path, learner)
+            return MemberResult(member, run.path, run.finish(learner))
 
     def evaluate(self, split: str = "test", checkpoint: str = "best") -> dict[str, float]:
         """Return the metrics of a trained run on a split.

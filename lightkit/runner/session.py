@@ -1,11 +1,11 @@
-"""What a run enters once, however many models it trains: processes, folder, log, signals, loggers, faults."""
+"""What a run enters once, however many models it trains: processes, folder, signals, faults."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,23 +13,22 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 import lightkit.trainer.summary as summary
-from lightkit.assembly import build_console, build_logger, build_store
+from lightkit.assembly import build_console, build_store
 from lightkit.assembly.origin import facts_of
-from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import release
-from lightkit.loggers import Logger, Loggers
 from lightkit.runner.faults import as_user_error, translate_errors
 from lightkit.runner.memory.batches import keep_resolved_batch_size, resolve_batch_size
 from lightkit.runner.memory.oom import MemoryReport, release_frames
 from lightkit.runner.merge import KeyChange, merge_configs
-from lightkit.runner.messages import conclude, farewell, introduce
+from lightkit.runner.plan import MemberResult, RunMember
 from lightkit.runner.process_group import newest, process_group
-from lightkit.runner.restore import restore, start_logging
+from lightkit.runs.catalog import has_members
 from lightkit.runs.folder import RunFolder, differences
+from lightkit.runs.reading import read_config, read_result
 from lightkit.trainer import State
 from lightkit.trainer.interrupt import Interrupted, SharedSignals, Signals
 from lightkit.trainer.learner import Learner
@@ -38,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Saved(NamedTuple):
-    """The checkpoint that a run goes on from."""
+    """The checkpoint that a model goes on from."""
 
     content: dict[str, Any]
     """What it holds."""
@@ -48,143 +47,68 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True)
 class Session:
-    """What a run has once. `begin` locks the folder and starts to write; everything ends with the exit stack.
+    """What a run has once. Everything ends with the exit stack, in the opposite order.
 
-    Until a run begins nothing is written: what is wrong from the start leaves no trace.
+    Until its first model begins nothing is written: what is wrong from the start leaves no trace.
     """
 
     cfg: DictConfig
-    """The configuration to run with: merged with that of the checkpoint, with the batch size that was found."""
+    """The configuration to run with: merged with that of the earlier part, with the batch size that was found."""
     place: RunFolder
     """The run's folder, which only rank 0 writes to."""
     ranks: Ranks
     """The processes that train together."""
     overrides: list[str]
     """What was typed for the run, also for earlier parts of it."""
+    resumes: bool
+    """Whether it goes on with an earlier part."""
     saved: Saved | None
-    """What it goes on from; None for a new run."""
+    """The checkpoint in its own folder; None for a new run, and where its members have theirs."""
     notes: tuple[str, ...]
     """Lines about how the configuration was completed."""
     memory: MemoryReport
     """What is known of the run when its memory runs out."""
-    logger: Logger
-    """Takes numbers and messages; silent in all processes but one."""
     signals: Signals
     """Tell when the run is asked to end."""
     stack: ExitStack
-    """Ends everything, in the opposite order."""
-    system: dict[str, Any] = field(default_factory=dict)
-    """What was seen of the machine, for the result."""
+    """Ends everything."""
     began: float = field(default_factory=time.monotonic)
     """Second at which it was entered."""
 
     @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self.place.path
-
-    @property
     def fresh(self) -> bool:
         """Whether this is a new run."""
-        return self.saved is None
+        return not self.resumes
 
     def tell(self, line: str) -> None:
         """Show a line to whoever watches, before the loggers have started."""
         (build_console(self.cfg).message if self.ranks.main else _LOG.debug)(line)
 
-    def begin(self, learner: Learner) -> Learner:
-        """Load the checkpoint, if there is one, and begin to write: lock, record, log, signals, loggers, checkpoints.
+    def finished(self, member: RunMember) -> MemberResult | None:
+        """Return what a member came to in an earlier part of this run; None where it is still to be trained."""
+        if self.fresh or not member.name:
+            return None
+        folder = self.place.member(member.name).path
+        result: dict[str, Any] = self.ranks.shared(lambda: read_result(folder))
+        return MemberResult(member, folder, result) if result.get("status") == "finished" else None
 
-        Args:
-            learner: Freshly built.
+    def begin(self, learner: Learner) -> None:
+        """Begin to write to the folder of several models, where the first of them begins."""
+        if self.place.is_recorded:
+            return
+        if not self.place.is_begun:
+            lock_folder(self.stack, self.place, fresh=True)
+        record_start(self.place, self.cfg, self.overrides, learner)
+        self.stack.enter_context(outcome(self, self.place, self.cfg, State(), {}))
 
-        Returns:
-            The learner as it stands in the checkpoint.
-
-        Raises:
-            UserError: The checkpoint does not fit, or the folder cannot be written.
-        """
-        notes = list[str]()
-        if self.saved is None:
-            _lock(self.stack, self.place, fresh=True)
-        else:
-            learner, notes = restore(self.saved.content, learner, self.saved.changes)
-        self.memory.parts = learner
-        notes += self._record(learner)
-        self.stack.enter_context(self._outcome(learner.state))
-        self.stack.enter_context(self.signals.caught())
-        self.stack.enter_context(self._logging(learner.state))
-        self.stack.enter_context(_written(learner.store))
-        step = learner.state.step
-        introduce(self.cfg, self.path, learner, self.logger, step=step, notes=[*self.notes, *(notes if step else [])])
-        return learner
-
-    def finish(self, learner: Learner) -> dict[str, Any]:
-        """Write hyperparameters, the closing table and the result file.
-
-        That comes last: a run that is killed before counts as unfinished, one that has it is never gone on with.
+    def finish(self, result: dict[str, Any], done: Sequence[MemberResult]) -> dict[str, Any]:
+        """Write the result of several models; a single one has written it.
 
         Returns:
             The content of `result.json`.
         """
-        state = learner.state
-        if learner.store:
-            learner.store.flush()
-        conclude(self.cfg, self.path, state, self.logger, overrides=self.overrides, system=self.system)
-        self.logger.flush()
-        return self._write_result("finished", state, reason=state.stop_reason)
-
-    def _record(self, learner: Learner) -> list[str]:
-        """Write down what is about to run; returns what of it differs from the part of the run before."""
-        before, engine, data = self.place.facts(), learner.engine, learner.data
-        facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data)}
-        self.place.record(self.cfg, self.overrides, device=engine.describe(learner.optimizer), **facts)
-        if learner.store:
-            learner.store.prepare()
-        return differences(before, self.place.facts()) if before else []
-
-    @contextmanager
-    def _outcome(self, state: State) -> Iterator[None]:
-        """Write down how a run ended that did not reach its end, and say what the machine's errors mean."""
-        try:
-            yield
-        except BaseException as error:
-            shown = as_user_error(error, self.path, self.memory.report) or error
-            status = "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
-            reason = str(shown) or type(error).__name__
-            with suppress(OSError):
-                _LOG.error("%s: %s", status, reason)
-                self._write_result(status, state, reason=reason)
-            if shown is error:
-                raise
-            raise shown from error
-
-    @contextmanager
-    def _logging(self, state: State) -> Iterator[None]:
-        """Start the loggers where the counters stand; close them at the end."""
-        start_logging(self.logger, self.place, state)
-        try:
-            yield
-        except BaseException as error:
-            with suppress(OSError):  # a full disk fails here once more, and says less
-                if isinstance(error, Interrupted):
-                    self.logger.message(farewell(error, self.path, saved=self.cfg.checkpoint.enabled))
-                self.logger.close()
-            raise
-        self.logger.close()
-
-    def _write_result(self, status: str, state: State, *, reason: str | None) -> dict[str, Any]:
-        result = summary.result(
-            state,
-            status=status,
-            monitor=self.cfg.metrics.monitor,
-            mode=self.cfg.metrics.mode,
-            reason=reason,
-            name=self.cfg.name,
-            seconds=round(time.monotonic() - self.began, 3),
-            system=self.system,
-        )
-        self.place.write_result(result)
+        if any(member.folder != self.place.path for member in done):
+            self.place.write_result(result)
         return result
 
 
@@ -196,7 +120,7 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
         cfg: A composed and checked configuration.
         folder: The run's folder.
         overrides: What was typed on the command line, for the record.
-        resume: Go on from the newest checkpoint in the folder.
+        resume: Go on from the newest checkpoint in the folder, or with the members in it.
 
     Raises:
         UserError: There is nothing to go on from, another process runs in the folder, or the configuration does not
@@ -205,11 +129,12 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
     memory = MemoryReport(cfg)
     with translate_errors(folder, memory.report), ExitStack() as stack:
         ranks, cfg, place = stack.enter_context(process_group(cfg, folder))
+        resumes = ranks.shared(lambda: resume)
         saved, notes, typed = None, tuple[str, ...](), list(overrides)
-        if ranks.shared(lambda: resume):
-            _lock(stack, place)
+        if resumes:
+            lock_folder(stack, place)
             typed = [*dict.fromkeys([*place.typed(), *overrides])]
-            cfg, saved = _reopened(cfg, place, ranks)
+            cfg, saved = reopen(cfg, place, ranks)
         else:
             cfg, notes = resolve_batch_size(cfg, ranks, build_console(cfg).message)
         memory.cfg = cfg
@@ -218,10 +143,10 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
             place=place,
             ranks=ranks,
             overrides=typed,
+            resumes=resumes,
             saved=saved,
             notes=tuple(notes),
             memory=memory,
-            logger=build_logger(cfg, place.path) if ranks.main else Loggers([]),
             signals=Signals() if ranks.size == 1 else SharedSignals(ranks.vote),
             stack=stack,
         )
@@ -239,35 +164,65 @@ def memory_released() -> Iterator[None]:
         release()
 
 
-def _lock(stack: ExitStack, place: RunFolder, *, fresh: bool = False) -> None:
+def lock_folder(stack: ExitStack, place: RunFolder, *, fresh: bool = False) -> None:
     """Lock the folder and open its log."""
     stack.enter_context(place.begun(fresh=fresh))
     stack.enter_context(place.log())
 
 
-def _reopened(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig, Saved]:
-    """Read the newest checkpoint, and merge its configuration with the one at hand."""
+def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig, Saved | None]:
+    """Merge the configuration at hand with that of the newest checkpoint, or of a run whose members have theirs."""
     found = newest(build_store(cfg, place.path), ranks)
-    if found is None:
+    if found is None and not ranks.shared(lambda: has_members(place.path)):
         fix = "start a new run: lightkit train --from RUN"
         raise UserError("there is no checkpoint to go on from", key=str(place.path), fix=fix)
-    text = found["config"]
+    text: str = found["config"] if found else ranks.shared(lambda: read_config(place.path))
     known = ranks.shared(lambda: not text or is_marked(place.path, text))
     text = text if known else without_grants(text)
     merged, changes = merge_configs(keep_resolved_batch_size(cfg, text), text, cfg.resume.override)
     if not known:
         check_received(merged, place.path)
-    return merged, Saved(found, changes)
+    return merged, Saved(found, changes) if found else None
+
+
+def record_start(place: RunFolder, cfg: DictConfig, overrides: Sequence[str], learner: Learner) -> list[str]:
+    """Write down what is about to run; returns what of it differs from the part of the run before."""
+    before, engine, data = place.facts(), learner.engine, learner.data
+    facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint, **facts_of(data)}
+    place.record(cfg, overrides, device=engine.describe(learner.optimizer), **facts)
+    if learner.store:
+        learner.store.prepare()
+    return differences(before, place.facts()) if before else []
 
 
 @contextmanager
-def _written(store: CheckpointStore | None) -> Iterator[None]:
-    """Write checkpoints inside; afterwards all of them are on the disk, or the run did not end well."""
-    inside: AbstractContextManager[Any] = store or nullcontext()
-    with inside:
-        try:
-            yield
-        except Interrupted:
-            if store is not None:
-                store.flush()  # the promise that it is saved must not be given where it can't be kept
+def outcome(run: Session, place: RunFolder, cfg: DictConfig, state: State, system: Mapping[str, Any]) -> Iterator[None]:
+    """Write down how a run ended that did not reach its end, and say what the machine's errors mean."""
+    try:
+        yield
+    except BaseException as error:
+        shown = as_user_error(error, place.path, run.memory.report) or error
+        status = "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
+        reason = str(shown) or type(error).__name__
+        with suppress(OSError):
+            _LOG.error("%s: %s", status, reason)
+            place.write_result(make_result(run, cfg, state, status, reason=reason, system=system))
+        if shown is error:
             raise
+        raise shown from error
+
+
+def make_result(
+    run: Session, cfg: DictConfig, state: State, status: str, *, reason: str | None, system: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the content of `result.json` at the end of a run, whatever it came to."""
+    return summary.result(
+        state,
+        status=status,
+        monitor=cfg.metrics.monitor,
+        mode=cfg.metrics.mode,
+        reason=reason,
+        name=cfg.name,
+        seconds=round(time.monotonic() - run.began, 3),
+        system=dict(system),
+    )

@@ -72,8 +72,12 @@ def all_runs(root: Path) -> list[Path]:
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """List every folder below another that holds a run, such as the jobs of a sweep; the newest last."""
+    """List every folder below another that holds a run, such as the jobs of a sweep; the newest last.
+
+    The members of a run that trains several models belong to it, and are not listed.
+    """
     found = {path.parent for path in folder.glob(f"**/{run_files.CONFIG}") if ".hydra" not in path.parts}
+    found = {run for run in found if run.parent.name != run_files.MEMBERS or run.parent.parent not in found}
     return sorted(found, key=lambda run: (started(run), run))
 
 
@@ -151,6 +155,11 @@ def has_checkpoints(folder: Path) -> bool:
     return (checkpoints / run_files.MANIFEST).exists() or any(checkpoints.glob(run_files.CHECKPOINT_PATTERN))
 
 
+def has_members(folder: Path) -> bool:
+    """Tell whether a folder holds a run of several models, the first of which has begun."""
+    return any((folder / run_files.MEMBERS).glob(f"*/{run_files.CONFIG}"))
+
+
 def find_unfinished(root: Path, config_text: str) -> Path | None:
     """Find the newest run below `outputs/` with this configuration that has saved something but not finished.
 
@@ -159,7 +168,11 @@ def find_unfinished(root: Path, config_text: str) -> Path | None:
         config_text: The configuration as YAML.
     """
     for folder in reversed(all_runs(root)):
-        if has_checkpoints(folder) and status(folder) != "finished" and has_configuration(folder, config_text):
+        if (
+            (has_checkpoints(folder) or has_members(folder))
+            and status(folder) != "finished"
+            and has_configuration(folder, config_text)
+        ):
             return folder
     return None
 

@@ -22,12 +22,12 @@ from lightkit.loggers.environment import environment
 from lightkit.loggers.files import bad_lines, replace_file, write_json
 from lightkit.loggers.rewind import SCRATCH
 from lightkit.loggers.runlog import run_log
-from lightkit.runs.catalog import has_checkpoints
+from lightkit.runs.catalog import has_checkpoints, has_members
 from lightkit.runs.lock import locked
 from lightkit.runs.reading import read_facts, read_metrics, read_overrides
 
 _LOG = logging.getLogger(__name__)
-_SUBFOLDERS = (run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE)
+_SUBFOLDERS = (run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS)
 _REPLACED = (
     run_files.RESULT,
     run_files.METRICS,
@@ -62,6 +62,11 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        self.is_begun = self.is_recorded = False
+
+    def member(self, name: str) -> RunFolder:
+        """Return the folder of one of several models that the run trains."""
+        return type(self)(self.path / run_files.MEMBERS / name)
 
     @contextmanager
     def begun(self, *, fresh: bool = False) -> Iterator[None]:
@@ -81,7 +86,7 @@ class RunFolder:
                 stack.enter_context(locked(self.path))
             except OSError as error:
                 raise unwritable(self.path, error) from error
-            if fresh and has_checkpoints(self.path):
+            if fresh and (has_checkpoints(self.path) or has_members(self.path)):
                 fix = f"lightkit resume {self.path}, or another folder"
                 raise UserError("the folder already holds a run", key=str(self.path), fix=fix)
             for name in _REPLACED:  # what kills have left of files that were about to be replaced would pile up
@@ -90,7 +95,11 @@ class RunFolder:
                         left.unlink()
             for name in (run_files.LOG, run_files.METRICS):
                 _unshare(self.path / name)
-            yield
+            self.is_begun = True
+            try:
+                yield
+            finally:
+                self.is_begun = self.is_recorded = False
 
     def log(self) -> AbstractContextManager[Any]:
         """Write `run.log` while inside."""
@@ -114,6 +123,7 @@ class RunFolder:
             replace_file(self.path / run_files.OVERRIDES, lines or "[]\n")
             now = environment(project=project_root(), seed=cfg.seed, **facts)
             write_json(self.path / run_files.ENVIRONMENT, now)
+            self.is_recorded = True
         except OSError as error:
             raise unwritable(self.path, error) from error
 

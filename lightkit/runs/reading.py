@@ -56,6 +56,14 @@ def read_run_unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
     return read_run(folder, [text for text in overrides if text.lstrip("+").partition("=")[0] in keys])
 
 
+def read_config(folder: Path) -> str:
+    """Return the text of a run's configuration; empty where it cannot be read."""
+    try:
+        return (folder / run_files.CONFIG).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
 def read_overrides(folder: Path) -> list[str]:
     """Return what was typed for a run so far; nothing where it cannot be read."""
     try:
@@ -84,10 +92,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def read_seed(folder: Path) -> int | None:
     """Return the seed in a run's `config.yaml`, found without reading all of it; None where it cannot be read."""
-    try:
-        found = _SEED.search((folder / run_files.CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    found = _SEED.search(read_config(folder))
     return int(found[1]) if found else None
 
 

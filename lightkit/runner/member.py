@@ -1,0 +1,164 @@
+"""One model of a run: its configuration, folder, log and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.assembly import build_logger
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common.errors import UserError
+from lightkit.loggers import Logger, Loggers
+from lightkit.runner.messages import conclude, farewell, introduce
+from lightkit.runner.plan import RunMember
+from lightkit.runner.restore import restore, start_logging
+from lightkit.runner.session import Saved, Session, lock_folder, make_result, outcome, record_start, reopen
+from lightkit.runs.catalog import has_checkpoints
+from lightkit.runs.folder import RunFolder
+from lightkit.trainer import State
+from lightkit.trainer.interrupt import Interrupted
+from lightkit.trainer.learner import Learner
+
+
+@dataclass(frozen=True)
+class MemberRun:
+    """What one model of a run has to itself. `begin` locks its folder and starts to write."""
+
+    session: Session
+    """What it shares with the other models of the run."""
+    cfg: DictConfig
+    """Its configuration."""
+    place: RunFolder
+    """Its folder: that of the run, or one below `members/`."""
+    saved: Saved | None
+    """What it goes on from; None for a new one."""
+    logger: Logger
+    """Takes numbers and messages; silent in all processes but one."""
+    stack: ExitStack
+    """Ends everything, in the opposite order."""
+    system: dict[str, Any] = field(default_factory=dict)
+    """What was seen of the machine, for the result."""
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.place.path
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it starts from nothing."""
+        return self.saved is None
+
+    def begin(self, learner: Learner) -> Learner:
+        """Load the checkpoint, if there is one, and begin to write: lock, record, log, signals, loggers, checkpoints.
+
+        Args:
+            learner: Freshly built.
+
+        Returns:
+            The learner as it stands in the checkpoint.
+
+        Raises:
+            UserError: The checkpoint does not fit, or the folder cannot be written.
+        """
+        session, notes = self.session, list[str]()
+        if self.place is not session.place:
+            session.begin(learner)
+        if not self.place.is_begun:
+            lock_folder(self.stack, self.place, fresh=True)
+        if self.saved is not None:
+            learner, notes = restore(self.saved.content, learner, self.saved.changes)
+        session.memory.parts = learner
+        notes += record_start(self.place, self.cfg, session.overrides, learner)
+        self.stack.enter_context(outcome(session, self.place, self.cfg, learner.state, self.system))
+        self.stack.enter_context(session.signals.caught())
+        self.stack.enter_context(self._logging(learner.state))
+        self.stack.enter_context(_written(learner.store))
+        step = learner.state.step
+        introduce(
+            self.cfg, self.path, learner, self.logger, step=step, notes=[*session.notes, *(notes if step else [])]
+        )
+        return learner
+
+    def finish(self, learner: Learner) -> dict[str, Any]:
+        """Write hyperparameters, the closing table and the result file.
+
+        That comes last: a run that is killed before counts as unfinished, one that has it is never gone on with.
+
+        Returns:
+            The content of `result.json`.
+        """
+        state = learner.state
+        if learner.store:
+            learner.store.flush()
+        conclude(self.cfg, self.path, state, self.logger, overrides=self.session.overrides, system=self.system)
+        self.logger.flush()
+        result = make_result(self.session, self.cfg, state, "finished", reason=state.stop_reason, system=self.system)
+        self.place.write_result(result)
+        return result
+
+    @contextmanager
+    def _logging(self, state: State) -> Iterator[None]:
+        """Start the loggers where the counters stand; close them at the end."""
+        start_logging(self.logger, self.place, state)
+        try:
+            yield
+        except BaseException as error:
+            with suppress(OSError):  # a full disk fails here once more, and says less
+                if isinstance(error, Interrupted):
+                    self.logger.message(farewell(error, self.path, saved=self.cfg.checkpoint.enabled))
+                self.logger.close()
+            raise
+        self.logger.close()
+
+
+@contextmanager
+def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
+    """Enter one model of a run. It has a folder, a log and checkpoints of its own, unless it is the only one.
+
+    Args:
+        session: The run.
+        member: Which model.
+
+    Raises:
+        UserError: Its values do not suit the run, or its checkpoint cannot be read.
+    """
+    cfg, place, saved = session.cfg, session.place, session.saved
+    with ExitStack() as stack:
+        if member.name:
+            cfg, place = _with_values(cfg, member), place.member(member.name)
+            if session.resumes and session.ranks.shared(lambda: has_checkpoints(place.path)):
+                lock_folder(stack, place)
+                cfg, saved = reopen(cfg, place, session.ranks)
+        session.memory.cfg, session.memory.parts = cfg, None
+        logger = build_logger(cfg, place.path) if session.ranks.main else Loggers([])
+        yield MemberRun(session, cfg, place, saved, logger, stack)
+
+
+def _with_values(cfg: DictConfig, member: RunMember) -> DictConfig:
+    """Return the configuration of a member."""
+    merged: Any = OmegaConf.create(OmegaConf.to_container(cfg))
+    for key, value in member.values.items():
+        if key == "data" or key.startswith("data."):
+            raise UserError("the members of a run learn from the same data", key=key, received=value)
+        OmegaConf.update(merged, key, value)
+    OmegaConf.set_readonly(merged, True)
+    return cast(DictConfig, merged)
+
+
+@contextmanager
+def _written(store: CheckpointStore | None) -> Iterator[None]:
+    """Write checkpoints inside; afterwards all of them are on the disk, or the run did not end well."""
+    inside: AbstractContextManager[Any] = store or nullcontext()
+    with inside:
+        try:
+            yield
+        except Interrupted:
+            if store is not None:
+                store.flush()  # the promise that it is saved must not be given where it can't be kept
+            raise
