@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.ranges import check_range
 from lightkit.data.info import DataInfo, fingerprint
 
 UNKNOWN = "\ufffd"
@@ -69,8 +70,7 @@ class Text:
         stride = context_length if stride is None else stride
         numbers = {"context_length": context_length, "stride": stride, "min_count": min_count, "max_chars": max_chars}
         for name, value in numbers.items():
-            if value is not None and value < 1:
-                raise UserError("too small", argument=name, expected="1 or more", received=value)
+            check_range(value, name, "too small", low=1)
         if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
             raise UserError(
                 "no text is left to train on",
