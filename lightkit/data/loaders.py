@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.tensors import Taker
 from lightkit.data.workers import SampleReader
 
+Batches = Generator[Any, None, None]
 _BLOCK_BYTES = 1 << 20
 _BLOCK_BATCHES = 64
 
@@ -82,7 +83,7 @@ class Loader:
         generator = torch.Generator().manual_seed(mix(self.options.seed, "order", epoch))
         return self.rows[torch.randperm(self.num_samples, generator=generator)]
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+    def epoch(self, epoch: int, start: int = 0) -> Batches:
         """Yield the batches of an epoch.
 
         Args:
@@ -120,14 +121,14 @@ class Loader:
         first, count = own_part(size, self.options.rank, self.options.ranks)
         return (first, count) if count else (0, size)
 
-    def _mixed(self, batches: Iterator[Any], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _mixed(self, batches: Batches, epoch: int, start: int) -> Batches:
         """Mix batches that were read whole, and cut this process's part out of each."""
         assert self.mixup is not None, "asked before"
         for x, y in self.mixup.mixed(batches, epoch=epoch, start=start):
             first, count = self._own(len(x))
             yield x[first : first + count], y[first : first + count]
 
-    def _blocks(self, rows: Tensor, epoch: int, start: int) -> Iterator[Any]:
+    def _blocks(self, rows: Tensor, epoch: int, start: int) -> Batches:
         """Gather several batches at once and cut them apart: a fraction of the cost of gathering each."""
         if not len(rows):
             return
@@ -165,7 +166,7 @@ class Loader:
         fitting = _BLOCK_BYTES // ((x.nbytes + y.nbytes) * self.batch_size or 1)
         return self.batch_size * max(1, min(_BLOCK_BATCHES, fitting))
 
-    def _one_by_one(self, rows: Tensor, epoch: int, start: int) -> Iterator[Any]:
+    def _one_by_one(self, rows: Tensor, epoch: int, start: int) -> Batches:
         # Not in blocks: after a resume they would begin elsewhere, and the last bit of a sine depends on where in the
         # tensor an element stands.
         for first, piece in self._parts(rows, start):

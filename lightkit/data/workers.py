@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -49,7 +49,7 @@ class SampleReader:
         self._loader: WatchedLoader | None = None
         self._running: Any = None
 
-    def batches(self, parts: Iterable[tuple[int, Tensor]], *, epoch: int) -> Iterator[Any]:
+    def batches(self, parts: Iterable[tuple[int, Tensor]], *, epoch: int) -> Generator[Any, None, None]:
         """Yield a batch for each of `parts`: the position of its first sample in the epoch, and its rows.
 
         Raises:
