@@ -138,7 +138,7 @@ def build_data(
     source = as_source(dataset)
     rows = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split))
     # Page-locking is done by the GPU's driver and raises where there is none.
-    loading["pin_memory"] = loading.get("pin_memory", False) and torch.cuda.is_available()
+    loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
     options = LoaderOptions(**loading, shuffle=True, split="train")
     source, filled = _fill_in(source, rows["train"], filling)
     notes: list[str] = [*getattr(source, "notes", ())]
@@ -226,18 +226,18 @@ def _fit_scaling(
     some = rows
     if most is not None and most < len(rows):  # evenly spaced, the first and the last among them
         some = rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).round().to(torch.int64)]
-    in_memory = isinstance(source, TensorData)
-    at_once = (source.take(piece)[0] for piece in some.split(_IN_MEMORY))
-    batches = at_once if in_memory else _read(source, some, options)
-    fitted = scaling.fit(kind, _reported(batches, kind, len(some), report))
-    if fitted is None or (in_memory and len(some) == len(rows)):
+    fitted = scaling.fit(kind, _reported(_read(source, some, options), kind, len(some), report))
+    if fitted is None or (isinstance(source, TensorData) and len(some) == len(rows)):
         return fitted, []
     share = f"{len(some):,} of the {len(rows):,}" if len(some) < len(rows) else f"all {len(rows):,}"
     return fitted, [f"data.normalize={kind} is fitted on {share} training rows"]
 
 
 def _read(source: Any, rows: Tensor, options: LoaderOptions) -> Iterator[Tensor]:
-    """Yield inputs as a loader gives them, whose processes end with the reading."""
+    """Yield the inputs of rows piece by piece; loader processes, where they are used, end with the reading."""
+    if isinstance(source, TensorData):
+        yield from (source.take(piece)[0] for piece in rows.split(_IN_MEMORY))
+        return
     reading = LoaderOptions(
         _READ,
         num_workers=options.num_workers,

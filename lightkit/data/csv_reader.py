@@ -54,7 +54,7 @@ class Table:
 
     @property
     def path(self) -> Path:
-        """Path of the file."""
+        """Return the path of the file."""
         return self.file.path
 
     def without(self, rows: np.ndarray) -> Table:

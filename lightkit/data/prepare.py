@@ -53,12 +53,12 @@ class Prepare:
 
     @property
     def idle(self) -> bool:
-        """Whether batches pass unchanged."""
+        """Tell whether batches pass unchanged."""
         return self.normalizer is None and not self.augment
 
     @property
     def sample_wise(self) -> bool:
-        """Whether it makes no difference to a sample which others are given along with it."""
+        """Tell whether a sample comes out the same whatever others are prepared with it."""
         return all(isinstance(transform, SampleWise) for transform in self.augment)
 
     def __call__(self, batch: Any, *, epoch: int, first: int) -> Any:

@@ -80,7 +80,10 @@ class Text:
             )
         pieces = _read(_files(path, pattern), max_chars) if texts is None else _shortened(texts, max_chars)
         codes, ends = _code_points("".join(pieces)), np.cumsum([len(piece) for piece in pieces])
-        cuts = _cuts(len(codes), ends, val=val, test=test)
+        marks = [round(len(codes) * (1 - val - test)), round(len(codes) * (1 - test))]
+        if len(ends) >= _FILES_FOR_BOUNDARIES:
+            marks = [int(ends[np.abs(ends - mark).argmin()]) for mark in marks]
+        cuts = marks[0], max(marks), len(codes)
         self.vocabulary = _vocabulary(codes[: cuts[0]], min_count, vocabulary)
         self._known = np.array([ord(char) for char in self.vocabulary[1:]], dtype=np.uint32)
         self.tokens = self._to_tokens(codes)
@@ -197,14 +200,6 @@ def _vocabulary(codes: np.ndarray, min_count: int, given: str | None) -> tuple[s
     if not known:
         raise UserError("no character is that frequent", argument="min_count", received=min_count)
     return (UNKNOWN, *known)
-
-
-def _cuts(total: int, ends: np.ndarray, *, val: float, test: float) -> tuple[int, int, int]:
-    """Find the ends of the train, val and test parts."""
-    marks = [round(total * (1 - val - test)), round(total * (1 - test))]
-    if len(ends) >= _FILES_FOR_BOUNDARIES:
-        marks = [int(ends[np.abs(ends - mark).argmin()]) for mark in marks]
-    return marks[0], max(marks), total
 
 
 def _windows(
