@@ -44,7 +44,7 @@ ONLY_IN = {
     "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/common/pixels.py"),
     "pynvml": ("lightkit/monitor/nvml.py",),
     "psutil": ("lightkit/monitor/", "lightkit/diagnostics/"),
-    "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_parser.py"),
+    "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_reader.py"),
 }
 NEVER_IN = {
     "torch": ("lightkit/cli/", "lightkit/config/"),

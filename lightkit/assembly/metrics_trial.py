@@ -109,7 +109,7 @@ def _first(loader: Loader, parts: Parts, engine: Engine) -> StepOutput | None:
 def _all(loader: Loader, parts: Parts, engine: Engine) -> Iterator[tuple[StepOutput, int]]:
     """What the batches of the split give, with their sizes, up to one that fails: that is for the run to report."""
     left, read = loader.num_samples, loader.epoch(0)
-    with closing(engine.prefetch(read)) as batches:  # type: ignore[arg-type]
+    with closing(engine.prefetch(read)) as batches:
         for batch in batches:
             step, error = attempt(lambda batch=batch: _step(batch, parts, engine))  # type: ignore[misc]
             if error is not None:

@@ -72,6 +72,8 @@ def build_splits(
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
     ]
     options |= {"rank": engine.ranks.rank, "ranks": engine.ranks.size}
+    if options["pin_memory"] is None:
+        options["pin_memory"] = engine.placement.pins_memory
     if cfg.data.normalize == "base":
         options["normalize"] = scaling_of_base(cfg, folder)
     elif folder is not None:
@@ -79,9 +81,7 @@ def build_splits(
     with keys_under("data.dataset"):
         source = as_source(dataset)
     with keys_under("data"):
-        return build_data(
-            dataset=source, seed=cfg.seed, pin_default=engine.placement.pins_memory, report=report, **options
-        )
+        return build_data(dataset=source, seed=cfg.seed, report=report, **options)
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:

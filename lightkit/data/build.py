@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import lightkit.data.normalize as scaling
 from lightkit.common.errors import UserError
 from lightkit.common.processes import usable_cpus
 from lightkit.common.randomness import mix
-from lightkit.data.fitting import Report, fill_in, fit_scaling
 from lightkit.data.impute import Filling
 from lightkit.data.info import DataInfo
 from lightkit.data.loaders import Loader
 from lightkit.data.normalize import Normalizer
 from lightkit.data.options import LoaderOptions
-from lightkit.data.per_sample import as_transforms
-from lightkit.data.prepare import Mixup, Prepare
+from lightkit.data.prepare import Mixup, Prepare, as_transforms
 from lightkit.data.sources import as_source
 from lightkit.data.splits import SplitSpec, split_rows
 from lightkit.data.tensors import Taker, TensorData
+
+PROGRESS_SECONDS = 10.0
+"""How often a line tells how far the reading of the training rows is."""
+_IN_MEMORY, _READ = 4096, 64
+"""Rows at once; fixed, so that the last bits depend on no setting."""
+
+Report = Callable[[str], None]
 
 
 @dataclass
@@ -107,94 +115,155 @@ def build_data(
     *,
     dataset: Any,
     split: Mapping[str, Any] | SplitSpec,
-    batch_size: int = 64,
-    eval_batch_size: int | None = None,
     normalize: str | Normalizer | None = "none",
     normalize_rows: int | None = None,
     filling: Mapping[str, Any] | None = None,
     augment: Sequence[Any] = (),
     mixup: Mapping[str, Any] | None = None,
-    drop_last: bool = False,
-    num_workers: int = 0,
-    pin_memory: bool | None = None,
-    persistent_workers: bool = True,
-    prefetch_factor: int = 2,
-    timeout_seconds: float | None = None,
-    seed: int = 0,
-    pin_default: bool = False,
-    rank: int = 0,
-    ranks: int = 1,
     report: Report = lambda line: None,
+    **loading: Any,
 ) -> Data:
     """Split a data set, fit the scaling on its training rows and make the loaders.
 
     Args:
         dataset: `TensorData`, another data set with `take`, or any map-style data set.
         split: `SplitSpec` or its arguments.
-        batch_size: Samples per training batch.
-        eval_batch_size: Samples per batch in validation and test; None takes `batch_size`.
         normalize: `none`, `standard`, `minmax` or `image`, or a scaling that was fitted elsewhere; None is `none`.
         normalize_rows: Fit the scaling on at most so many training rows, evenly spaced; None takes all.
         filling: What was found to be filled in for missing values before (`Filling.state_dict`); None fits it.
         augment: Transforms of training inputs: of batches (`Transform`), or of one sample as in torchvision.
         mixup: `alpha` (None: no mixup) and `probability`.
-        drop_last: Leave out a last smaller training batch.
-        num_workers: Processes that read samples.
-        pin_memory: Page-locked batches, where there is a CUDA GPU; None takes `pin_default`.
-        persistent_workers: Keep the processes between epochs.
-        prefetch_factor: Batches each process prepares ahead.
-        timeout_seconds: Longest wait for a batch of those processes; None or 0 waits for as long as it takes.
-        seed: Seed of order, augmentation and mixup.
-        pin_default: Whether batches go to a GPU.
-        rank: Number of this process among those that train together; each reads its part of every batch.
-        ranks: Number of those processes.
         report: Called with a line now and then while the scaling is being fitted.
+        **loading: `LoaderOptions` of the training batches, such as `batch_size` and `num_workers`. The seed is that of
+            augmentation and mixup too; batches are page-locked only where there is a CUDA GPU.
 
     Raises:
         UserError: A setting is out of range or does not suit the data.
     """
     source = as_source(dataset)
-    spec = split if isinstance(split, SplitSpec) else SplitSpec(**split)
-    if spec.by == "fold" and source.info.task == "language_modeling":
-        raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
-    rows = split_rows(spec, len(source), strata=getattr(source, "strata", None), given=getattr(source, "splits", None))
-    options = LoaderOptions(
-        batch_size,
-        shuffle=True,
-        drop_last=drop_last,
-        seed=seed,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
-        timeout_seconds=timeout_seconds,
-        # Page-locking is done by the GPU's driver and raises where there is none.
-        pin_memory=(pin_default if pin_memory is None else pin_memory) and torch.cuda.is_available(),
-        persistent_workers=persistent_workers,
-        rank=rank,
-        ranks=ranks,
-        split="train",
-    )
-    if eval_batch_size is not None and eval_batch_size < 1:
-        raise UserError("too small", argument="eval_batch_size", expected="1 or more", received=eval_batch_size)
-    plain = replace(options, batch_size=eval_batch_size or batch_size, shuffle=False, drop_last=False)
-    source, filled = fill_in(source, rows["train"], filling)
+    rows = _split(source, split if isinstance(split, SplitSpec) else SplitSpec(**split))
+    # Page-locking is done by the GPU's driver and raises where there is none.
+    loading["pin_memory"] = bool(loading.get("pin_memory")) and torch.cuda.is_available()
+    options = LoaderOptions(**loading, shuffle=True, split="train")
+    source, filled = _fill_in(source, rows["train"], filling)
     notes: list[str] = [*getattr(source, "notes", ())]
-    if isinstance(normalize, str):
-        chosen: dict[str, Any] = {"most": normalize_rows, "report": report}
-        normalizer, more = fit_scaling(normalize, source, rows["train"], options, **chosen)
-        notes += more
-    else:
-        normalizer = normalize and normalize.suited(source.info.input_shape)
-    if num_workers > usable_cpus() and not isinstance(source, Taker):
-        notes.append(f"data.num_workers={num_workers}: {usable_cpus()} CPUs can be used here, so they take turns")
+    normalizer, more = _fit_scaling(normalize, source, rows["train"], options, most=normalize_rows, report=report)
+    notes += more
+    if options.num_workers > usable_cpus() and not isinstance(source, Taker):
+        crowd = f"data.num_workers={options.num_workers}"
+        notes.append(f"{crowd}: {usable_cpus()} CPUs can be used here, so they take turns")
     by_batch = normalizer
     if normalizer is not None and isinstance(source, TensorData) and source.x.is_floating_point():
         source, by_batch = source.with_inputs(normalizer(source.x)), None  # what lies in memory is scaled once
-    mixer = Mixup(**mixup, seed=seed, info=source.info) if mixup and mixup.get("alpha") is not None else None
-    train = Loader(source, rows["train"], options, prepare=Prepare(seed, by_batch, as_transforms(augment)), mixup=mixer)
+    prepare = Prepare(options.seed, by_batch)
+    train = Loader(
+        source,
+        rows["train"],
+        options,
+        prepare=replace(prepare, augment=as_transforms(augment)),
+        mixup=Mixup.from_settings(mixup, seed=options.seed, info=source.info),
+    )
     evaluate: dict[str, Any] = {
-        name: Loader(source, rows[name], replace(plain, split=name), prepare=Prepare(seed, by_batch))
+        name: Loader(source, rows[name], options.for_evaluation(name), prepare=prepare)
         for name in ("val", "test")
         if name in rows
     }
     fitted: dict[str, Any] = {"normalizer": normalizer, "filling": filled, "notes": tuple(notes)}
     return Data(source.info, source, train, **evaluate, rows=rows, **fitted)
+
+
+def _split(source: Any, spec: SplitSpec) -> dict[str, Tensor]:
+    """Assign the rows of a data set to splits, from what it says of itself."""
+    if spec.by == "fold" and source.info.task == "language_modeling":
+        raise UserError("a text is cut in order, not into folds", argument="split.by", received="fold", expected="file")
+    return split_rows(spec, len(source), strata=getattr(source, "strata", None), given=getattr(source, "splits", None))
+
+
+def _fill_in(source: Any, rows: Tensor, fitted: Mapping[str, Any] | None) -> tuple[Any, Filling | None]:
+    """Fill in the missing values of a data set in memory.
+
+    Args:
+        source: The data set; one without an imputer has none.
+        rows: The training rows, which alone decide what is filled in.
+        fitted: What was found before (`Filling.state_dict`), in place of fitting it.
+
+    Returns:
+        The data set without missing values, and what fills them in; None where nothing does.
+
+    Raises:
+        UserError: A column has no value in the training rows, or what was found before is for other columns.
+    """
+    imputer = source.imputer if isinstance(source, TensorData) else None
+    if imputer is None:
+        return source, None
+    filling = imputer.fit(source.x[rows]) if fitted is None else imputer.load(fitted)
+    note = filling.note(source.x)
+    return source.with_inputs(filling(source.x), notes=[note] if note else []), filling
+
+
+def _fit_scaling(
+    kind: str | Normalizer | None,
+    source: Any,
+    rows: Tensor,
+    options: LoaderOptions,
+    *,
+    most: int | None,
+    report: Report,
+) -> tuple[Normalizer | None, list[str]]:
+    """Fit the scaling of inputs to training rows.
+
+    Args:
+        kind: See `lightkit.data.normalize.fit`; or a scaling that was fitted elsewhere, or None for none.
+        source: The data set.
+        rows: The training rows.
+        options: Workers and time limit of the reading, for data that is not in memory.
+        most: Use at most so many of the rows, evenly spaced; None uses all.
+        report: Called now and then with a line that tells how far it is.
+
+    Returns:
+        The scaling, and lines about what it was fitted to.
+
+    Raises:
+        UserError: The inputs cannot be scaled in this way.
+    """
+    if not isinstance(kind, str):
+        return kind and kind.suited(source.info.input_shape), []
+    some = rows
+    if most is not None and most < len(rows):  # evenly spaced, the first and the last among them
+        some = rows[torch.linspace(0, len(rows) - 1, most, dtype=torch.float64).round().to(torch.int64)]
+    fitted = scaling.fit(kind, _reported(_read(source, some, options), kind, len(some), report))
+    if fitted is None or (isinstance(source, TensorData) and len(some) == len(rows)):
+        return fitted, []
+    share = f"{len(some):,} of the {len(rows):,}" if len(some) < len(rows) else f"all {len(rows):,}"
+    return fitted, [f"data.normalize={kind} is fitted on {share} training rows"]
+
+
+def _read(source: Any, rows: Tensor, options: LoaderOptions) -> Iterator[Tensor]:
+    """Yield the inputs of rows piece by piece; loader processes, where they are used, end with the reading."""
+    if isinstance(source, TensorData):
+        yield from (source.take(piece)[0] for piece in rows.split(_IN_MEMORY))
+        return
+    reading = LoaderOptions(
+        _READ,
+        num_workers=options.num_workers,
+        prefetch_factor=options.prefetch_factor,
+        timeout_seconds=options.timeout_seconds,
+        persistent_workers=False,
+        split="train, read for data.normalize",
+    )
+    with closing(Loader(source, rows, reading)) as loader:
+        for batch in loader.epoch(0):
+            if not isinstance(batch, tuple):
+                raise UserError("only pairs of input and target can be scaled", argument="normalize", expected="none")
+            yield batch[0]
+
+
+def _reported(batches: Iterator[Tensor], kind: str, rows: int, report: Report) -> Iterator[Tensor]:
+    """Hand batches on, and report now and then how far they are."""
+    done, reported = 0, monotonic()
+    for batch in batches:
+        yield batch
+        done += len(batch)
+        if monotonic() - reported >= PROGRESS_SECONDS:
+            reported = monotonic()
+            report(f"data.normalize={kind}: {done:,} of {rows:,} training rows read (data.normalize_rows: fewer)")

@@ -16,8 +16,7 @@ from lightkit.data.csv_reader import Table, read_table
 from lightkit.data.impute import Gaps, Imputer
 from lightkit.data.info import DataInfo
 from lightkit.data.missing import MissingPolicy
-from lightkit.data.tables import check_scale
-from lightkit.data.tensors import TensorData
+from lightkit.data.tensors import TensorData, check_scale
 
 _TASKS = ("multiclass", "binary", "multilabel", "regression")
 _NUMBERS = ("multilabel", "regression")
@@ -157,20 +156,16 @@ def _inputs(tables: Sequence[Table], names: Sequence[str], kinds: Mapping[str, l
     x = torch.empty(sum(map(len, tables)), sum(widths))
     for table, rows in zip(tables, x.split([len(table) for table in tables]), strict=True):
         for name, features in zip(names, rows.split(widths, 1), strict=True):
-            if name in kinds:
-                _spread(table.names(name), kinds[name], features)
-            else:
+            if name not in kinds:
                 features[:, 0] = table.numbers(name, argument="features")
+                continue
+            column = table.names(name)
+            number = torch.from_numpy(column.numbered({kind: i for i, kind in enumerate(kinds[name])}))
+            known = (number >= 0).nonzero()[:, 0]
+            features.zero_()
+            features[known, number[known]] = 1.0
+            features[torch.from_numpy(column.missing)] = torch.nan
     return x
-
-
-def _spread(column: NameColumn, kinds: Sequence[str], features: Tensor) -> None:
-    """Write a categorical column as 0 and 1 into features `(N, K)`."""
-    number = torch.from_numpy(column.numbered({kind: i for i, kind in enumerate(kinds)}))
-    known = (number >= 0).nonzero()[:, 0]
-    features.zero_()
-    features[known, number[known]] = 1.0
-    features[torch.from_numpy(column.missing)] = torch.nan
 
 
 def _imputer(

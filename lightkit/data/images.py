@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.ranges import check_range
 from lightkit.data.info import DataInfo, fingerprint
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ class ImageFolder:
 
 def check_image_size(size: int, channels: int) -> None:
     """Refuse sizes that no image can have."""
-    if size < 1:
-        raise UserError("too small", argument="size", expected="1 or more", received=size)
+    check_range(size, "size", "too small", low=1)
     if channels not in (1, 3):
         raise UserError("not a number of channels", argument="channels", expected="1 or 3", received=channels)
 

@@ -35,7 +35,7 @@ class Gaps:
 
     @property
     def features(self) -> slice:
-        """Where its features are."""
+        """Return the places of its features."""
         return slice(self.first, self.first + (1 if self.kinds is None else len(self.kinds)))
 
     def fitted(self, x: Tensor) -> list[float]:
@@ -58,18 +58,17 @@ class Gaps:
                 received=self.strategy,
                 fix="leave it out of data.dataset.features, or fill it with a constant",
             )
-        return [float(value) for value in self._value(seen).to(torch.float32)]
-
-    def _value(self, seen: Tensor) -> Tensor:
         if self.strategy == "mean":
-            return seen.mean(0)
-        if self.strategy == "median":
+            found = seen.mean(0)
+        elif self.strategy == "median":
             ordered = seen.sort(0).values
-            return (ordered[(len(seen) - 1) // 2] + ordered[len(seen) // 2]) / 2
-        if self.kinds is not None:
-            return torch.nn.functional.one_hot(seen.sum(0).argmax(), len(self.kinds))
-        values, counts = seen.unique(return_counts=True)
-        return values[counts.argmax()][None]  # of several the smallest, as in scikit-learn
+            found = (ordered[(len(seen) - 1) // 2] + ordered[len(seen) // 2]) / 2
+        elif self.kinds is not None:
+            found = torch.nn.functional.one_hot(seen.sum(0).argmax(), len(self.kinds))
+        else:
+            kinds, counts = seen.unique(return_counts=True)
+            found = kinds[counts.argmax()][None]  # of several the smallest, as in scikit-learn
+        return [float(value) for value in found.to(torch.float32)]
 
     def describe(self, values: Sequence[float]) -> str:
         """Put strategy and fitted values in words: `median 3.5`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from lightkit.data.prepare import Mixup, Prepare
 from lightkit.data.tensors import Taker
 from lightkit.data.workers import SampleReader
 
+Batches = Generator[Any, None, None]
 _BLOCK_BYTES = 1 << 20
 _BLOCK_BATCHES = 64
 
@@ -83,7 +84,7 @@ class Loader:
         generator = torch.Generator().manual_seed(mix(self.options.seed, "order", epoch))
         return self.rows[torch.randperm(self.num_samples, generator=generator)]
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+    def epoch(self, epoch: int, start: int = 0) -> Batches:
         """Yield the batches of an epoch.
 
         Args:
@@ -106,7 +107,7 @@ class Loader:
 
     @property
     def _whole(self) -> bool:
-        """Whether batches are read whole: also the samples of other processes are mixed with one's own."""
+        """Tell whether batches are read whole, as mixup takes the samples of other processes too."""
         return self.options.ranks == 1 or self.mixup is not None
 
     def _parts(self, rows: Tensor, start: int) -> Iterator[tuple[int, Tensor]]:
@@ -121,38 +122,38 @@ class Loader:
         first, count = own_part(size, self.options.rank, self.options.ranks)
         return (first, count) if count else (0, size)
 
-    def _mixed(self, batches: Iterator[Any], epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _mixed(self, batches: Batches, epoch: int, start: int) -> Batches:
         """Mix batches that were read whole, and cut this process's part out of each."""
         assert self.mixup is not None, "asked before"
         for x, y in self.mixup.mixed(batches, epoch=epoch, start=start):
             first, count = self._own(len(x))
             yield x[first : first + count], y[first : first + count]
 
-    def _blocks(self, rows: Tensor, epoch: int, start: int) -> Iterator[Any]:
+    def _blocks(self, rows: Tensor, epoch: int, start: int) -> Batches:
         """Gather several batches at once and cut them apart: a fraction of the cost of gathering each."""
         if not len(rows):
             return
-        size = self._block_rows(rows)
+        x, y = self.source.take(rows[:1])
+        fitting = _BLOCK_BYTES // ((x.nbytes + y.nbytes) * self.batch_size or 1)
+        size = self.batch_size * max(1, min(_BLOCK_BATCHES, fitting))
         entered = start % size if start % self.batch_size == 0 else 0
         before = len(self._own_rows(self.rows[:entered])[0]) if entered else 0
         for block in filter(len, (rows[: size - entered], *rows[size - entered :].split(size))):
             own, sizes = self._own_rows(block)
-            x, y = self._pinned(self._prepared(self.source.take(own), epoch, before))
+            batch = self.source.take(own)
+            if before:
+                # Aligned in memory as in the whole block, with zeros for what is not read: the last bits of a matrix
+                # product depend on that.
+                whole = tuple(torch.cat([part.new_zeros(before, *part.shape[1:]), part]) for part in batch)
+                batch = tuple(part[before:] for part in self.prepare(whole, epoch=epoch, first=0))
+            else:
+                batch = self.prepare(batch, epoch=epoch, first=0)
+            x, y = self._pinned(batch)
             if len(block) <= self.batch_size:
                 yield x, y
             else:
                 yield from zip(x.split(sizes), y.split(sizes), strict=True)
             before = 0
-
-    def _prepared(self, batch: Any, epoch: int, before: int) -> Any:
-        """Prepare the rest of a block after `before` samples, aligned in memory as it is in the whole block.
-
-        The last bits of a matrix product depend on that. What is not read has zeros in its place.
-        """
-        if not before:
-            return self.prepare(batch, epoch=epoch, first=0)
-        whole = tuple(torch.cat([part.new_zeros(before, *part.shape[1:]), part]) for part in batch)
-        return tuple(part[before:] for part in self.prepare(whole, epoch=epoch, first=0))
 
     def _own_rows(self, block: Tensor) -> tuple[Tensor, int | list[int]]:
         """Return this process's rows of a block of batches, and where to cut them."""
@@ -161,12 +162,7 @@ class Loader:
         parts = [rows for _, rows in self._parts(block, 0)]
         return torch.cat(parts), [len(part) for part in parts]
 
-    def _block_rows(self, rows: Tensor) -> int:
-        x, y = self.source.take(rows[:1])
-        fitting = _BLOCK_BYTES // ((x.nbytes + y.nbytes) * self.batch_size or 1)
-        return self.batch_size * max(1, min(_BLOCK_BATCHES, fitting))
-
-    def _one_by_one(self, rows: Tensor, epoch: int, start: int) -> Iterator[Any]:
+    def _one_by_one(self, rows: Tensor, epoch: int, start: int) -> Batches:
         # Not in blocks: after a resume they would begin elsewhere, and the last bit of a sine depends on where in the
         # tensor an element stands.
         for first, piece in self._parts(rows, start):

@@ -48,29 +48,25 @@ class MissingPolicy:
                 raise UserError("unknown", argument="missing", received=way, choices=_WAYS)
         self.ways = dict.fromkeys([*self.features, *self.targets], "error")
         for pattern, way in by_pattern.items():
-            exact = pattern in self.ways  # whatever signs are in the name of a column
-            for name in [pattern] if exact else self._matched(pattern):
-                self._choose(name, way, exact=exact)
+            if pattern in self.ways:  # whatever signs are in the name of a column
+                self._choose(pattern, way)
+                continue
+            fitting = Pattern(pattern, argument="missing")
+            found = [name for name in self.ways if fitting.fits(name)]
+            if not found:
+                raise UserError(
+                    "the pattern matches nothing", argument="missing", received=pattern, choices=list(self.ways)
+                )
+            self.ways |= {name: way for name in found if not (name in self.targets and way in STRATEGIES)}
         self._check_fill_value()
 
-    def _matched(self, pattern: str) -> list[str]:
-        """Return the columns whose whole name a pattern fits."""
-        fitting = Pattern(pattern, argument="missing")
-        found = [name for name in self.ways if fitting.fits(name)]
-        if not found:
-            raise UserError(
-                "the pattern matches nothing", argument="missing", received=pattern, choices=list(self.ways)
-            )
-        return found
-
-    def _choose(self, name: str, way: str, *, exact: bool) -> None:
+    def _choose(self, name: str, way: str) -> None:
+        """Choose the way of the one column that is called so."""
         if name in self.targets and way in STRATEGIES:
-            if exact:
-                what = f"nothing can be filled in for the target {name!r}"
-                raise UserError(what, argument="missing", received=way, choices=("error", "drop"))
-            return
+            what = f"nothing can be filled in for the target {name!r}"
+            raise UserError(what, argument="missing", received=way, choices=("error", "drop"))
         self.ways[name] = way
-        if exact and self._unsuited(name):
+        if self._unsuited(name):
             raise self._no_number(name)
 
     def _no_number(self, name: str) -> UserError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lightkit.common.errors import UserError
+from lightkit.common.ranges import check_range
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class LoaderOptions:
 
     Args:
         batch_size: Samples per batch, over all processes that train together.
+        eval_batch_size: Samples per batch in validation and test; None takes `batch_size`.
         shuffle: Draw a new order each epoch; otherwise rows come as they are.
         drop_last: Leave out a last smaller batch.
         seed: Seed of the order.
@@ -29,7 +30,8 @@ class LoaderOptions:
         UserError: A value is out of range.
     """
 
-    batch_size: int
+    batch_size: int = 64
+    eval_batch_size: int | None = None
     shuffle: bool = False
     drop_last: bool = False
     seed: int = 0
@@ -43,7 +45,17 @@ class LoaderOptions:
     split: str = ""
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1), ("timeout_seconds", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError("too small", argument=name, expected=f"{least} or more", received=value)
+        check_range(self.batch_size, "batch_size", "too small", low=1)
+        check_range(self.num_workers, "num_workers", "too small", low=0)
+        check_range(self.prefetch_factor, "prefetch_factor", "too small", low=1)
+        check_range(self.timeout_seconds, "timeout_seconds", "too small", low=0)
+        check_range(self.eval_batch_size, "eval_batch_size", "too small", low=1)
+
+    def for_evaluation(self, split: str) -> LoaderOptions:
+        """Return these options for the batches of an evaluation: in order, none left out.
+
+        Args:
+            split: Name of the split.
+        """
+        size = self.eval_batch_size or self.batch_size
+        return replace(self, batch_size=size, shuffle=False, drop_last=False, split=split)

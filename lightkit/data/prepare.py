@@ -1,19 +1,28 @@
-"""What happens to a batch between the data set and the model: scaling, augmentation, mixup."""
+"""What happens to a batch between the data set and the model: scaling, augmentation, mixup.
+
+A transform takes a whole batch with the random numbers of its samples. `as_transforms` makes such transforms of those
+that take one sample and draw from the global generators, as torchvision's do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
+from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.randomness import SampleRandom, mix
+from lightkit.common.ranges import check_range
 from lightkit.data.info import DataInfo
 from lightkit.data.normalize import Normalizer
+from lightkit.data.sample import kept_generators, seed_generators
 
 
 class Transform(Protocol):
@@ -44,12 +53,12 @@ class Prepare:
 
     @property
     def idle(self) -> bool:
-        """Whether batches pass unchanged."""
+        """Tell whether batches pass unchanged."""
         return self.normalizer is None and not self.augment
 
     @property
     def sample_wise(self) -> bool:
-        """Whether it makes no difference to a sample which others are given along with it."""
+        """Tell whether a sample comes out the same whatever others are prepared with it."""
         return all(isinstance(transform, SampleWise) for transform in self.augment)
 
     def __call__(self, batch: Any, *, epoch: int, first: int) -> Any:
@@ -95,10 +104,7 @@ class Mixup:
                 expected="above 0, or null",
                 received=alpha,
             )
-        if not 0 <= probability <= 1:
-            raise UserError(
-                "not a share of the batches", argument="mixup.probability", expected="0 to 1", received=probability
-            )
+        check_range(probability, "mixup.probability", "not a share of the batches", low=0, high=1)
         if info.task in ("language_modeling", "custom"):
             raise UserError(
                 f"{info.task} targets cannot be mixed",
@@ -108,7 +114,13 @@ class Mixup:
             )
         self.alpha, self.probability, self.seed, self.info = alpha, probability, seed, info
 
-    def mixed(self, batches: Iterator[Any], *, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any] | None, *, seed: int, info: DataInfo) -> Mixup | None:
+        """Make a mixup from `alpha` and `probability`; None without an `alpha`."""
+        settings = settings or {}
+        return None if settings.get("alpha") is None else cls(**settings, seed=seed, info=info)
+
+    def mixed(self, batches: Iterable[Any], *, epoch: int, start: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Mix batches; what is drawn depends on the epoch and the position of a batch's first sample."""
         for x, y in batches:
             if self.info.task == "multiclass":
@@ -120,3 +132,92 @@ class Mixup:
                 x, y = torch.lerp(x[partner], x, weight), torch.lerp(y[partner], y, weight)
             yield x, y
             start += size
+
+
+class PerSample(SampleWise):
+    """Applies transforms of one sample, one after the other, to each of a batch.
+
+    The generators of Python, NumPy and PyTorch are seeded for each transform of a sample by the sample's place in the
+    epoch, and put back afterwards: a sample looks the same whatever the batch size, the number of workers and where an
+    epoch was entered.
+
+    Args:
+        transform: Takes the input of one sample, a tensor `(...)`, and returns a tensor.
+        key: Configuration key of the transform, for errors.
+    """
+
+    def __init__(self, transform: Callable[[Tensor], Tensor], key: str) -> None:
+        self.steps: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = ((transform, key),)
+
+    def then(self, other: PerSample) -> PerSample:
+        """Chain this transform and another, without making a batch in between."""
+        chain = copy(self)
+        chain.steps = (*self.steps, *other.steps)
+        return chain
+
+    def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
+        """Return a changed copy of inputs `(B, ...)`.
+
+        Raises:
+            UserError: The transform raises, or gives no tensors of one shape.
+        """
+        shapes: list[set[tuple[int, ...]]] = [set() for _ in self.steps]
+        changed = []
+        with kept_generators():
+            for item, at in zip(x, random.positions.tolist()):
+                for (transform, key), seen in zip(self.steps, shapes):
+                    seed_generators(mix(random.key, key, at))
+                    item = _changed(transform, item, key)
+                    seen.add(tuple(item.shape))
+                changed.append(item)
+        for (_, key), seen in zip(self.steps, shapes):
+            if len(seen) > 1:
+                found = " and ".join(map(str, sorted(seen)[:2]))
+                what = "the samples of a batch come out with different shapes"
+                raise UserError(what, key=key, expected="one shape for all", received=found)
+        return torch.stack(changed)
+
+
+def _changed(transform: Callable[[Tensor], Tensor], sample: Tensor, key: str) -> Tensor:
+    """Apply a transform to a sample; the result is contiguous as in a batch, on which its last bits may depend."""
+    name = type(transform).__name__
+    try:
+        changed: Any = transform(sample)
+    except Exception as error:
+        if isinstance(error, UserError) or is_out_of_memory(error) or is_dead_worker(error):
+            raise
+        what = f"{name} failed on a sample {tuple(sample.shape)} {str(sample.dtype)[6:]}: {in_short(error)}"
+        raise UserError(what, key=key, origin=user_frame(error), fix=DEBUG) from error
+    if not isinstance(changed, Tensor):
+        raise UserError(f"{name} gives no tensor", key=key, received=type(changed).__name__)
+    return changed.as_subclass(Tensor).contiguous()
+
+
+def as_transforms(transforms: Sequence[Any]) -> tuple[Transform, ...]:
+    """Make every transform one of batches: those that take an input and a `SampleRandom` are already.
+
+    Neighbours that take one sample become one.
+
+    Args:
+        transforms: What `data.augment` holds, built.
+    """
+    made: list[Transform] = []
+    for index, transform in enumerate(transforms):
+        one = transform if _takes_random(transform) else PerSample(transform, f"data.augment[{index}]")
+        last = made[-1] if made else None
+        if isinstance(one, PerSample) and isinstance(last, PerSample):
+            made[-1] = last.then(one)
+        else:
+            made.append(one)
+    return tuple(made)
+
+
+def _takes_random(transform: Any) -> bool:
+    """Tell whether a transform must be called with two arguments, or names its second one `random`."""
+    called = transform.forward if isinstance(transform, nn.Module) else transform
+    try:
+        parameters = [*inspect.signature(called).parameters.values()]
+    except (TypeError, ValueError):
+        return False
+    plain = [item for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+    return len(plain) > 1 and (plain[1].default is inspect.Parameter.empty or plain[1].name == "random")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom, mix
+from lightkit.common.ranges import check_range
 from lightkit.data.info import DataInfo, fingerprint
 
 _PIECE = 256
@@ -128,16 +129,11 @@ class Shapes:
             "classes": (len(kinds), 2, len(KINDS)),
             "noise": (noise, 0, 1),
             "distractors": (distractors, 0, 100),
-            "channels": (channels, 1, 3),
         }
         for name, (value, low, high) in ranges.items():
-            if not low <= value <= high or (name == "channels" and value == 2):
-                raise UserError(
-                    "out of range",
-                    argument=name,
-                    received=value,
-                    expected="1 or 3" if name == "channels" else f"{low} to {high}",
-                )
+            check_range(value, name, low=low, high=high)
+        if channels not in (1, 3):
+            raise UserError("out of range", argument="channels", received=channels, expected="1 or 3")
         self.size, self.channels, self.noise, self.distractors = size, channels, noise, distractors
         self.kinds, self.seed = kinds, seed
         counts = {name: count for name, count in (("train", train), ("val", val), ("test", test)) if count}
@@ -178,20 +174,20 @@ class Shapes:
         background = random.uniform(self.channels)
         # The farthest two colours of a channel can be on a circle is 0.5: an offset of 0.35 to 0.65 keeps them apart.
         colour = (background + random.uniform(self.channels, 0.35, 0.65)) % 1.0
-        canvas = self._background(random, background)
+        slope = random.uniform(2, -0.3, 0.3)[:, :, None, None]  # of brightness
+        y, x = self._pixels()
+        ramp = (x[None] * slope[:, 0] + y[None] * slope[:, 1]) * (1.0 / self.size)
+        canvas = background[:, :, None, None] + ramp[:, None]
         for number in range(self.distractors):
             canvas = self._distract(canvas, random, line=number % 2 == 0)
         canvas = _paint(canvas, self._shape(rows, random), colour)
         canvas = self._distract(canvas, random, line=False) if self.distractors else canvas
-        canvas = canvas + _noise(random, canvas.shape) * self.noise
+        # Even noise in [-1, 1), four pixels of 16 bits from one random number.
+        count = math.prod(canvas.shape[1:])
+        lanes = random.bits(-(-count // 4)).view(torch.int16)[:, :count]
+        noise = lanes.reshape(canvas.shape).to(torch.float32) * (1.0 / 32768.0)
+        canvas = canvas + noise * self.noise
         return (canvas.clamp_(0.0, 1.0) * 255.0 + 0.5).to(torch.uint8)
-
-    def _background(self, random: SampleRandom, colour: Tensor) -> Tensor:
-        """Add a slope of brightness to the background colour, `(B, C, S, S)`."""
-        slope = random.uniform(2, -0.3, 0.3)[:, :, None, None]
-        y, x = self._pixels()
-        ramp = (x[None] * slope[:, 0] + y[None] * slope[:, 1]) * (1.0 / self.size)
-        return colour[:, :, None, None] + ramp[:, None]
 
     def _shape(self, rows: Tensor, random: SampleRandom) -> Tensor:
         """Compute how much of each pixel the sample's shape covers, `(B, S, S)`."""
@@ -262,10 +258,3 @@ class _Cache:
 def _paint(canvas: Tensor, cover: Tensor, colour: Tensor) -> Tensor:
     cover = cover[:, None]
     return canvas * (1.0 - cover) + colour[:, :, None, None] * cover
-
-
-def _noise(random: SampleRandom, shape: torch.Size) -> Tensor:
-    """Draw even noise in [-1, 1), four pixels of 16 bits from one random number."""
-    count = math.prod(shape[1:])
-    lanes = random.bits(-(-count // 4)).view(torch.int16)[:, :count]
-    return lanes.reshape(shape).to(torch.float32) * (1.0 / 32768.0)

@@ -74,29 +74,26 @@ def as_source(dataset: Any) -> Any:
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         source = TensorData(*dataset.tensors)
     elif not isinstance(dataset, (Taker, SampleData)):
-        _check_map_style(dataset)
+        if isinstance(dataset, IterableDataset):
+            raise UserError(
+                "streams are not supported yet: a run reads its samples by number, "
+                "in an order of its own for each epoch",
+                argument="",
+                expected="__len__ and __getitem__",
+                received=f"{type(dataset).__name__}, an IterableDataset",
+                fix="a data set over an index, such as the places of the samples in their files; "
+                "or, where memory allows, torch.utils.data.TensorDataset over all that the stream gives",
+            )
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise UserError(
+                "not a data set",
+                argument="",
+                expected="__len__ and __getitem__, or TensorData",
+                received=type(dataset).__name__,
+            )
         source = SampleData(dataset)
     check_classes(source.info)
     return source
-
-
-def _check_map_style(dataset: Any) -> None:
-    if isinstance(dataset, IterableDataset):
-        raise UserError(
-            "streams are not supported yet: a run reads its samples by number, in an order of its own for each epoch",
-            argument="",
-            expected="__len__ and __getitem__",
-            received=f"{type(dataset).__name__}, an IterableDataset",
-            fix="a data set over an index, such as the places of the samples in their files; or, where memory allows, "
-            "torch.utils.data.TensorDataset over all that the stream gives",
-        )
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise UserError(
-            "not a data set",
-            argument="",
-            expected="__len__ and __getitem__, or TensorData",
-            received=type(dataset).__name__,
-        )
 
 
 def _known_targets(base: Any) -> Tensor | None:

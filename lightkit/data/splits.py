@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
+from lightkit.common.ranges import check_range
 
 WAYS = ("stratified", "random", "ordered", "file", "fold")
 _NAMES = ("train", "val", "test")
@@ -51,11 +52,7 @@ class SplitSpec:
         if self.by not in WAYS:
             raise UserError("not a way to split", argument="split.by", received=self.by, choices=WAYS)
         for name in ("val", "test"):
-            share = getattr(self, name)
-            if not 0 <= share < 1:
-                raise UserError(
-                    "not a share of the rows", argument=f"split.{name}", expected="0 to below 1", received=share
-                )
+            check_range(getattr(self, name), f"split.{name}", "not a share of the rows", low=0, below=1)
         if self.val + self.test >= 1 and self.by != "fold":
             raise UserError(
                 "nothing is left to train on",
@@ -64,19 +61,10 @@ class SplitSpec:
                 received=f"{self.val} + {self.test}",
             )
         if self.by == "fold":
-            self._check_folds()
+            check_range(self.folds, "split.folds", "too few folds", low=2)
+            check_range(self.fold, "split.fold", "there is no such fold", low=0, high=self.folds - 1)
         for name in ("limit", "per_class"):
-            most = getattr(self, name)
-            if most is not None and most < 1:
-                argument = f"split.{name}"
-                raise UserError("training needs a row", argument=argument, expected="1 or more", received=most)
-
-    def _check_folds(self) -> None:
-        if self.folds < 2:
-            raise UserError("too few folds", argument="split.folds", expected="2 or more", received=self.folds)
-        if not 0 <= self.fold < self.folds:
-            expected = f"0 to {self.folds - 1}"
-            raise UserError("there is no such fold", argument="split.fold", expected=expected, received=self.fold)
+            check_range(getattr(self, name), f"split.{name}", "training needs a row", low=1)
 
 
 def split_rows(

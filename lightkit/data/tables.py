@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo
-from lightkit.data.tensors import TensorData
+from lightkit.data.tensors import TensorData, check_scale
 
 ATTRIBUTES: dict[str, Callable[[int], bool]] = {
     "even": lambda digit: digit % 2 == 0,
@@ -104,18 +103,6 @@ def diabetes(*, target_scale: float = 1.0) -> TensorData:
     return TensorData(_float(x), _float(y), DataInfo("regression", (10,), 1), name="diabetes")
 
 
-def check_scale(scale: float) -> float:
-    """Return `scale` if targets can be divided by it.
-
-    Raises:
-        UserError: It is not above 0, or infinite.
-    """
-    if not 0 < scale < math.inf:
-        what = "the target's unit must be above 0 and finite"
-        raise UserError(what, argument="target_scale", received=scale)
-    return scale
-
-
 def _digits(image: bool) -> tuple[Tensor, Tensor]:
     table = _read("digits.csv.gz")
     x = _float(table[:, :-1] / 16.0)
@@ -128,7 +115,10 @@ def _with_header(file: str) -> tuple[Tensor, Tensor]:
 
 
 def _read(file: str, *, delimiter: str | None = ",", skip: int = 0) -> np.ndarray:
-    path = _folder() / file
+    spec = find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("this data set is one of scikit-learn's files", argument="", fix="pip install scikit-learn")
+    path = Path(spec.submodule_search_locations[0], "datasets", "data", file)
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -140,13 +130,6 @@ def _read(file: str, *, delimiter: str | None = ",", skip: int = 0) -> np.ndarra
         ) from error
     text = (gzip.decompress(raw) if file.endswith(".gz") else raw).decode()
     return np.loadtxt(text.splitlines()[skip:], delimiter=delimiter)
-
-
-def _folder() -> Path:
-    spec = find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError("this data set is one of scikit-learn's files", argument="", fix="pip install scikit-learn")
-    return Path(spec.submodule_search_locations[0], "datasets", "data")
 
 
 def _float(values: np.ndarray) -> Tensor:

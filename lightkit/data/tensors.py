@@ -152,7 +152,23 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] |
     if y.is_floating_point():
         _check_finite(y, what="targets", name=name, rows=rows)
     if info.task == "multiclass":
-        _check_range(y, info.num_classes, name=name, rows=rows)
+        if y.is_floating_point() or y.dim() != 1:
+            raise UserError(
+                f"{name}: classes are whole numbers, one a row",
+                argument="",
+                expected="int64 (N,)",
+                received=f"{y.dtype} {tuple(y.shape)}",
+            )
+        wrong = (y < 0) | (y >= info.num_classes)
+        if wrong.any():
+            row = _first_row(wrong)
+            raise UserError(
+                f"{name}: the label of row {_named(row, rows)} is out of range",
+                argument="",
+                expected=f"0 to {info.num_classes - 1}",
+                received=int(y[row]),
+                fix="number the classes from 0 without gaps, or state the number of classes",
+            )
     elif info.task in ("binary", "multilabel"):
         wrong = (y != 0) & (y != 1)
         if wrong.any():
@@ -163,6 +179,18 @@ def check_targets(y: Tensor, info: DataInfo, *, name: str, rows: Sequence[int] |
                 expected="0 or 1",
                 received=y[row].tolist(),
             )
+
+
+def check_scale(scale: float) -> float:
+    """Return `scale` if targets can be divided by it.
+
+    Raises:
+        UserError: It is not above 0, or infinite.
+    """
+    if not 0 < scale < math.inf:
+        what = "the target's unit must be above 0 and finite"
+        raise UserError(what, argument="target_scale", received=scale)
+    return scale
 
 
 def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] | None) -> None:
@@ -180,26 +208,6 @@ def _check_finite(values: Tensor, *, what: str, name: str, rows: Sequence[int] |
             argument="",
             expected="finite numbers",
             fix=f"fill or drop such rows first ({int(wrong.reshape(len(wrong), -1).any(1).sum())} in all)",
-        )
-
-
-def _check_range(y: Tensor, num_classes: int, *, name: str, rows: Sequence[int] | None) -> None:
-    if y.is_floating_point() or y.dim() != 1:
-        raise UserError(
-            f"{name}: classes are whole numbers, one a row",
-            argument="",
-            expected="int64 (N,)",
-            received=f"{y.dtype} {tuple(y.shape)}",
-        )
-    wrong = (y < 0) | (y >= num_classes)
-    if wrong.any():
-        row = _first_row(wrong)
-        raise UserError(
-            f"{name}: the label of row {_named(row, rows)} is out of range",
-            argument="",
-            expected=f"0 to {num_classes - 1}",
-            received=int(y[row]),
-            fix="number the classes from 0 without gaps, or state the number of classes",
         )
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
+from lightkit.common.ranges import check_range
 from lightkit.data.info import DataInfo, fingerprint
 
 UNKNOWN = "\ufffd"
@@ -69,8 +70,7 @@ class Text:
         stride = context_length if stride is None else stride
         numbers = {"context_length": context_length, "stride": stride, "min_count": min_count, "max_chars": max_chars}
         for name, value in numbers.items():
-            if value is not None and value < 1:
-                raise UserError("too small", argument=name, expected="1 or more", received=value)
+            check_range(value, name, "too small", low=1)
         if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
             raise UserError(
                 "no text is left to train on",
@@ -80,7 +80,10 @@ class Text:
             )
         pieces = _read(_files(path, pattern), max_chars) if texts is None else _shortened(texts, max_chars)
         codes, ends = _code_points("".join(pieces)), np.cumsum([len(piece) for piece in pieces])
-        cuts = _cuts(len(codes), ends, val=val, test=test)
+        marks = [round(len(codes) * (1 - val - test)), round(len(codes) * (1 - test))]
+        if len(ends) >= _FILES_FOR_BOUNDARIES:
+            marks = [int(ends[np.abs(ends - mark).argmin()]) for mark in marks]
+        cuts = marks[0], max(marks), len(codes)
         self.vocabulary = _vocabulary(codes[: cuts[0]], min_count, vocabulary)
         self._known = np.array([ord(char) for char in self.vocabulary[1:]], dtype=np.uint32)
         self.tokens = self._to_tokens(codes)
@@ -197,14 +200,6 @@ def _vocabulary(codes: np.ndarray, min_count: int, given: str | None) -> tuple[s
     if not known:
         raise UserError("no character is that frequent", argument="min_count", received=min_count)
     return (UNKNOWN, *known)
-
-
-def _cuts(total: int, ends: np.ndarray, *, val: float, test: float) -> tuple[int, int, int]:
-    """Find the ends of the train, val and test parts."""
-    marks = [round(total * (1 - val - test)), round(total * (1 - test))]
-    if len(ends) >= _FILES_FOR_BOUNDARIES:
-        marks = [int(ends[np.abs(ends - mark).argmin()]) for mark in marks]
-    return marks[0], max(marks), total
 
 
 def _windows(

@@ -48,12 +48,25 @@ def torchvision_dataset(
         UserError: torchvision is not installed, has no such set, or its files are not there or cannot be fetched.
     """
     check_image_size(1 if size is None else size, channels)
-    make = _class(name)
+    try:
+        from torchvision import datasets
+    except ImportError as error:
+        raise UserError(
+            "torchvision is not installed", argument="name", received=name, fix="pip install 'lightkit[vision]'"
+        ) from error
+    if name not in datasets.__all__:
+        raise UserError("torchvision has no such data set", argument="name", received=name, choices=datasets.__all__)
+    make = getattr(datasets, name)
     parts = dict(_parts(make, root=root, download=download, options=dict(options or {})))
     arrays = [_in_memory(part) for part in parts.values()] if size is None else [None]
-    if all(array is not None for array in arrays):
-        return _as_tensors(name, parts, [array for array in arrays if array is not None])
-    return _Images(name, parts, size=size, channels=channels)
+    held = [array for array in arrays if array is not None]
+    if len(held) < len(arrays):
+        return _Images(name, parts, size=size, channels=channels)
+    x, y = (torch.cat(pieces) for pieces in zip(*held, strict=True))
+    names = tuple(map(str, getattr(next(iter(parts.values())), "classes", ())))
+    names = names or tuple(map(str, range(int(y.max()) + 1)))
+    info = DataInfo("multiclass", tuple(x.shape[1:]), len(names), names)
+    return TensorData(x, y, info, splits=_pieces(parts), name=name)
 
 
 class _Images:
@@ -91,18 +104,6 @@ class _Images:
         if isinstance(image, Tensor):
             return image, target
         return image_to_tensor(image, size=self.size, channels=self.channels), target
-
-
-def _class(name: str) -> Any:
-    try:
-        from torchvision import datasets
-    except ImportError as error:
-        raise UserError(
-            "torchvision is not installed", argument="name", received=name, fix="pip install 'lightkit[vision]'"
-        ) from error
-    if name not in datasets.__all__:
-        raise UserError("torchvision has no such data set", argument="name", received=name, choices=datasets.__all__)
-    return getattr(datasets, name)
 
 
 def _parts(make: Any, *, root: str, download: bool, options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -192,14 +193,6 @@ def _all_targets(part: Any) -> Tensor | None:
     except (TypeError, ValueError):
         return None
     return None if numbers.is_floating_point() or numbers.dim() != 1 else numbers.to(torch.int64)
-
-
-def _as_tensors(name: str, parts: Mapping[str, Any], arrays: list[tuple[Tensor, Tensor]]) -> TensorData:
-    x, y = (torch.cat(pieces) for pieces in zip(*arrays, strict=True))
-    names = tuple(map(str, getattr(next(iter(parts.values())), "classes", ())))
-    names = names or tuple(map(str, range(int(y.max()) + 1)))
-    info = DataInfo("multiclass", tuple(x.shape[1:]), len(names), names)
-    return TensorData(x, y, info, splits=_pieces(parts), name=name)
 
 
 def _pieces(parts: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom
+from lightkit.common.ranges import check_range
 from lightkit.data.prepare import SampleWise
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -32,7 +33,7 @@ class RandomShift(SampleWise):
     """
 
     def __init__(self, pixels: int = 4, fill: float = 0.0) -> None:
-        _check("pixels", pixels, 0)
+        check_range(pixels, "pixels", low=0)
         self.pixels, self.fill = pixels, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -56,7 +57,7 @@ class RandomFlip(SampleWise):
     """
 
     def __init__(self, probability: float = 0.5, vertical: bool = False) -> None:
-        _check("probability", probability, 0, 1)
+        check_range(probability, "probability", low=0, high=1)
         self.probability, self.vertical = probability, vertical
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -96,24 +97,22 @@ class RandomAffine(SampleWise):
             ("shear", shear, 10),
             ("translate", translate, 1),
         ):
-            _check(name, value, 0, high)
+            check_range(value, name, low=0, high=high)
         self.degrees, self.scale, self.shear, self.translate, self.fill = degrees, scale, shear, translate, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
         """Return a changed copy of `(B, C, H, W)`."""
         height, width = _image_size(x, self)
-        grid = functional.affine_grid(self._matrices(random, height / width), list(x.shape), align_corners=False)
-        moved = functional.grid_sample(x - self.fill, grid.to(x.dtype), align_corners=False)
-        return moved + self.fill
-
-    def _matrices(self, random: SampleRandom, aspect: float) -> Tensor:
-        """Draw maps from output to input, `(B, 2, 3)`; -1 to 1 spans a side, hence the aspect ratio."""
+        aspect = height / width  # -1 to 1 spans a side
         turn, size, shear, right, down = random.uniform(5, -1.0, 1.0).unbind(1)
         angle, size, shear = turn * math.radians(self.degrees), 1.0 / (1.0 + size * self.scale), shear * self.shear
         cosine, sine = angle.cos() * size, angle.sin() * size
         first = [cosine, (shear * cosine - sine) * aspect, 2.0 * self.translate * right]
         second = [sine / aspect, shear * sine + cosine, 2.0 * self.translate * down]
-        return torch.stack([torch.stack(first, 1), torch.stack(second, 1)], 1)
+        maps = torch.stack([torch.stack(first, 1), torch.stack(second, 1)], 1)  # from output to input, (B, 2, 3)
+        grid = functional.affine_grid(maps, list(x.shape), align_corners=False)
+        moved = functional.grid_sample(x - self.fill, grid.to(x.dtype), align_corners=False)
+        return moved + self.fill
 
 
 class RandomErasing(SampleWise):
@@ -127,9 +126,9 @@ class RandomErasing(SampleWise):
     """
 
     def __init__(self, probability: float = 0.5, low: float = 0.1, high: float = 0.4, *, fill: float = 0.0) -> None:
-        _check("probability", probability, 0, 1)
-        _check("high", high, 0, 1)
-        _check("low", low, 0, high)
+        check_range(probability, "probability", low=0, high=1)
+        check_range(high, "high", low=0, high=1)
+        check_range(low, "low", low=0, high=high)
         self.probability, self.low, self.high, self.fill = probability, low, high, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -153,7 +152,7 @@ class GaussianNoise(SampleWise):
     """
 
     def __init__(self, deviation: float = 0.1) -> None:
-        _check("deviation", deviation, 0)
+        check_range(deviation, "deviation", low=0)
         self.deviation = deviation
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -170,7 +169,7 @@ class FeatureDropout(SampleWise):
     """
 
     def __init__(self, probability: float = 0.1, fill: float = 0.0) -> None:
-        _check("probability", probability, 0, 1)
+        check_range(probability, "probability", low=0, high=1)
         self.probability, self.fill = probability, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -186,7 +185,7 @@ class Brightness(SampleWise):
     """
 
     def __init__(self, strength: float = 0.2) -> None:
-        _check("strength", strength, 0)
+        check_range(strength, "strength", low=0)
         self.strength = strength
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -202,7 +201,7 @@ class Contrast(SampleWise):
     """
 
     def __init__(self, strength: float = 0.2) -> None:
-        _check("strength", strength, 0, 1)
+        check_range(strength, "strength", low=0, high=1)
         self.strength = strength
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -241,13 +240,3 @@ def _image_size(x: Tensor, transform: object) -> tuple[int, int]:
             received=tuple(x.shape[1:]),
         )
     return x.shape[2], x.shape[3]
-
-
-def _check(name: str, value: float, low: float, high: float = math.inf) -> None:
-    if not low <= value <= high:
-        raise UserError(
-            "out of range",
-            argument=name,
-            received=value,
-            expected=f"{low} or more" if high == math.inf else f"{low} to {high}",
-        )

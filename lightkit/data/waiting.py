@@ -135,7 +135,8 @@ class WorkerWatch:
         gone = [number for number, worker in enumerate(workers) if worker.exitcode is not None]
         ends, causes = list[str](), list[str]()
         for number in gone:
-            worker, signal_name = workers[number], _signal(workers[number].exitcode)
+            worker = workers[number]
+            signal_name = next((one.name for one in signal.Signals if one == -worker.exitcode), None)
             end = f"was killed by {signal_name}" if signal_name else f"ended with exit status {worker.exitcode}"
             ends.append(f"worker {number} (pid {worker.pid}) {end} while it was {self.board.describe(number)}")
             causes.append(_CAUSES.get(signal_name or "", _OWN_CODE))
@@ -222,8 +223,3 @@ def some_end(workers: Sequence[Any]) -> bool:
     for ending in wait([worker.sentinel for worker in workers], _PATIENCE_SECONDS) if workers else ():
         next(worker for worker in workers if worker.sentinel == ending).join()
     return any(worker.exitcode is not None for worker in workers)
-
-
-def _signal(status: int) -> str | None:
-    """Return the name of the signal that ended a process, from its exit status; None where none did."""
-    return next((one.name for one in signal.Signals if one == -status), None)

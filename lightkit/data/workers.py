@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -49,24 +49,23 @@ class SampleReader:
         self._loader: WatchedLoader | None = None
         self._running: Any = None
 
-    def batches(self, parts: Iterable[tuple[int, Tensor]], *, epoch: int) -> Iterator[Any]:
+    def batches(self, parts: Iterable[tuple[int, Tensor]], *, epoch: int) -> Generator[Any, None, None]:
         """Yield a batch for each of `parts`: the position of its first sample in the epoch, and its rows.
 
         Raises:
             UserError: A worker process died, a batch did not come in time, or the data set found fault with a sample.
         """
         jobs = [ReadJob(epoch, first, rows.tolist()) for first, rows in parts]
-        made = self._from_workers(jobs) if self._options.num_workers else self._from_here(jobs)
-        for batch in made:
+        if not self._options.num_workers:
+            for job in jobs:
+                with kept_generators():
+                    batch = self._fetch.read(job)
+                yield pin_memory(batch) if self._options.pin_memory else batch
+            return
+        for batch in self._from_workers(jobs):
             if isinstance(batch, WorkerFailure):
                 raise UserError(batch.text) from (RuntimeError(batch.trace) if batch.trace else None)
             yield batch
-
-    def _from_here(self, jobs: list[ReadJob]) -> Iterator[Any]:
-        for job in jobs:
-            with kept_generators():
-                batch = self._fetch.read(job)
-            yield pin_memory(batch) if self._options.pin_memory else batch
 
     def _from_workers(self, jobs: list[ReadJob]) -> Iterator[Any]:
         self._jobs.jobs = jobs

@@ -53,7 +53,22 @@ class Collection:
     def __init__(self, metrics: Mapping[str, Any], *, key: str, device: torch.device) -> None:
         self.key, metrics = key, _members(metrics)
         self.names = list(metrics)
-        self.groups = _grouped(metrics, key)
+        groups: dict[Any, MetricGroup] = {}
+        for name, metric in metrics.items():
+            if not (hasattr(metric, "update") and hasattr(metric, "metric_state")):
+                raise UserError(
+                    "not a metric",
+                    key=self._key(name),
+                    expected="a subclass of torchmetrics.Metric",
+                    received=type(metric).__name__,
+                )
+            kind = kind_of(metric)
+            if kind not in CONVERTERS:
+                raise UserError("unknown kind of inputs", key=f"{key}.{name}.inputs", received=kind, choices=CONVERTERS)
+            group = groups.setdefault(_signature(kind, metric), MetricGroup(kind, [], []))
+            group.names.append(name)
+            group.metrics.append(metric)
+        self.groups = list(groups.values())
         for metric in metrics.values():
             alone(metric)
         for group in self.groups:
@@ -87,7 +102,9 @@ class Collection:
         converted: dict[str, tuple[Tensor, Tensor]] = {}
         for group in self.groups:
             leader = group.metrics[0]
-            lacking = _required(leader) - kwargs.keys()
+            more = _parameters(_taking(leader).__class__)[2:]
+            needed = [item for item in more if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)]
+            lacking = {item.name for item in needed if item.default is item.empty} - kwargs.keys()
             if lacking:
                 raise self._unserved(group.names[0], sorted(lacking), sorted(kwargs))
             try:
@@ -146,6 +163,7 @@ class Collection:
         return {name: results[name] for name in self.names if name in results}
 
     def _result(self, name: str, metric: Any) -> Any:
+        """Compute the result of a metric, whose errors name it."""
         try:
             return metric.compute()
         except Exception as error:
@@ -212,12 +230,6 @@ def _taking(metric: Any) -> Any:
     return _taking(inner) if inner is not None and hands_on else metric
 
 
-def _required(metric: Any) -> frozenset[str]:
-    """Return the arguments besides output and target that `update` cannot do without."""
-    named = (item for item in _parameters(_taking(metric).__class__)[2:] if item.kind is not item.VAR_POSITIONAL)
-    return frozenset(item.name for item in named if item.default is item.empty and item.kind is not item.VAR_KEYWORD)
-
-
 def flatten(name: str, result: Any, class_names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Split a metric's result into single numbers and everything else.
 
@@ -243,24 +255,6 @@ def flatten(name: str, result: Any, class_names: Sequence[str]) -> tuple[dict[st
         return {name: result.reshape(())}, {}
     labels = class_names if len(class_names) == len(result) else [str(index) for index in range(len(result))]
     return {f"{name}/{label}": value for label, value in zip(labels, result)}, {}
-
-
-def _grouped(metrics: Mapping[str, Any], key: str) -> list[MetricGroup]:
-    """Group metrics by what they count, and refuse what is no metric."""
-    groups: dict[Any, MetricGroup] = {}
-    for name, metric in metrics.items():
-        if not (hasattr(metric, "update") and hasattr(metric, "metric_state")):
-            expected = "a subclass of torchmetrics.Metric"
-            raise UserError(
-                "not a metric", key=f"{key}.{name.partition('/')[0]}", expected=expected, received=type(metric).__name__
-            )
-        kind = kind_of(metric)
-        if kind not in CONVERTERS:
-            raise UserError("unknown kind of inputs", key=f"{key}.{name}.inputs", received=kind, choices=CONVERTERS)
-        group = groups.setdefault(_signature(kind, metric), MetricGroup(kind, [], []))
-        group.names.append(name)
-        group.metrics.append(metric)
-    return list(groups.values())
 
 
 def _signature(kind: str, metric: Any) -> Any:

@@ -80,8 +80,13 @@ class Counts:
             first, second, _ = drawn.compute()
         xs, ys = (first, second) if kind == "roc" else (second, first)
         xs, ys = ([xs], [ys]) if self.task == "binary" else (xs, ys)
-        area = _area if kind == "roc" else _average_precision
-        return [Curve(name, x, y, area(x, y)) for name, x, y, some in zip(names, xs, ys, seen) if some]
+        curves = []
+        for name, x, y, some in zip(names, xs, ys, seen):
+            if some:
+                # By trapezoids; average precision is the mean precision weighted by the steps in recall.
+                area = torch.trapezoid(y, x).abs() if kind == "roc" else -((x[1:] - x[:-1]) * y[:-1]).sum()
+                curves.append(Curve(name, x, y, float(area)))
+        return curves
 
     def _flush(self) -> None:
         if not self._queue:
@@ -93,16 +98,14 @@ class Counts:
             self._metrics["matrix"] = self._build("ConfusionMatrix")
             self._metrics |= {"curve": self._build("PrecisionRecallCurve", None)} if self.with_curves else {}
         self._metrics["matrix"].update(preds, target)
-        if self.with_curves:
-            self._metrics["curve"].update(preds, target)
-            self._bound()
-
-    def _bound(self) -> None:
-        """Go over to fixed thresholds once exact curves would take too much memory."""
+        if not self.with_curves:
+            return
         exact = self._metrics["curve"]
+        exact.update(preds, target)
         if exact.thresholds is not None or self._seen <= EXACT_ELEMENTS:
             return
-        # Evenly spaced logits, not probabilities: the scores of a good model crowd at 0 and 1.
+        # Exact curves would take too much memory from here on, so thresholds are fixed: evenly spaced logits, not
+        # probabilities, as the scores of a good model crowd at 0 and 1.
         inner = torch.linspace(-_STEEPEST_LOGIT, _STEEPEST_LOGIT, THRESHOLDS - 2).sigmoid()
         binned = self._build("PrecisionRecallCurve", torch.cat([torch.zeros(1), inner, torch.ones(1)]))
         for preds, target in zip(exact.preds, exact.target):
@@ -117,16 +120,6 @@ class Counts:
         options: dict[str, Any] = dict(sizes.get(self.task, {}))
         options |= {} if thresholds is False else {"thresholds": thresholds}
         return alone(getattr(classification, f"{self.task.capitalize()}{kind}")(**options))
-
-
-def _area(x: Tensor, y: Tensor) -> float:
-    """Compute the area under a curve by trapezoids."""
-    return float(torch.trapezoid(y, x).abs())
-
-
-def _average_precision(recall: Tensor, precision: Tensor) -> float:
-    """Compute the mean precision weighted by the steps in recall."""
-    return float(-((recall[1:] - recall[:-1]) * precision[:-1]).sum())
 
 
 class ClassRow(NamedTuple):

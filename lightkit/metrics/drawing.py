@@ -63,7 +63,12 @@ def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = 
         axes.grid(which="minor", color="white", linewidth=1.2)
         axes.tick_params(which="minor", length=0)
     else:
-        axes.set_title(_frequent_mistakes(counts, names), loc="left", fontsize=8, color=INK)
+        # the three most frequent confusions, which nobody finds in a large matrix
+        wrong = counts - np.diag(np.diag(counts))
+        places = [np.unravel_index(at, wrong.shape) for at in np.argsort(-wrong, axis=None, kind="stable")[:3]]
+        told = [f"{_short(names[t])} as {_short(names[p])} ({int(wrong[t, p])})" for t, p in places if wrong[t, p]]
+        mistakes = f"most frequent mistakes: {', '.join(told)}" if told else "no mistakes"
+        axes.set_title(mistakes, loc="left", fontsize=8, color=INK)
     bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
     bar.set_label("share of the true class" if normalize else "samples", color=INK)
     bar.outline.set_visible(False)
@@ -229,14 +234,6 @@ def _write_counts(axes: Axes, counts: Any, shares: Any, *, digits: int) -> None:
             axes.text(
                 column, row, f"{int(count)}", ha="center", va="center", fontsize=size, color=INK if light else "white"
             )
-
-
-def _frequent_mistakes(counts: Any, names: Sequence[str]) -> str:
-    """Name the three most frequent confusions, which nobody finds in a large matrix."""
-    wrong = counts - np.diag(np.diag(counts))
-    places = [np.unravel_index(at, wrong.shape) for at in np.argsort(-wrong, axis=None, kind="stable")[:3]]
-    told = [f"{_short(names[t])} as {_short(names[p])} ({int(wrong[t, p])})" for t, p in places if wrong[t, p]]
-    return f"most frequent mistakes: {', '.join(told)}" if told else "no mistakes"
 
 
 def _of_many(shown: int, total: int, which: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,21 +90,13 @@ class Figures:
             imsave(target / f"{name}.png", pixels(figure), dpi=figure.dpi)
             logger.figure(f"{split}/{name}", figure, step=step)
         for name, (columns, rows) in self.tables().items():
-            (target / f"{name}.csv").write_text(_csv(columns, rows), encoding="utf-8")
+            with (target / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([columns, *rows])
             logger.text(f"{split}/{name}", _markdown(columns, rows), step=step)
 
     def _curve_names(self, kind: str) -> list[str]:
         """Return the classes a curve is drawn for: a yes-or-no question has one."""
         return self.class_names[1:] if self.task == "binary" else self.class_names
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    import csv
-    import io
-
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue()
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -79,35 +79,27 @@ class EmbeddingRetrieval(Metric):
         return {name: torch.cat([part[name] for part in parts]).mean() for name in parts[0]}
 
     def _block(self, vectors: Tensor, labels: Tensor, queries: Tensor) -> dict[str, Tensor]:
-        """Compute the values of single queries from all samples but the query itself, ranked by similarity."""
+        """Rank all samples but the query itself by similarity, and compute the values of each query.
+
+        A query without anything relevant gets 0.
+        """
         similarity = vectors[queries] @ vectors.T
         similarity[torch.arange(len(queries), device=queries.device), queries] = -torch.inf
         ranking = similarity.argsort(dim=1, descending=True, stable=True)[:, :-1]
         relevant = (labels[ranking] == labels[queries, None]).double()
-        found = _scores(relevant, self.k)
+        total, top = relevant.sum(1), relevant[:, : self.k].sum(1)
+        some = total.clamp_min(1)
+        ranks = torch.arange(1, relevant.shape[1] + 1, device=relevant.device, dtype=relevant.dtype)
+        gains = 1 / (ranks + 1).log2()
+        ideal = torch.cat([gains.new_zeros(1), gains.cumsum(0)])[total.long()]
+        found = {
+            "map": (relevant.cumsum(1) / ranks * relevant).sum(1) / some,
+            "mrr": (relevant / ranks).amax(1) if relevant.shape[1] else total,
+            "ndcg": (relevant * gains).sum(1) / torch.where(total > 0, ideal, torch.ones_like(ideal)),
+            f"precision_at_{self.k}": top / self.k,
+            f"recall_at_{self.k}": top / some,
+            f"hit_rate_at_{self.k}": (top > 0).to(top.dtype),
+        }
         if self.empty_target_action == "skip":
             found = {name: values[relevant.any(1)] for name, values in found.items()}
         return found
-
-
-def _scores(relevant: Tensor, k: int) -> dict[str, Tensor]:
-    """Compute the values of ranked lists; 0 where nothing is relevant.
-
-    Args:
-        relevant: 1 where the sample at a rank is relevant, else 0, `(queries, N - 1)`.
-        k: Length of the list for precision, recall and hit rate.
-    """
-    total = relevant.sum(1)
-    some = total.clamp_min(1)
-    ranks = torch.arange(1, relevant.shape[1] + 1, device=relevant.device, dtype=relevant.dtype)
-    gains = 1 / (ranks + 1).log2()
-    ideal = torch.cat([gains.new_zeros(1), gains.cumsum(0)])[total.long()]
-    top = relevant[:, :k].sum(1)
-    return {
-        "map": (relevant.cumsum(1) / ranks * relevant).sum(1) / some,
-        "mrr": (relevant / ranks).amax(1) if relevant.shape[1] else total,
-        "ndcg": (relevant * gains).sum(1) / torch.where(total > 0, ideal, torch.ones_like(ideal)),
-        f"precision_at_{k}": top / k,
-        f"recall_at_{k}": top / some,
-        f"hit_rate_at_{k}": (top > 0).to(top.dtype),
-    }

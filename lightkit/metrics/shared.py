@@ -18,7 +18,7 @@ class Peers(Protocol):
 
     @property
     def main(self) -> bool:
-        """Whether this is rank 0."""
+        """Tell whether this process is rank 0."""
 
     def shared(self, make: Callable[[], Any]) -> Any:
         """Return what rank 0 makes, in every process."""

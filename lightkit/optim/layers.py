@@ -53,7 +53,10 @@ def layer_depths(model: nn.Module) -> dict[str, int]:
     occurs first.
     """
     if hasattr(model, "group_matcher"):
-        return _timm_depths(model)
+        helper = importlib.import_module("timm.models").group_parameters
+        groups: dict[int, list[str]] = helper(model, model.group_matcher(coarse=False))  # type: ignore[operator]
+        numbers = {layer: number for number, layer in enumerate(sorted(groups))}
+        return {name: numbers[layer] for layer, names in groups.items() for name in names}
     depths: dict[str, int] = {}
     depth, pending = -1, _held_directly(model, "")
     for path, module, extra in _layers(model, ""):
@@ -147,14 +150,6 @@ def _is_repeated(module: nn.Module) -> bool:
     return all(any(_children(child)) for child in module.children())
 
 
-def _timm_depths(model: nn.Module) -> dict[str, int]:
-    """Number the layers as timm's model groups its parameters."""
-    helper = importlib.import_module("timm.models").group_parameters
-    groups: dict[int, list[str]] = helper(model, model.group_matcher(coarse=False))  # type: ignore[operator]
-    numbers = {layer: number for number, layer in enumerate(sorted(groups))}
-    return {name: numbers[layer] for layer, names in groups.items() for name in names}
-
-
 @dataclass(frozen=True)
 class LayerRates:
     """A factor on the rate of each layer; none without a setting.
@@ -188,7 +183,7 @@ class LayerRates:
 
     @property
     def asked(self) -> bool:
-        """Whether there is anything to apply."""
+        """Tell whether there is a factor to apply."""
         return self.decay is not None or bool(self.slices)
 
     def applied(
@@ -204,16 +199,7 @@ class LayerRates:
         Raises:
             UserError: There are more slices than layers.
         """
-        factors = self._factors(1 + max(depths.values()))
-        key = self.slices_key if self.slices else self.decay_key
-        found = {name: factors[depth_of(depths, aliases.get(name, name))] for name in settings}
-        return {name: base.in_layer(*found[name], key=key) for name, base in settings.items()}
-
-    def _factors(self, count: int) -> list[tuple[str, float]]:
-        """Return name and factor for each of `count` layers."""
-        if self.decay is not None:
-            return [(_numbered("layer", n, count), self.decay ** (count - 1 - n)) for n in range(count)]
-        pieces = len(self.slices)
+        count, pieces = 1 + max(depths.values()), len(self.slices)
         if pieces > count:
             raise UserError(
                 "more slices than layers",
@@ -221,8 +207,14 @@ class LayerRates:
                 expected=f"at most {count} slices, one for each layer of the model",
                 received=f"{pieces} slices {list(self.slices)}",
             )
-        numbers = [layer * pieces // count for layer in range(count)]
-        return [(_numbered("slice", n, pieces), self.slices[n]) for n in numbers]
+        if self.decay is None:
+            key, numbers = self.slices_key, [layer * pieces // count for layer in range(count)]
+            factors = [(_numbered("slice", n, pieces), self.slices[n]) for n in numbers]
+        else:
+            key = self.decay_key
+            factors = [(_numbered("layer", n, count), self.decay ** (count - 1 - n)) for n in range(count)]
+        found = {name: factors[depth_of(depths, aliases.get(name, name))] for name in settings}
+        return {name: base.in_layer(*found[name], key=key) for name, base in settings.items()}
 
 
 def _numbered(kind: str, number: int, count: int) -> str:

@@ -41,7 +41,7 @@ class Rule:
 
     @property
     def scales(self) -> bool:
-        """Whether there must be a rate to multiply."""
+        """Tell whether there must be a rate to multiply."""
         return self.lr_scale is not None or self.lr_ratio is not None
 
 
@@ -150,17 +150,11 @@ def _read(rule: Mapping[str, Any], key: str) -> Rule:
         expected = "a pattern or a list of patterns"
         raise UserError("a rule needs the names it is for", argument="match", expected=expected)
     values = {field: rule.get(field) for field in _VALUES}
-    _check_values(values, allow_zero=bool(rule.get("allow_zero")))
-    name = rule.get("name") or "+".join(map(_readable, patterns or [key]))
-    return Rule(key, name, patterns, frozenset(rule["names"]) if exact else None, **values)
-
-
-def _check_values(values: Mapping[str, Any], *, allow_zero: bool) -> None:
     if values["lr"] is not None and values["lr_scale"] is not None:
         received = {field: value for field, value in values.items() if value is not None}
         raise UserError("a rule sets either lr or lr_scale", argument="", received=received)
     for field in ("lr", "lr_scale"):
-        if not (allow_zero and values[field] == 0.0):
+        if not (rule.get("allow_zero") and values[field] == 0.0):
             check_rate(values[field], field, hint="; or set allow_zero: true in the rule if this is meant")
     check_rate(values["lr_ratio"], "lr_ratio")
     check_decay(values["weight_decay"], "weight_decay")
@@ -168,8 +162,7 @@ def _check_values(values: Mapping[str, Any], *, allow_zero: bool) -> None:
     if steps is not None and (type(steps) is not int or steps < 0):
         expected = "a whole number of optimizer steps, 0 or above"
         raise UserError("not a length of a warm-up", argument="warmup_steps", expected=expected, received=steps)
-
-
-def _readable(pattern: str) -> str:
-    """Turn a pattern into a part of a group's name, which becomes a TensorBoard tag: `re:^layer[34]` → `layer_34`."""
-    return re.sub(r"[^\w.]+", "_", pattern.removeprefix("re:")).strip("._") or "rest"
+    # It becomes a TensorBoard tag: `re:^layer[34]` → `layer_34`.
+    readable = [re.sub(r"[^\w.]+", "_", text.removeprefix("re:")).strip("._") or "rest" for text in patterns or [key]]
+    name = rule.get("name") or "+".join(readable)
+    return Rule(key, name, patterns, frozenset(rule["names"]) if exact else None, **values)

@@ -66,7 +66,17 @@ class Schedule:
         self.rate_scale = 1.0
         self.own_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.own_settings = [{key: group[key] for key in _SETTINGS if key in group} for group in optimizer.param_groups]
-        self.warmups = [_group_warmup(group, total_steps) for group in optimizer.param_groups]
+        self.warmups = [(group.get("first_step", 0), group.get("warmup_steps", 0)) for group in optimizer.param_groups]
+        for group, (first, steps) in zip(optimizer.param_groups, self.warmups):
+            if steps and first + steps >= total_steps:
+                most = max(total_steps - first - 1, 0)
+                raise UserError(
+                    f"the warm-up of group {group.get('name', '?')} ends after the run",
+                    key=group.get("warmup_key"),
+                    expected=f"at most {most} steps: it trains from step {first} of {total_steps}",
+                    received=steps,
+                    fix="a shorter warm-up, or a longer run",
+                )
         self._last_warm = max((first + steps for first, steps in self.warmups if steps), default=-1)
         self.refresh()
 
@@ -185,17 +195,3 @@ def _warmup(steps: int, epochs: float, *, total_steps: int, steps_per_epoch: int
             fix=f"scheduler.{'warmup_steps' if steps else 'warmup_epochs'}=0, a shorter warm-up, or a longer run",
         )
     return warmup
-
-
-def _group_warmup(group: dict[str, Any], total_steps: int) -> tuple[int, int]:
-    """Return first step and steps of warm-up of a group."""
-    first, steps = group.get("first_step", 0), group.get("warmup_steps", 0)
-    if steps and first + steps >= total_steps:
-        raise UserError(
-            f"the warm-up of group {group.get('name', '?')} ends after the run",
-            key=group.get("warmup_key"),
-            expected=f"at most {max(total_steps - first - 1, 0)} steps: it trains from step {first} of {total_steps}",
-            received=steps,
-            fix="a shorter warm-up, or a longer run",
-        )
-    return first, steps

@@ -53,7 +53,16 @@ class Torch(Schedule):
                 )
         super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
         self.interval, self.source = check_interval(interval), scheduler
-        self.inner = _make(scheduler, optimizer, total_steps)
+        try:
+            accepted = inspect.signature(scheduler).parameters
+            wants = "total_steps" in accepted and accepted["total_steps"].default in (None, inspect.Parameter.empty)
+            made = scheduler(optimizer, **({"total_steps": total_steps} if wants else {}))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the scheduler cannot be made: {error}", argument="scheduler") from error
+        if not isinstance(made, LRScheduler):
+            expected = "a torch.optim.lr_scheduler class with `_partial_: true`"
+            raise UserError("not a scheduler", argument="scheduler", expected=expected, received=type(made).__name__)
+        self.inner = made
         self._check_length()
         self.monitored = isinstance(self.inner, ReduceLROnPlateau)
 
@@ -103,20 +112,6 @@ class Torch(Schedule):
                 argument="scheduler",
                 fix="one of lightkit's schedulers, such as scheduler=one_cycle, which can be made longer",
             )
-
-
-def _make(scheduler: Callable[..., Any], optimizer: Optimizer, total_steps: int) -> LRScheduler:
-    """Call `scheduler`, with the length of the run if it wants that and does not have it yet."""
-    try:
-        accepted = inspect.signature(scheduler).parameters
-        wants = "total_steps" in accepted and accepted["total_steps"].default in (None, inspect.Parameter.empty)
-        made = scheduler(optimizer, **({"total_steps": total_steps} if wants else {}))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"the scheduler cannot be made: {error}", argument="scheduler") from error
-    if not isinstance(made, LRScheduler):
-        expected = "a torch.optim.lr_scheduler class with `_partial_: true`"
-        raise UserError("not a scheduler", argument="scheduler", expected=expected, received=type(made).__name__)
-    return made
 
 
 def _plain(value: Any) -> Any:

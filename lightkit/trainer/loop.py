@@ -135,7 +135,7 @@ class Trainer:
         with self._span("tuning"):
             self.tuning.train(self.model)
         read = data.epoch(state.epoch, state.samples_done)
-        with closing(self.engine.prefetch(read)) as batches:  # type: ignore[arg-type]  # loaders give generators
+        with closing(self.engine.prefetch(read)) as batches:
             while state.samples_done < self.timetable.epoch_samples and not self.finished:
                 try:
                     self._step(batches)

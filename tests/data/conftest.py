@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.data import Data, csv_parser, csv_reader
+from lightkit.data import Data, csv_reader
 from tests.data.csv_cells import PARSERS
 from tests.data.pictures import make
 
@@ -29,5 +29,5 @@ def made() -> Iterator[Any]:
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """One of the two ways to read a file, and none but that."""
     if request.param == "parse_any":
-        monkeypatch.setattr(csv_reader, "parse_plain", csv_parser.parse_any)
+        monkeypatch.setattr(csv_reader, "parse_plain", csv_reader.parse_any)
     return str(request.param)

@@ -1,14 +1,55 @@
-"""From any data set to its loaders, and what is found out about it."""
+"""From any data set to its loaders: what is found out about it, and what is fitted to its training rows."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.data import SplitSpec, TensorData, build_data
+from lightkit.data import SplitSpec, TensorData, build, build_data
 from lightkit.data.tables import digits
+from tests.conftest import Outcome
 from tests.data.test_sources import Rows, X
+
+Cli = Callable[..., Outcome]
+ROWS = 3000
+READ = (
+    "train",
+    "hydra.run.dir=run",
+    "data=custom",
+    "data.dataset._target_=tests.data.test_build.ReadRows",
+    "data.normalize=standard",
+    "data.batch_size=512",
+    "data.split.by=ordered",
+    "data.split.val=0.1",
+    "data.split.test=0.1",
+    "trust=[tests]",
+    "trainer.steps=1",
+    "model.hidden=[4]",
+    "logger.tensorboard.enabled=false",
+    "device=cpu",
+)
+
+
+class ReadRows:
+    """Samples read one by one, of which evenly spaced ones tell little."""
+
+    draws = False
+
+    def __init__(self, rows: int = ROWS) -> None:
+        self.x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(0)).exp()
+        self.targets = torch.arange(rows) % 2
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        return self.x[row], int(self.targets[row])
 
 
 def test_table_of_a_data_set() -> None:
@@ -35,3 +76,83 @@ def test_more_loader_processes_than_processors_are_told() -> None:
     spec = SplitSpec(by="random", val=0.2, test=0.2)
     assert build_data(dataset=rows, split=spec, num_workers=10_000).notes[0].startswith("data.num_workers=10000: ")
     assert not build_data(dataset=rows, split=spec, num_workers=1).notes
+
+
+def shift(folder: Path) -> list[float]:
+    found: list[float] = json.loads((folder / "environment.json").read_text())["scaling"]["shift"]
+    return found
+
+
+def test_scaling_is_fitted_on_all_training_rows_of_data_that_is_read(cli: Cli, project: Path) -> None:
+    outcome = cli(*READ)
+    assert outcome.code == 0, outcome.err
+    assert "data.normalize=standard is fitted on all 2,400 training rows" in outcome.out
+    assert "is fitted on all 2,400 training rows" in (project / "run" / "run.log").read_text()
+    whole = ReadRows().x[:2400].double().mean(0)
+    assert shift(project / "run") == pytest.approx(whole.tolist(), rel=1e-6)
+
+
+def test_on_how_many_rows_is_a_key_and_told(cli: Cli, project: Path) -> None:
+    outcome = cli(*READ, "data.normalize_rows=3")
+    assert "data.normalize=standard is fitted on 3 of the 2,400 training rows" in outcome.out
+    assert shift(project / "run") == pytest.approx(ReadRows().x[[0, 1200, 2399]].mean(0).tolist(), rel=1e-6)
+    assert "fitted on 3 of the 2,400" in cli("plan", *READ[2:], "data.normalize_rows=3").out
+    outcome = cli(*READ, "data.normalize_rows=0")
+    assert outcome.code == 2
+    assert "data.normalize_rows: out of range" in outcome.err
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("command", ["eval", "predict"])
+def test_a_run_keeps_what_it_fitted(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    assert cli(*READ).code == 0
+    before = cli(command, "run")
+    monkeypatch.setattr(build.scaling, "fit", None)  # nothing is to be fitted any more
+    assert cli(command, "run", "data.split.limit=10").code == 0
+    file = {"eval": "eval-test.json", "predict": "predictions-test.csv"}[command]
+    first = (project / "run" / file).read_text()
+    assert cli(command, "run").out == before.out
+    assert _plain(first) == _plain((project / "run" / file).read_text())
+    assert cli("resume", "run", "trainer.steps=2").code == 0
+
+
+def _plain(text: str) -> Any:
+    return json.loads(text)["metrics"] if text.startswith("{") else text
+
+
+@pytest.mark.thorough
+def test_another_scaling_is_fitted_when_it_is_asked_for(
+    cli: Cli, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert cli(*READ).code == 0
+    for scaling in ("standard", "minmax"):
+        caplog.clear()
+        assert cli("eval", "run", f"data.normalize={scaling}").code == 0
+        assert ("data.normalize=minmax is fitted on all 2,400 training rows" in caplog.messages) == (
+            scaling == "minmax"
+        )
+
+
+@pytest.mark.thorough
+def test_a_run_from_another_fits_the_same(cli: Cli, project: Path) -> None:
+    assert cli(*READ).code == 0
+    assert cli("train", "--from", "run", "hydra.run.dir=again").code == 0
+    assert shift(project / "again") == shift(project / "run")
+
+
+@pytest.mark.parametrize("kind", ["standard", "minmax"])
+def test_loader_processes_change_no_bit(kind: str) -> None:
+    found = []
+    for workers in (0, 2):
+        data = build_data(dataset=ReadRows(500), split={"by": "ordered"}, normalize=kind, num_workers=workers)
+        assert data.normalizer is not None
+        found.append(torch.stack([data.normalizer.shift, data.normalizer.scale]))
+    assert torch.equal(*found)
+
+
+def test_a_long_reading_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PROGRESS_SECONDS", 0.0)
+    lines: list[str] = []
+    build_data(dataset=ReadRows(200), split={"by": "ordered"}, normalize="standard", report=lines.append)
+    assert lines[0] == "data.normalize=standard: 64 of 140 training rows read (data.normalize_rows: fewer)"
+    assert len(lines) == 3

@@ -13,8 +13,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom
 from lightkit.data import DataInfo, build_data, fetch
 from lightkit.data.normalize import Normalizer
-from lightkit.data.per_sample import PerSample
-from lightkit.data.prepare import Prepare
+from lightkit.data.prepare import PerSample, Prepare
 from lightkit.data.transforms import Contrast, GaussianNoise, RandomAffine, RandomErasing, RandomFlip, RandomShift
 from lightkit.data.waiting import Board, ReadJob
 

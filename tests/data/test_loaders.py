@@ -134,7 +134,7 @@ def test_pinning_without_a_gpu_does_nothing(kind: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "workers"), [("memory", 0), ("drawn", 0), ("samples", 0), ("samples", 1)])
 def test_batches_are_pinned_for_a_gpu(made: Any, kind: str, workers: int) -> None:
-    data = made(DATA[kind](), num_workers=workers, pin_default=True)
+    data = made(DATA[kind](), num_workers=workers, pin_memory=True)
     assert all(x.is_pinned() and y.is_pinned() for x, y in data.train.epoch(0))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ def test_missing_files_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install scikit-learn"):
         tables.wine()
-    monkeypatch.setattr(tables, "_folder", lambda: tmp_path)
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(tables, "find_spec", lambda name: found)
     with pytest.raises(UserError, match="scikit-learn's file cannot be read"):
         tables.wine()
 
