@@ -10,8 +10,8 @@ What is otherwise stands in a comment of HTML on the line before the block:
 - `<!-- run: whole -->` runs it without shortening, `exit=2` expects that status, `new` begins a new project folder.
 - `<!-- shown: why -->` neither runs nor compares it.
 
-Training is cut to `LIGHTKIT_PAGES_STEPS` optimizer steps (30). `pytest tests/docs --rewrite` writes what was printed into
-the pages; look at the difference before it is committed.
+Training is cut to `LIGHTKIT_PAGES_STEPS` optimizer steps (30). `pytest tests/docs --rewrite` writes what was printed
+into the pages; look at the difference before it is committed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _TORCHRUN = """\
 while [ "$1" != "-m" ]; do shift; done
 PYTHON_EXEC="{python}" exec "{agent}" --standalone --nproc-per-node=2 "$@" trainer.steps={steps} device.name=cpu
 """
-# `make` with the Makefile of the repository, but with this interpreter and project in place of .venv; no test runs others.
+# `make` with the Makefile of the repository, but with this interpreter and project in place of .venv.
 _MAKE = """\
 #!/bin/bash
 case "$1" in
