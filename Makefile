@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-fast check format conf board clean
+.PHONY: help install train test test-all test-fast check format conf docs board clean
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +44,10 @@ format: $(STAMP) ## format and sort imports in place
 
 conf: $(STAMP) ## write the files of conf/ that spell out what the schema says
 	@$(BIN)/python -m lightkit.config.pages
+
+docs: $(STAMP) ## build the manual as a site in build/site
+	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS),docs]'
+	@$(BIN)/mkdocs build --quiet --strict $(ARGS)
 
 board: $(STAMP) ## TensorBoard over outputs/
 	@$(BIN)/lightkit board $(ARGS)

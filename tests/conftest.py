@@ -28,7 +28,7 @@ import tests.parsing
 from tests.warm import Warm
 
 FOR_ALL = (tests.composing, tests.drawing, tests.parsing)
-WHOLE_RUNS = {"benchmarks", "experiments", "faults", "gpu", "resume", "runner"}
+WHOLE_RUNS = {"benchmarks", "docs", "experiments", "faults", "gpu", "resume", "runner"}
 """Folders of tests that are about nothing else, which take seconds each."""
 STARTING = {"cli", "project", "run_bash", "warm"}
 """Fixtures of tests that start a command or a run."""
@@ -60,6 +60,7 @@ def pytest_sessionstart() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also what is marked thorough, with all its cases")
     parser.addoption("--fast", action="store_true", help="one case of each test that starts no run and no process")
+    parser.addoption("--rewrite", action="store_true", help="write what commands print into the pages that show it")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,13 @@
+"""The guides, each from top to bottom."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.conftest import CheckPage
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["docs/guides/resume.md"])
+def test_page(page: str, check: CheckPage) -> None:
+    check(page)

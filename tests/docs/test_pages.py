@@ -1,0 +1,81 @@
+"""All pages: every block has a fate, every link leads somewhere, and a test runs every page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import COMPARED, ROOT, RUN, blocks, differs, pages
+
+_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+_IMAGE = re.compile(r"!\[(?P<words>[^\]\n]*)\]\((?P<target>[^)\s]+)\)")
+
+
+def test_every_block_runs_is_compared_or_says_why_not() -> None:
+    lost = [
+        block.place
+        for path in pages()
+        for block in blocks(path)
+        if not (block.shown or block.language in (*RUN, *COMPARED))
+    ]
+    assert lost == []
+
+
+def test_every_page_with_blocks_has_a_test() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "docs").glob("test_*.py"))
+    wanted = [str(path.relative_to(ROOT)) for path in pages() if any(not block.shown for block in blocks(path))]
+    assert [page for page in wanted if f'"{page}"' not in text] == []
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and mkdocs make them, and those it sets itself."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+?)(?: \{#[\w-]+\})?$", text, re.M)
+    slugs = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+    return slugs | {*re.findall(r'(?:\{#|<a id=")([\w-]+)', text)}
+
+
+def test_every_link_leads_somewhere() -> None:
+    broken = []
+    for path in pages():
+        text = re.sub(r"^```.*?^```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for found in (*_LINK.finditer(text), *_IMAGE.finditer(text)):
+            target, _, anchor = found["target"].partition("#")
+            if target.startswith(("http://", "https://", "mailto:")):
+                continue
+            place = (path.parent / target).resolve() if target else path
+            known = place.exists() and (not anchor or place.suffix != ".md" or anchor in anchors(place))
+            broken += [] if known else [f"{path.relative_to(ROOT)}: {found['target']}"]
+    assert broken == []
+
+
+def test_every_picture_is_described() -> None:
+    assert [
+        path.name
+        for path in pages()
+        for found in _IMAGE.finditer(path.read_text(encoding="utf-8"))
+        if not found["words"]
+    ] == []
+
+
+def test_the_readme_takes_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "wrong"),
+    [
+        ("loss 0.5\n", "loss 0.25\n", ""),
+        ("loss 0.5\n", "lost 0.25\n", "this line is not printed there: loss 0"),
+        ("a\n...\nz\n", "a\nb\nc\nz\n", ""),
+        ("a\nz\n", "a\nb\nz\n", "this line is not printed there: z"),
+        ("a\n", "a\nb\n", "more is printed"),
+        ("a\n...\n", "a\nb\n", ""),
+        ("2026-01-31/12-00-00-digits\n", "2027-02-01/13-14-15-digits\n", ""),
+    ],
+)
+def test_outputs_are_compared_without_their_numbers(shown: str, printed: str, wrong: str) -> None:
+    found = differs(shown, printed)
+    assert found.startswith(wrong) if wrong else found == ""
