@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import lightkit.config.project_defaults as project_defaults
+from lightkit.config.entries import as_typed
 from lightkit.config.experiments import SCHEME, ExperimentSource
 from lightkit.config.plugins import load_plugins
 from lightkit.config.project_defaults import ProjectSource
@@ -175,7 +176,7 @@ class ConfigLoader(ConfigLoaderImpl):
             is_base = str(default.parent).startswith(f"{group}/") or option.rpartition("/")[2].startswith("_")
             if option and not is_base and group != "hydra" and group not in {key.partition("@")[0] for key in found}:
                 several.setdefault(group, {})[option] = None
-        return {**found, **{group: _as_typed(list(options)) for group, options in several.items()}}
+        return {**found, **{group: as_typed(list(options)) for group, options in several.items()}}
 
     def layers(self) -> list[tuple[Path, str]]:
         """List file and package of every layer of the last composition, the strongest last."""
@@ -213,10 +214,6 @@ class ConfigLoader(ConfigLoaderImpl):
         self.defaults = defaults
         self.base = super()._compose_config_from_defaults_list(defaults, repo)
         return self.base
-
-
-def _as_typed(options: Sequence[str]) -> str:
-    return options[0] if len(options) == 1 else f"[{','.join(options)}]"
 
 
 def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:

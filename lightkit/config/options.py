@@ -15,7 +15,7 @@ import yaml
 
 from lightkit.config.annotations import in_words
 from lightkit.config.arguments import HYDRA_KEYS, provided
-from lightkit.config.defaults import absolute
+from lightkit.config.entries import absolute, entries
 from lightkit.config.fields import argument_range, class_in, field_types, yaml_text
 from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own
@@ -128,13 +128,14 @@ def _values_of_files(loader: ConfigLoader, config: str, depth: int = 0) -> dict[
     """Return what the file of an option and those of its own group that it is based on set, as YAML."""
     path = loader.file_of(config)
     root = nodes(path) if path is not None and depth < 10 else None
-    if not isinstance(root, yaml.MappingNode):
+    if path is None or not isinstance(root, yaml.MappingNode):
         return {}
     own_values = dict(_leaves(root, ()))
     below: dict[Key, str] = {}
     above: dict[Key, str] = {}
     is_after = False
-    for entry in _bases(root):
+    listed = (str(entry.value) for entry in entries(path) if isinstance(entry, yaml.ScalarNode))
+    for entry in (name for name in listed if "@" not in name):
         is_after = is_after or entry == "_self_"
         if entry != "_self_":
             more = _values_of_files(loader, absolute(entry, PurePosixPath(config).parent), depth + 1)
@@ -142,11 +143,6 @@ def _values_of_files(loader: ConfigLoader, config: str, depth: int = 0) -> dict[
     # What the option itself says comes first, as that is what makes it this option.
     merged = {**below, **own_values, **above}
     return {key: merged[key] for key in dict.fromkeys([*own_values, *merged])}
-
-
-def _bases(root: yaml.MappingNode) -> list[str]:
-    entries = next((list(value.value) for name, value in root.value if name.value == "defaults"), list[yaml.Node]())
-    return [str(entry.value) for entry in entries if isinstance(entry, yaml.ScalarNode) and "@" not in entry.value]
 
 
 def _leaves(node: yaml.MappingNode, key: Key) -> Iterator[tuple[Key, str]]:
