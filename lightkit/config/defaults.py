@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import yaml
@@ -34,7 +35,10 @@ def misspelled_words(loader: ConfigLoader) -> list[UserError]:
     """Report entries such as `overide /loss: mse`, whose first word Hydra drops without a word."""
     errors = []
     for _, path in loader.used_files():
-        words = {word for match in _TWO_WORDS.finditer(_text(path)) for word in match.groups() if word}
+        text = ""
+        with suppress(OSError, UnicodeDecodeError):
+            text = path.read_text(encoding="utf-8")
+        words = {word for match in _TWO_WORDS.finditer(text) for word in match.groups() if word}
         if words - set(_WORDS):
             errors += [error for item in entries(path) for error in _wrong_words(item, path)]
     return errors
@@ -48,18 +52,13 @@ def check_defaults(loader: ConfigLoader) -> list[UserError]:
         for item in entries(path):
             wrong = _wrong_words(item, path)
             errors += wrong or _wrong_names(loader, item, folder, path)
-            errors += _experiment(item, path) if name == PROJECT else []
+            words = words_of(item)
+            if name == PROJECT and words and words[-1].removeprefix("/") == GROUP:
+                what = "an experiment is chosen on the command line: it goes over what a project has by default"
+                option, origin = str(item.value[0][1].value), _at(item, path)
+                fix = f"experiment={option}"
+                errors.append(UserError(what, key="defaults", received=option, origin=origin, fix=fix))
     return errors
-
-
-def _experiment(item: yaml.Node, path: Path) -> list[UserError]:
-    """Make the error for an experiment that is chosen where it would come too late."""
-    words = words_of(item)
-    if not words or words[-1].removeprefix("/") != GROUP:
-        return []
-    what = "an experiment is chosen on the command line: it goes over what a project has by default"
-    option = str(item.value[0][1].value)
-    return [UserError(what, key="defaults", received=option, origin=_at(item, path), fix=f"experiment={option}")]
 
 
 def circle(loader: ConfigLoader) -> UserError | None:
@@ -92,13 +91,6 @@ def _path_between(
         if rest is not None:
             return [start, *rest]
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _at(item: yaml.Node, path: Path) -> str:

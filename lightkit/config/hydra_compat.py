@@ -303,18 +303,16 @@ def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]
     axes = []
     for text in overrides:
         override = loader.parse(text)
-        axes.append(_values(override) if override.is_sweep_override() else [text])
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            axes.append([text])
+        elif override.is_discrete_sweep():
+            axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            bounds = (getattr(override.value(), name, None) for name in ("start", "end"))
+            axes.append([f"{key}={bound}" for bound in bounds if bound is not None])
     first = [values[0] for values in axes if values]
     jobs = [first]
     for position, values in enumerate(axes):
         jobs += [[*first[:position], value, *first[position + 1 :]] for value in values[1:]]
     return jobs
-
-
-def _values(override: Override) -> list[str]:
-    key, sweep = override.get_key_element(), override.value()
-    if override.is_discrete_sweep():
-        return [f"{key}={value}" for value in override.sweep_string_iterator()]
-    return [
-        f"{key}={bound}" for bound in (getattr(sweep, "start", None), getattr(sweep, "end", None)) if bound is not None
-    ]
