@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Optional, Union
 
 from lightkit.common.text import look_alike, plain_letters
@@ -28,7 +29,7 @@ _PLAIN = {
 _TUPLES = {"tuple", "Tuple"}
 _LISTS = {"list", "List", "Sequence", "MutableSequence", *_TUPLES}
 _DICTS = {"dict", "Dict", "Mapping", "MutableMapping"}
-_PYTHON_TYPES = {
+_PYTHON_TYPES: dict[Any, Any] = {
     int: int,
     float: (int, float),
     bool: bool,
@@ -127,7 +128,7 @@ def _fits_container(value: Any, container: type, inner: tuple[Any, ...]) -> bool
     """Tell whether a value is a list or mapping; with `inner`, one whose items are of the last of these types."""
     if not isinstance(value, container):
         return False
-    items = value.values() if isinstance(value, dict) else value
+    items: Iterable[Any] = value.values() if isinstance(value, dict) else value
     return not inner or all(fits(item, inner[-1]) for item in items)
 
 
