@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from functools import cache
 from typing import Any, Literal
 
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
 from lightkit.config.annotations import becomes_tensor, fits, in_words, type_hint
 from lightkit.config.fields import argument_range
-from lightkit.config.lookup import BrokenError, Found, TargetError, UnreadableError, bases, find, member
+from lightkit.config.lookup import BrokenError, Found, TargetError, UnreadableError, bases, defined_path, find, member
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import beside
 from lightkit.config.report import Report
@@ -40,7 +39,7 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
 }
 """Arguments that the build fills in, by the node they are below."""
-_FILLED = {"params", "optimizer"}
+FILLED = frozenset({"params", "optimizer"})
 """Those of them that a configuration cannot give."""
 
 
@@ -176,7 +175,7 @@ def _signature(target: str, key: Key, report: Report) -> Signature | None:
 def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signature, key: Key, report: Report) -> None:
     names, target = signature.names(), node["_target_"]
     meant = set()
-    for name in _FILLED.intersection(given, provided(key)):
+    for name in FILLED.intersection(given, provided(key)):
         report.add((*key, name), "this is filled in when the run is built", fix=f"remove it: ~{dotted((*key, name))}")
     for name in given if not signature.open else ():
         if name not in names:
@@ -193,7 +192,7 @@ def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signatu
 
 def _unknown_argument(name: str, names: list[str], target: str, key: Key, report: Report) -> str | None:
     """Report an argument the target does not take; the one that was probably meant."""
-    place, choices = (*key, name), [item for item in names if item not in ("params", "optimizer")]
+    place, choices = (*key, name), [item for item in names if item not in FILLED]
     special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
     given_in, target_in = (report.sources.exact(one) or "" for one in (place, (*key, "_target_")))
     in_files = bool(given_in and target_in) and not given_in.startswith("command line")
@@ -242,18 +241,22 @@ def mismatch(target: str, key: Key) -> dict[str, str] | None:
     own, lineage = found
     if _takes_output_and_target(own) if key == _OF_LOSS else _derives_from(lineage, wanted):
         return _CLOSURE | {"received": target} if key == ("optim",) and _wants_closure(own) else None
+    expected = _LOSS if key == _OF_LOSS else " or ".join(_NAMED[kind] for kind in wanted)
+    return {"what": "a class of another kind", "expected": expected, **_better_place(target, key, lineage)}
+
+
+def _better_place(target: str, key: Key, lineage: set[str]) -> dict[str, str]:
+    """Say of which kind a class is after all, and where it belongs."""
     kind = next((kind for kind in _PLACES if _derives_from(lineage, (kind,))), "")
     home = _PLACES.get(kind, "")
     is_elsewhere = home and home.partition(".")[0] != key[0]
     return {
-        "what": "a class of another kind",
-        "expected": _LOSS if key == _OF_LOSS else " or ".join(_NAMED[kind] for kind in wanted),
         "received": f"{target}, {_NAMED[kind]}" if kind else target,
         "fix": f"{home}._target_={target}" if is_elsewhere else f"`lightkit config {key[0]}` shows what goes there",
     }
 
 
-def _find_class(target: str) -> tuple[Found, set[tuple[str, str]]] | None:
+def _find_class(target: str) -> tuple[Found, set[str]] | None:
     """Find a class and those above it; None for what is no class, or whose source does not tell."""
     try:
         found = find(target)[0]
@@ -266,27 +269,20 @@ def _is_at(key: Key, place: Key) -> bool:
     return len(key) == len(place) and all(part in (name, "*") for name, part in zip(key, place))
 
 
-def _lineage(found: Found) -> set[tuple[str, str]]:
-    """Return module and name of a class and of all classes above it.
+def _lineage(found: Found) -> set[str]:
+    """Return the paths where a class and all classes above it are defined.
 
     Raises:
         UnreadableError: The source of one does not tell.
     """
-    names = {(found.module.name, found.node.name)}  # type: ignore[union-attr]
+    names = {f"{found.module.name}.{found.node.name}"}  # type: ignore[union-attr]
     for base in bases(found):
         names |= _lineage(base)
     return names
 
 
-def _derives_from(lineage: set[tuple[str, str]], kinds: tuple[str, ...]) -> bool:
-    return bool(lineage & {_definition(kind) for kind in kinds})
-
-
-@cache
-def _definition(kind: str) -> tuple[str, str]:
-    """Return module and name of the definition behind a public path."""
-    found = find(kind)[0]
-    return found.module.name, found.node.name  # type: ignore[union-attr]
+def _derives_from(lineage: set[str], kinds: tuple[str, ...]) -> bool:
+    return bool(lineage & {defined_path(kind) for kind in kinds})
 
 
 def _takes_output_and_target(found: Found) -> bool:

@@ -18,11 +18,12 @@ from lightkit.config.defaults import check_defaults, chosen_twice, circle, clash
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
-from lightkit.config.origins import Sources, dotted, parts_of, shown
+from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
 from lightkit.config.project_defaults import adds
-from lightkit.config.signatures import TargetError, read
+from lightkit.config.signatures import read_known
+from lightkit.config.tree import all_keys
 
 _ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
 _CHOICE = re.compile(r"\$\{\s*hydra\s*:\s*runtime\.choices\.([\w/@]+)\s*\}")
@@ -219,10 +220,7 @@ def drop_left_over(cfg: DictConfig, sources: Sources) -> None:
 
 def _argument_names(target: str) -> list[str] | None:
     """Return the arguments of a target; None where it takes any, or its source does not tell."""
-    try:
-        signature = read(target)
-    except TargetError:
-        return None
+    signature = read_known(target)
     return None if signature is None or signature.open else signature.names()
 
 
@@ -260,7 +258,7 @@ def _load(loader: ConfigLoader, config_name: str, rewritten: Rewritten, errors: 
         if not failing:
             errors += check_defaults(loader) or [_composition_error(loader, config_name, error)]
             return None
-    names = [dotted(key) for key in _keys(loader.base)]
+    names = all_keys(loader.base)
     errors += [undeletable(text, reason, names) for text, reason in failing]
     bad = {text for text, _ in failing}
     rewritten.texts = [text for text in rewritten.texts if text not in bad]
@@ -279,15 +277,6 @@ def _toggle_plus(rewritten: Rewritten, message: str) -> bool:
         rewritten.texts[position] = text[1:] if group.startswith("+") else f"+{text}"
         return True
     return False
-
-
-def _keys(node: object, prefix: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    if not isinstance(node, DictConfig) or node._is_none() or node._is_missing() or node._is_interpolation():
-        return []
-    found = []
-    for name, child in node.items_ex(resolve=False):
-        found += [(*prefix, str(name)), *_keys(child, (*prefix, str(name)))]
-    return found
 
 
 def _composition_error(loader: ConfigLoader, config_name: str, error: Exception) -> UserError:

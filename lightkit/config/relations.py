@@ -11,7 +11,7 @@ from lightkit.common.gpu_choice import EXPECTED, read_gpus
 from lightkit.common.strategies import STRATEGIES
 from lightkit.config.report import Node, Report, Rule
 from lightkit.config.schema import Config
-from lightkit.config.signatures import TargetError, read
+from lightkit.config.signatures import read_known
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
@@ -208,10 +208,7 @@ def step_of_optimizer(cfg: Config, report: Report) -> None:
     if given:
         what = f"optim.{given[0]} chooses as well"
         report.add(key, what, received=wanted, fix="device.optimizer=auto")
-    try:
-        signature = read(target)
-    except TargetError:  # there is no such thing, which others report
-        return
+    signature = read_known(target)
     names = None if signature is None or signature.open else signature.names()
     if names is not None and ("fused" if wanted == "fused" else "foreach") not in names:
         by_argument = {"foreach": ("foreach", "loop"), "fused": ("fused",)}

@@ -22,8 +22,8 @@ from lightkit.config.grants import changed_around, withdraw
 from lightkit.config.hydra_compat import ConfigLoader, apply_override
 from lightkit.config.labels import pattern_places
 from lightkit.config.marks import is_marked, mark
-from lightkit.config.origins import Key, Sources, dotted, parts_of, shown
-from lightkit.config.overrides import command_line, is_choice, rewrite, undeletable
+from lightkit.config.origins import Key, Sources, command_line, dotted, parts_of, shown
+from lightkit.config.overrides import is_choice, rewrite, undeletable
 from lightkit.config.project import make_importable, project_root
 from lightkit.config.received import BY_OVERRIDE, known_trust, unnamed
 
@@ -66,16 +66,13 @@ def public(cfg: DictConfig) -> dict[str, Any]:
 
 def _public(node: DictConfig | ListConfig) -> Any:
     keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
-    values = [_public_value(node, key) for key in keys]
+    values = list[Any]()
+    for key in keys:
+        child: Any = node._get_node(key)
+        is_hidden = child._is_interpolation() and _is_secret(node, child._value(), 0)
+        value = child._value() if is_hidden else node[key]
+        values.append(_public(value) if isinstance(value, (DictConfig, ListConfig)) else value)
     return dict(zip(keys, values)) if isinstance(node, DictConfig) else values
-
-
-def _public_value(parent: DictConfig | ListConfig, key: Any) -> Any:
-    node = parent._get_node(key)
-    if node._is_interpolation() and _is_secret(parent, node._value(), 0):  # type: ignore[union-attr]
-        return node._value()  # type: ignore[union-attr]
-    value = parent[key]
-    return _public(value) if isinstance(value, (DictConfig, ListConfig)) else value
 
 
 def _is_secret(parent: DictConfig | ListConfig, raw: Any, depth: int) -> bool:
