@@ -11,7 +11,7 @@ from typing import Any
 
 import lightkit.config.modules as modules
 from lightkit.common.errors import UserError
-from lightkit.config.lookup import Found, TargetError, UnreadableError, find, last_name, split, step
+from lightkit.config.lookup import Found, TargetError, UnreadableError, find_known, last_name, split, step
 from lightkit.config.modules import Module
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import beside, project_root
@@ -146,27 +146,17 @@ def _message_facts(refusal: Refusal, target: str, key: Key, trust: Trust) -> dic
     """Return what the message about a refused target says beside the reason."""
     places = SLOTS.get(str(key[0]), PACKAGES) if key else PACKAGES
     expected = f"a class or function of {', '.join(places)}, or of your own project"
-    return {"expected": expected, "received": target, "fix": _fix(refusal, target, places, trust)}
-
-
-def _fix(refusal: Refusal, target: str, places: tuple[str, ...], trust: Trust) -> str | None:
+    facts = {"expected": expected, "received": target}
     if not refusal.entry:
-        return refusal.fix
+        return {**facts, "fix": refusal.fix}
     hint = beside(refusal.entry) if "." not in refusal.entry and project_root() is None else None
     if hint is not None:
-        return hint
-    listed = ", ".join([*trust.entries, refusal.entry])
+        return {**facts, "fix": hint}
     last = target.rpartition(".")[2]
-    close = next((place for place in places if _exists(f"{place}.{last}")), None)
+    close = next((place for place in places if getattr(find_known(f"{place}.{last}"), "node", None)), None)
     instead = f"did you mean {close}.{last}? If not, " if close else ""
-    return f"{instead}write a function of your own for it, or trust=[{listed}] if no harm can come of it"
-
-
-def _exists(target: str) -> bool:
-    try:
-        return find(target)[0].node is not None
-    except (TargetError, UnreadableError):
-        return False
+    added = f"trust=[{', '.join([*trust.entries, refusal.entry])}]"
+    return {**facts, "fix": f"{instead}write a function of your own for it, or {added} if no harm can come of it"}
 
 
 def entries_in(value: Any, report: Report) -> tuple[str, ...]:

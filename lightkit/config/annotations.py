@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Optional, Union
 
 from lightkit.common.text import look_alike, plain_letters
@@ -28,6 +29,16 @@ _PLAIN = {
 _TUPLES = {"tuple", "Tuple"}
 _LISTS = {"list", "List", "Sequence", "MutableSequence", *_TUPLES}
 _DICTS = {"dict", "Dict", "Mapping", "MutableMapping"}
+_PYTHON_TYPES: dict[Any, Any] = {
+    int: int,
+    float: (int, float),
+    bool: bool,
+    str: str,
+    None: type(None),
+    type(None): type(None),
+    Built: (),
+}
+"""Classes of the plain values that have a type; anything has one that is not named here."""
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -99,36 +110,34 @@ def or_none(kind: Any) -> Any:
     return kind if kind is Any else Optional[kind]
 
 
-def fits(value: object, kind: Any) -> bool:
+def fits(value: Any, kind: Any) -> bool:
     """Tell whether a plain value (from YAML) has the type. A whole number is a number; true and false are not."""
-    if kind is Any:
-        return True
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Annotated:
-        return fits(value, inner[0]) and isinstance(value, list) and len(value) == inner[1]
+        return fits(value, inner[0]) and len(value) == inner[1]
     if origin is Literal:
         return any(value == choice and type(value) is type(choice) for choice in inner)
     if origin in (Union, types.UnionType):
         return any(fits(value, part) for part in inner)
-    if kind is list or origin is list:
-        return isinstance(value, list) and all(fits(item, inner[0]) for item in value if inner)
-    if kind is dict or origin is dict:
-        return isinstance(value, dict) and all(fits(item, inner[1]) for item in value.values() if inner)
-    if dataclasses.is_dataclass(kind):
-        return isinstance(value, dict)
+    if origin in (list, dict):
+        return _fits_container(value, origin, inner)
     return _fits_scalar(value, kind)
 
 
-def _fits_scalar(value: object, kind: Any) -> bool:
-    if kind is None or kind is type(None):
-        return value is None
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    if kind is float:
-        return isinstance(value, (int, float))
-    if kind in (int, str):
-        return isinstance(value, kind)
-    return kind is not Built
+def _fits_container(value: Any, container: type, inner: tuple[Any, ...]) -> bool:
+    """Tell whether a value is a list or mapping; with `inner`, one whose items are of the last of these types."""
+    if not isinstance(value, container):
+        return False
+    items: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    return not inner or all(fits(item, inner[-1]) for item in items)
+
+
+def _fits_scalar(value: Any, kind: Any) -> bool:
+    """Tell whether a value has a type without parameters; one of the schema's classes is written as a mapping."""
+    if kind is Any:
+        return True
+    accepted = dict if dataclasses.is_dataclass(kind) else _PYTHON_TYPES.get(kind, object)
+    return isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
 
 
 def becomes_tensor(value: object, kind: Any) -> bool:

@@ -1,20 +1,20 @@
-"""Checks of `_target_` nodes: whether the target exists and takes the arguments that are given."""
+"""Checks of `_target_` nodes: whether a target exists, is of the right kind, and takes the arguments it is given."""
 
 from __future__ import annotations
 
+import ast
 from typing import Any, Literal
 
 from lightkit.common.suggest import nearest
 from lightkit.config.allow import judge
 from lightkit.config.annotations import becomes_tensor, fits, in_words, type_hint
 from lightkit.config.fields import argument_range
-from lightkit.config.kinds import mismatch
-from lightkit.config.lookup import BrokenError
+from lightkit.config.lookup import BrokenError, Found, TargetError, UnreadableError, bases, defined_path, find, member
 from lightkit.config.origins import Key, dotted
 from lightkit.config.project import beside
 from lightkit.config.report import Report
 from lightkit.config.schema import SIZES
-from lightkit.config.signatures import Signature, TargetError, read
+from lightkit.config.signatures import Signature, read
 from lightkit.config.tree import UNKNOWN
 
 EXTRAS = {"peft": "peft", "timm": "vision", "torchvision": "vision"}
@@ -39,8 +39,50 @@ PROVIDED: dict[Key, tuple[str, ...]] = {
     ("scheduler",): ("optimizer", "total_steps", "steps_per_epoch", "mode"),
 }
 """Arguments that the build fills in, by the node they are below."""
-_FILLED = {"params", "optimizer"}
+FILLED = frozenset({"params", "optimizer"})
 """Those of them that a configuration cannot give."""
+
+
+KINDS: dict[Key, tuple[str, ...]] = {
+    ("model",): ("torch.nn.Module",),
+    ("optim",): ("torch.optim.Optimizer",),
+    ("scheduler",): ("lightkit.optim.schedulers.Schedule",),
+    ("metrics", "*", "*"): ("torchmetrics.Metric", "torchmetrics.MetricCollection"),
+    ("trainer", "task"): ("lightkit.trainer.tasks.Task",),
+    ("trainer", "callbacks", "*"): ("lightkit.trainer.callbacks.Callback",),
+}
+"""Base classes of what is built at a key; `*` stands for any name."""
+_NAMED = {
+    "torch.nn.Module": "a network or layer (torch.nn.Module)",
+    "torch.optim.Optimizer": "an optimizer (torch.optim.Optimizer)",
+    "lightkit.optim.schedulers.Schedule": "a schedule (lightkit.optim.Schedule)",
+    "torchmetrics.Metric": "a metric (torchmetrics.Metric)",
+    "torchmetrics.MetricCollection": "a collection of metrics (torchmetrics.MetricCollection)",
+    "lightkit.trainer.tasks.Task": "a task (lightkit.trainer.Task)",
+    "lightkit.trainer.callbacks.Callback": "a callback (lightkit.trainer.Callback)",
+    "torch.utils.data.Dataset": "a data set (torch.utils.data.Dataset)",
+    "torch.optim.lr_scheduler.LRScheduler": "a schedule of PyTorch",
+    "torch.nn.modules.loss._Loss": "a loss",
+}
+_PLACES = {
+    "torch.optim.Optimizer": "optim",
+    "lightkit.optim.schedulers.Schedule": "scheduler",
+    "torchmetrics.Metric": "metrics.val.NAME",
+    "lightkit.trainer.tasks.Task": "trainer.task",
+    "lightkit.trainer.callbacks.Callback": "trainer.callbacks.NAME",
+    "torch.utils.data.Dataset": "data.dataset",
+    "torch.optim.lr_scheduler.LRScheduler": "scheduler=torch scheduler.scheduler",
+    "torch.nn.modules.loss._Loss": "loss",
+    "torch.nn.Module": "model",
+}
+"""Where each kind belongs; of the kinds of a class the first counts: a metric is a module, too."""
+_CLOSURE = {
+    "what": "this optimizer computes the loss several times in a step; the training loop does it once",
+    "expected": "an optimizer whose step() needs no closure",
+    "fix": "optim=adamw, or another of `lightkit config optim`",
+}
+_OF_LOSS: Key = ("loss",)
+_LOSS = "a loss: a class or function that is called with the output and the target"
 
 
 def provided(key: Key) -> tuple[str, ...]:
@@ -133,7 +175,7 @@ def _signature(target: str, key: Key, report: Report) -> Signature | None:
 def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signature, key: Key, report: Report) -> None:
     names, target = signature.names(), node["_target_"]
     meant = set()
-    for name in _FILLED.intersection(given, provided(key)):
+    for name in FILLED.intersection(given, provided(key)):
         report.add((*key, name), "this is filled in when the run is built", fix=f"remove it: ~{dotted((*key, name))}")
     for name in given if not signature.open else ():
         if name not in names:
@@ -150,7 +192,7 @@ def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signatu
 
 def _unknown_argument(name: str, names: list[str], target: str, key: Key, report: Report) -> str | None:
     """Report an argument the target does not take; the one that was probably meant."""
-    place, choices = (*key, name), [item for item in names if item not in ("params", "optimizer")]
+    place, choices = (*key, name), [item for item in names if item not in FILLED]
     special = HYDRA_KEYS if name.startswith("_") or name.endswith("_") else ()
     given_in, target_in = (report.sources.exact(one) or "" for one in (place, (*key, "_target_")))
     in_files = bool(given_in and target_in) and not given_in.startswith("command line")
@@ -180,3 +222,86 @@ def _check_type(value: Any, name: str, signature: Signature, key: Key, report: R
     # Of the optimizers PyTorch makes the tensors itself.
     expected = in_words(kind).replace(" or a list of numbers or a `_target_`", "") if key[:1] == ("optim",) else None
     report.add_wrong_type(value, kind, place, expected=expected, fix=type_hint(value, kind))
+
+
+def mismatch(target: str, key: Key) -> dict[str, str] | None:
+    """Find what is wrong with a class that is of another kind than its place wants.
+
+    Args:
+        target: Dotted path of what is to be built; functions may give anything and pass.
+        key: Where it stands.
+
+    Returns:
+        `what`, `expected`, `received` and `fix` of the message; None where it fits, or the source does not tell.
+    """
+    wanted = next((kinds for place, kinds in KINDS.items() if _is_at(key, place)), ())
+    found = _find_class(target) if wanted or key == _OF_LOSS else None
+    if found is None:
+        return None
+    own, lineage = found
+    if _takes_output_and_target(own) if key == _OF_LOSS else _derives_from(lineage, wanted):
+        return _CLOSURE | {"received": target} if key == ("optim",) and _wants_closure(own) else None
+    expected = _LOSS if key == _OF_LOSS else " or ".join(_NAMED[kind] for kind in wanted)
+    return {"what": "a class of another kind", "expected": expected, **_better_place(target, key, lineage)}
+
+
+def _better_place(target: str, key: Key, lineage: set[str]) -> dict[str, str]:
+    """Say of which kind a class is after all, and where it belongs."""
+    kind = next((kind for kind in _PLACES if _derives_from(lineage, (kind,))), "")
+    home = _PLACES.get(kind, "")
+    is_elsewhere = home and home.partition(".")[0] != key[0]
+    return {
+        "received": f"{target}, {_NAMED[kind]}" if kind else target,
+        "fix": f"{home}._target_={target}" if is_elsewhere else f"`lightkit config {key[0]}` shows what goes there",
+    }
+
+
+def _find_class(target: str) -> tuple[Found, set[str]] | None:
+    """Find a class and those above it; None for what is no class, or whose source does not tell."""
+    try:
+        found = find(target)[0]
+        return (found, _lineage(found)) if isinstance(found.node, ast.ClassDef) else None
+    except (TargetError, UnreadableError):
+        return None
+
+
+def _is_at(key: Key, place: Key) -> bool:
+    return len(key) == len(place) and all(part in (name, "*") for name, part in zip(key, place))
+
+
+def _lineage(found: Found) -> set[str]:
+    """Return the paths where a class and all classes above it are defined.
+
+    Raises:
+        UnreadableError: The source of one does not tell.
+    """
+    names = {f"{found.module.name}.{found.node.name}"}  # type: ignore[union-attr]
+    for base in bases(found):
+        names |= _lineage(base)
+    return names
+
+
+def _derives_from(lineage: set[str], kinds: tuple[str, ...]) -> bool:
+    return bool(lineage & {defined_path(kind) for kind in kinds})
+
+
+def _takes_output_and_target(found: Found) -> bool:
+    """Tell whether objects of a class take an output and a target; True where the source does not tell."""
+    try:
+        called = member(found, "forward", 0) or member(found, "__call__", 0)
+    except (TargetError, UnreadableError):
+        return True
+    if called is None or not isinstance(called.node, ast.FunctionDef):
+        return False
+    given = called.node.args
+    return given.vararg is not None or len(given.posonlyargs) + len(given.args) > 2
+
+
+def _wants_closure(found: Found) -> bool:
+    """Tell whether the step of an optimizer cannot do without a function that computes the loss anew."""
+    try:
+        step = member(found, "step", 0)
+    except (TargetError, UnreadableError):
+        return False
+    given = step.node.args if step is not None and isinstance(step.node, ast.FunctionDef) else None
+    return given is not None and len(given.args) - 1 > len(given.defaults)

@@ -16,16 +16,15 @@ from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
-from lightkit.config.devices import DEVICE_RULES
 from lightkit.config.direction import check_mode
-from lightkit.config.fields import class_in, default_of, field_types, is_required, valid_keys
+from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, valid_keys
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.labels import check_patterns
 from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.outside import check_finetune_files, check_outside
 from lightkit.config.project import project_folders
 from lightkit.config.reach import check_reach
-from lightkit.config.relations import RULES
+from lightkit.config.relations import DEVICE_RULES, RULES
 from lightkit.config.report import Node, Report, UnusableError
 from lightkit.config.schema import Config, Range, Target
 from lightkit.config.tree import UNKNOWN, plain_tree
@@ -113,27 +112,33 @@ class _Checker:
 
     def node(self, tree: dict[str, Any], kind: type, key: Key) -> Node:
         """Check a node that a schema class describes, and return its usable values."""
-        types, fields = field_types(kind), {field.name: field for field in dataclasses.fields(kind)}
-        values: dict[str, Any] = {}
-        for name, value in tree.items():
-            if name in fields and name != "_target_":
-                is_waived = name in ("lr", "lr_scale") and value == 0 and tree.get("allow_zero") is True
-                allowed = None if is_waived else fields[name].metadata.get("range")
-                values[name] = self.value(value, types[name], (*key, name), allowed)
-            elif name not in fields and not issubclass(kind, Target):
-                self.unknown(name, [*fields], key)
-        for name, field in fields.items():
-            if name not in tree and name != "_target_":
-                if is_required(field):
-                    fix = f"set {dotted((*key, name))}"
-                    self.report.add((*key, name), "missing", expected=in_words(types[name]), fix=fix)
-                else:
-                    values[name] = self.value(default_of(field), types[name], (*key, name), None)
+        values = self.fields(tree, kind, key)
         if issubclass(kind, Target):
-            check_arguments(tree, key, own=set(fields), report=self.report)
+            check_arguments(tree, key, own={field.name for field in dataclasses.fields(kind)}, report=self.report)
             given = (name for name in tree if name not in values and not self.report.has((*key, name)))
             values |= {name: tree[name] for name in given}
         return Node(**{name: value for name, value in values.items() if value is not UNKNOWN})
+
+    def fields(self, tree: dict[str, Any], kind: type, key: Key) -> dict[str, Any]:
+        """Check what a node says of the fields of its class, and return their values, with defaults for the others."""
+        types, values = field_types(kind), dict[str, Any]()
+        fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "_target_"}
+        for name, value in tree.items():
+            if name in fields:
+                values[name] = self.value(value, types[name], (*key, name), _allowed(fields[name], tree))
+            elif not issubclass(kind, Target):
+                self.unknown(name, [*fields], key)
+        for name, field in fields.items():
+            if name not in tree:
+                values[name] = self.default(field, types[name], (*key, name))
+        return values
+
+    def default(self, field: Field, kind: Any, key: Key) -> Any:
+        """Return the default of a field that is not given; `UNKNOWN` where it has none, which is reported."""
+        if is_required(field):
+            self.report.add(key, "missing", expected=in_words(kind), fix=f"set {dotted(key)}")
+            return UNKNOWN
+        return self.value(default_of(field), kind, key, None)
 
     def value(self, value: Any, kind: Any, key: Key, allowed: Range | None) -> Any:
         """Check any value, and return what is usable of it; `UNKNOWN` where nothing is."""
@@ -192,6 +197,12 @@ class _Checker:
         choices = sorted(item for item in valid if not item.startswith("_"))
         what = f"unknown key: {odd}, which it looks like" if odd else "unknown key"
         self.report.add((*key, name), what, received=name, choices=choices, fix=" ".join(fixes) or None)
+
+
+def _allowed(field: Field, node: dict[str, Any]) -> Range | None:
+    """Return the numbers that a field of a node may hold; any where the node takes a rate of 0 by `allow_zero`."""
+    is_waived = field.name in ("lr", "lr_scale") and node[field.name] == 0 and node.get("allow_zero") is True
+    return None if is_waived else field.metadata.get("range")
 
 
 def _usable(items: list[Any], kind: Any) -> Any:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.config.allow import targets_in
 from lightkit.config.check import complete, problems
-from lightkit.config.conflicts import chosen_twice, clashes, unreadable_value
-from lightkit.config.defaults import check_defaults, circle, misspelled_words
+from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
-from lightkit.config.finish import drop_left_over, fill_choices
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
-from lightkit.config.origins import Sources, dotted, parts_of, shown
+from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
 from lightkit.config.project_defaults import adds
+from lightkit.config.signatures import read_known
+from lightkit.config.tree import all_keys
 
 _ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
+_CHOICE = re.compile(r"\$\{\s*hydra\s*:\s*runtime\.choices\.([\w/@]+)\s*\}")
 _PRESENT = re.compile(r"Multiple values for (\S+?)\.(?:\s|$)")
 
 
@@ -166,6 +169,61 @@ def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConf
     return task, list(dict.fromkeys(groups))
 
 
+def fill_choices(node: Any, choices: Mapping[str, str]) -> None:
+    """Put the option chosen for a group where a text asks for it: `${hydra:runtime.choices.GROUP}`.
+
+    So nothing of Hydra is needed to read the configuration afterwards. Several options are written with commas,
+    `head,lora`; unknown groups are left as they are.
+
+    Args:
+        node: A composed configuration, or a node of it; changed in place.
+        choices: Option by group.
+    """
+    keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
+    for key in keys:
+        child: Any = node._get_node(key)
+        has_items = isinstance(child, (DictConfig, ListConfig)) and not child._is_none()
+        if has_items and not child._is_interpolation() and not child._is_missing():
+            fill_choices(child, choices)
+            continue
+        text = child._value()
+        if isinstance(text, str):
+            filled = _CHOICE.sub(lambda found: choices.get(found[1], found[0]).strip("[]"), text)
+            if filled != text:
+                node[key] = filled
+
+
+def drop_left_over(cfg: DictConfig, sources: Sources) -> None:
+    """Remove arguments that were written for another `_target_` in an option file, and that the new one does not take.
+
+    What the user sets (on the command line, in an experiment, in the main file) stays, and is judged as it is; so does
+    what the former target would not have taken either.
+
+    Args:
+        cfg: A composed configuration; changed in place.
+        sources: Where its values come from.
+    """
+    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=False)):
+        is_of_list = any(isinstance(part, int) for part in key)  # which is replaced as a whole
+        former = None if is_of_list else sources.former_option((*key, "_target_"))
+        taken = _argument_names(target["_target_"]) if former is not None else None
+        if former is None or taken is None:
+            continue
+        node: Any = cfg
+        for part in key:
+            node = node._get_node(part)
+        for name in _argument_names(former) or ():
+            if name in target and name not in taken and sources.is_of_option((*key, name)):
+                with open_dict(node):
+                    del node[name]
+
+
+def _argument_names(target: str) -> list[str] | None:
+    """Return the arguments of a target; None where it takes any, or its source does not tell."""
+    signature = read_known(target)
+    return None if signature is None or signature.open else signature.names()
+
+
 def _give_name(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:
     """Call a run without a name after its experiment, or after what it trains on what."""
     if cfg.get("name") is None and ({"data", "model"} <= choices.keys() or GROUP in choices):
@@ -200,7 +258,7 @@ def _load(loader: ConfigLoader, config_name: str, rewritten: Rewritten, errors: 
         if not failing:
             errors += check_defaults(loader) or [_composition_error(loader, config_name, error)]
             return None
-    names = [dotted(key) for key in _keys(loader.base)]
+    names = all_keys(loader.base)
     errors += [undeletable(text, reason, names) for text, reason in failing]
     bad = {text for text, _ in failing}
     rewritten.texts = [text for text in rewritten.texts if text not in bad]
@@ -219,15 +277,6 @@ def _toggle_plus(rewritten: Rewritten, message: str) -> bool:
         rewritten.texts[position] = text[1:] if group.startswith("+") else f"+{text}"
         return True
     return False
-
-
-def _keys(node: object, prefix: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    if not isinstance(node, DictConfig) or node._is_none() or node._is_missing() or node._is_interpolation():
-        return []
-    found = []
-    for name, child in node.items_ex(resolve=False):
-        found += [(*prefix, str(name)), *_keys(child, (*prefix, str(name)))]
-    return found
 
 
 def _composition_error(loader: ConfigLoader, config_name: str, error: Exception) -> UserError:

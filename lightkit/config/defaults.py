@@ -1,22 +1,32 @@
-"""Checks of defaults lists: words, groups and options that Hydra would drop in silence or complain about one by one."""
+"""Mistakes in the files of a composition: in their defaults lists, and where they do not go together.
+
+Hydra would drop some in silence and complain about the others one by one; what it says names no line, so the files are
+looked through for the reason.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import yaml
 
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
-from lightkit.config.entries import absolute, entries, included, options_of
+from lightkit.config.entries import absolute, entries, included, options_of, words_of
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import ConfigLoader
-from lightkit.config.origins import shown
+from lightkit.config.origins import Key, dotted, nodes, shown
 from lightkit.config.project import shipped_conf
 from lightkit.config.project_defaults import NAME as PROJECT
 
+Files = Sequence[tuple[str, Path]]
+"""Name and path of every file of a composition, in the order of reading."""
+_KINDS = {"mapping": "a mapping", "sequence": "a list"}
+_TWICE = re.compile(r"(\S+)(?: appears more than once in the final defaults list|\. To override a value use)")
+_FULL_KEY = re.compile(r"^\s*full_key: (\S+)", re.M)
 _WORDS = ("override", "optional")
 _TWO_WORDS = re.compile(r"^[ \t]*-[ \t]+['\"]?(\w+)[ \t]+(?:(\w+)[ \t]+)?[/\w@.:]+['\"]?[ \t]*:", re.M)
 
@@ -25,7 +35,10 @@ def misspelled_words(loader: ConfigLoader) -> list[UserError]:
     """Report entries such as `overide /loss: mse`, whose first word Hydra drops without a word."""
     errors = []
     for _, path in loader.used_files():
-        words = {word for match in _TWO_WORDS.finditer(_text(path)) for word in match.groups() if word}
+        text = ""
+        with suppress(OSError, UnicodeDecodeError):
+            text = path.read_text(encoding="utf-8")
+        words = {word for match in _TWO_WORDS.finditer(text) for word in match.groups() if word}
         if words - set(_WORDS):
             errors += [error for item in entries(path) for error in _wrong_words(item, path)]
     return errors
@@ -39,18 +52,13 @@ def check_defaults(loader: ConfigLoader) -> list[UserError]:
         for item in entries(path):
             wrong = _wrong_words(item, path)
             errors += wrong or _wrong_names(loader, item, folder, path)
-            errors += _experiment(item, path) if name == PROJECT else []
+            words = words_of(item)
+            if name == PROJECT and words and words[-1].removeprefix("/") == GROUP:
+                what = "an experiment is chosen on the command line: it goes over what a project has by default"
+                option, origin = str(item.value[0][1].value), _at(item, path)
+                fix = f"experiment={option}"
+                errors.append(UserError(what, key="defaults", received=option, origin=origin, fix=fix))
     return errors
-
-
-def _experiment(item: yaml.Node, path: Path) -> list[UserError]:
-    """Make the error for an experiment that is chosen where it would come too late."""
-    words = str(item.value[0][0].value).split() if isinstance(item, yaml.MappingNode) and item.value else []
-    if not words or words[-1].removeprefix("/") != GROUP:
-        return []
-    what = "an experiment is chosen on the command line: it goes over what a project has by default"
-    option = str(item.value[0][1].value)
-    return [UserError(what, key="defaults", received=option, origin=_at(item, path), fix=f"experiment={option}")]
 
 
 def circle(loader: ConfigLoader) -> UserError | None:
@@ -85,28 +93,13 @@ def _path_between(
     return None
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
 def _at(item: yaml.Node, path: Path) -> str:
     return f"{shown(path)}:{item.start_mark.line + 1}"
 
 
 def _wrong_words(item: yaml.Node, path: Path) -> list[UserError]:
-    if not isinstance(item, yaml.MappingNode) or not item.value:
-        return []
-    words = str(item.value[0][0].value).split()[:-1]
-    return [
-        UserError(
-            "unknown word in a defaults list", key="defaults", received=word, choices=_WORDS, origin=_at(item, path)
-        )
-        for word in words
-        if word not in _WORDS
-    ]
+    what, unknown = "unknown word in a defaults list", [word for word in words_of(item)[:-1] if word not in _WORDS]
+    return [UserError(what, key="defaults", received=word, choices=_WORDS, origin=_at(item, path)) for word in unknown]
 
 
 def _wrong_names(loader: ConfigLoader, item: yaml.Node, folder: PurePosixPath, path: Path) -> list[UserError]:
@@ -115,7 +108,7 @@ def _wrong_names(loader: ConfigLoader, item: yaml.Node, folder: PurePosixPath, p
     if not isinstance(item, yaml.MappingNode) or len(item.value) != 1:
         what = "an entry of a defaults list is a file name or one `group: option`"
         return [UserError(what, key="defaults", origin=_at(item, path))]
-    words = str(item.value[0][0].value).split()
+    words = words_of(item)
     group = absolute(words[-1].partition("@")[0], folder)
     if "optional" in words[:-1]:
         return []
@@ -158,3 +151,59 @@ def unknown_option(
     if group == "device" and option.startswith("cuda:"):
         fix = f"device=cuda device.name={option}"
     return UserError("no such option", key=group, received=option, choices=choices, origin=origin, fix=fix)
+
+
+def clashes(files: Files, message: str) -> UserError | None:
+    """Make the error for a list where another file has a mapping, or the other way round."""
+    if "Cannot merge DictConfig with ListConfig" not in message:
+        return None
+    seen: dict[Key, str] = {}
+    for name, path in sorted(files, key=lambda item: item[0].startswith(f"{GROUP}/")):
+        for key, node in _nodes(name, path):
+            if seen.setdefault(key, node.id) != node.id:
+                expected, received, origin = _KINDS[seen[key]], _KINDS[node.id], _at(node, path)
+                where = dotted(key) or None
+                return UserError("wrong type", key=where, expected=expected, received=received, origin=origin)
+    return None
+
+
+def chosen_twice(files: Files, message: str) -> UserError | None:
+    """Make the error for a group in a defaults list whose option another file has chosen already."""
+    group = _TWICE.search(message)
+    if group is None:
+        return None
+    entry = f"/{group[1]}"
+    for _, path in reversed(files):
+        for item in entries(path):
+            if words_of(item) == [entry]:
+                what = "another file has chosen the option of this group already"
+                fix = f"- override {entry}: {item.value[0][1].value}"
+                return UserError(what, key="defaults", received=entry, origin=_at(item, path), fix=fix)
+    return None
+
+
+def unreadable_value(files: Files, message: str) -> UserError | None:
+    """Make the error for a value with half an interpolation."""
+    key = _FULL_KEY.search(message)
+    if key is None or ("viable alternative" not in message and "extraneous input" not in message):
+        return None
+    for name, path in reversed(files):
+        for place, node in _nodes(name, path, scalars=True):
+            if dotted(place) == key[1]:
+                what, fix = "the interpolation can't be read", "${name} of another key; for a plain text, \\${"
+                return UserError(what, key=key[1], received=node.value, origin=_at(node, path), fix=fix)
+    return None
+
+
+def _nodes(name: str, path: Path, *, scalars: bool = False) -> Iterator[tuple[Key, yaml.Node]]:
+    """Yield the mappings and lists of a file by full key, or its single values."""
+    root, group = nodes(path), Path(name).parent.parts
+    if root is not None:
+        yield from _below(root, () if group[:1] in ((GROUP,), ()) else group, scalars)
+
+
+def _below(node: yaml.Node, key: Key, scalars: bool) -> Iterator[tuple[Key, yaml.Node]]:
+    if isinstance(node, yaml.ScalarNode) == scalars:
+        yield key, node
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        yield from _below(value, (*key, str(name.value)), scalars)

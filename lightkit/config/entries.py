@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import yaml
@@ -18,6 +18,11 @@ def entries(path: Path) -> Iterator[yaml.Node]:
             yield from value.value
 
 
+def words_of(entry: yaml.Node) -> list[str]:
+    """Return what stands before the colon of an entry, `override /optim`, word by word; none without a colon."""
+    return str(entry.value[0][0].value).split() if isinstance(entry, yaml.MappingNode) and entry.value else []
+
+
 def included(name: str, path: Path) -> Iterator[tuple[str, yaml.Node]]:
     """Yield the names of the files that the defaults list of a file includes, with the entries."""
     folder = PurePosixPath(name).parent
@@ -25,7 +30,7 @@ def included(name: str, path: Path) -> Iterator[tuple[str, yaml.Node]]:
         if isinstance(item, yaml.ScalarNode):
             yield absolute(str(item.value).partition("@")[0], folder).removesuffix(".yaml"), item
         elif isinstance(item, yaml.MappingNode) and item.value:
-            words = str(item.value[0][0].value).split()
+            words = words_of(item)
             group = absolute(words[-1].partition("@")[0], folder) if words else ""
             for option in options_of(item.value[0][1]) if "override" not in words else ():
                 yield f"{group}/{option}", item
@@ -38,7 +43,7 @@ def chosen_groups(path: Path) -> dict[str, yaml.Node]:
     """
     found: dict[str, yaml.Node] = {}
     for item in entries(path):
-        words = str(item.value[0][0].value).split() if isinstance(item, yaml.MappingNode) and item.value else []
+        words = words_of(item)
         if isinstance(item, yaml.ScalarNode):
             found |= {name: item for name in [str(item.value).strip("/").rpartition("/")[0]] if name}
         elif words and "override" not in words:
@@ -57,3 +62,8 @@ def absolute(name: str, folder: PurePosixPath) -> str:
     """Return the full name of what an entry of a defaults list names, seen from the folder of its file."""
     joined = PurePosixPath(name[1:]) if name.startswith("/") else folder / name
     return str(joined)
+
+
+def as_typed(options: Sequence[str]) -> str:
+    """Write the options chosen for a group as one would type them: `a`, or `[a,b]` for several."""
+    return options[0] if len(options) == 1 else f"[{','.join(options)}]"

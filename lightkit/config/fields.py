@@ -47,6 +47,14 @@ def class_in(kind: Any) -> type | None:
     return typing.cast("type | None", found)
 
 
+def class_at(key: Key) -> type | None:
+    """Return the schema class of the node at a key; None where the schema has none."""
+    kind: type | None = Config
+    for part in key:
+        kind = class_in(field_types(kind).get(str(part))) if kind is not None else None
+    return kind
+
+
 @cache
 def valid_keys() -> tuple[str, ...]:
     """Return all keys of the schema in full, without those of list items."""

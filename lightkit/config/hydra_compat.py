@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import lightkit.config.project_defaults as project_defaults
+from lightkit.config.entries import as_typed
 from lightkit.config.experiments import SCHEME, ExperimentSource
 from lightkit.config.plugins import load_plugins
 from lightkit.config.project_defaults import ProjectSource
@@ -175,7 +176,7 @@ class ConfigLoader(ConfigLoaderImpl):
             is_base = str(default.parent).startswith(f"{group}/") or option.rpartition("/")[2].startswith("_")
             if option and not is_base and group != "hydra" and group not in {key.partition("@")[0] for key in found}:
                 several.setdefault(group, {})[option] = None
-        return {**found, **{group: _as_typed(list(options)) for group, options in several.items()}}
+        return {**found, **{group: as_typed(list(options)) for group, options in several.items()}}
 
     def layers(self) -> list[tuple[Path, str]]:
         """List file and package of every layer of the last composition, the strongest last."""
@@ -213,10 +214,6 @@ class ConfigLoader(ConfigLoaderImpl):
         self.defaults = defaults
         self.base = super()._compose_config_from_defaults_list(defaults, repo)
         return self.base
-
-
-def _as_typed(options: Sequence[str]) -> str:
-    return options[0] if len(options) == 1 else f"[{','.join(options)}]"
 
 
 def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
@@ -306,18 +303,16 @@ def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]
     axes = []
     for text in overrides:
         override = loader.parse(text)
-        axes.append(_values(override) if override.is_sweep_override() else [text])
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            axes.append([text])
+        elif override.is_discrete_sweep():
+            axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            bounds = (getattr(override.value(), name, None) for name in ("start", "end"))
+            axes.append([f"{key}={bound}" for bound in bounds if bound is not None])
     first = [values[0] for values in axes if values]
     jobs = [first]
     for position, values in enumerate(axes):
         jobs += [[*first[:position], value, *first[position + 1 :]] for value in values[1:]]
     return jobs
-
-
-def _values(override: Override) -> list[str]:
-    key, sweep = override.get_key_element(), override.value()
-    if override.is_discrete_sweep():
-        return [f"{key}={value}" for value in override.sweep_string_iterator()]
-    return [
-        f"{key}={bound}" for bound in (getattr(sweep, "start", None), getattr(sweep, "end", None)) if bound is not None
-    ]

@@ -17,13 +17,13 @@ from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, is_dead_worker, user_frame
 from lightkit.config.allow import judge, refused, targets_in, verify
 from lightkit.config.annotations import becomes_tensor, fits, item_type
-from lightkit.config.fields import field_types
+from lightkit.config.fields import class_at, field_types
 from lightkit.config.hydra_compat import build, built_from, locate
 from lightkit.config.origins import dotted, parts_of
 from lightkit.config.project import project_folders
 from lightkit.config.reach import overreaching
-from lightkit.config.schema import SIZES, Config
-from lightkit.config.signatures import Signature, TargetError, read
+from lightkit.config.schema import SIZES
+from lightkit.config.signatures import TargetError, read, read_known
 from lightkit.config.tree import to_plain
 from lightkit.config.trust import Trust
 
@@ -57,7 +57,9 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
         raise UserError("nothing to build: there is no `_target_`", key=key, received=plain)
     entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
     _admit(plain, key, Trust(tuple(entries or ()), project_folders()), expected)
-    config = {name: value for name, value in plain.items() if name not in _own_keys(key)}
+    kind = class_at(parts_of(key))
+    own = set(field_types(kind)) - {"_target_"} if kind is not None else set[str]()
+    config = {name: value for name, value in plain.items() if name not in own}
     keep_partial = config.pop("_partial_", False)
     if not keep_partial:
         _need_sizes(config, key, provided)
@@ -115,26 +117,15 @@ def _located(target: str, key: str) -> Any:
 
 
 def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
-    kind = _public_name(expected)
+    """Make the error for a target that gives something else, with the shortest path of the class that is expected.
+
+    That is `torch.nn.Module`, though it is defined further down.
+    """
+    parts, name = expected.__module__.split("."), expected.__name__
+    packages = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    home = next((place for place in packages if getattr(sys.modules.get(place), name, None) is expected), None)
+    kind = f"{home or expected.__module__}.{name}"
     return UserError(f"{target} cannot be used here: it is of another kind", key=key, expected=kind, received=target)
-
-
-def _public_name(kind: Any) -> str:
-    """Find the shortest path of a class: `torch.nn.Module`, though it is defined further down."""
-    parts = kind.__module__.split(".")
-    names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    home = next((name for name in names if getattr(sys.modules.get(name), kind.__name__, None) is kind), None)
-    return f"{home or kind.__module__}.{kind.__name__}"
-
-
-def _own_keys(key: str) -> set[str]:
-    """Return the keys of the node at `key` that belong to the schema and are no arguments of its target."""
-    kind: Any = Config
-    for part in parts_of(key):
-        fields = field_types(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
-        kind = fields.get(str(part))
-    fields = field_types(kind) if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__") else {}
-    return set(fields) - {"_target_"}
 
 
 def _missing_ones(config: dict[str, Any], provided: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +136,21 @@ def _missing_ones(config: dict[str, Any], provided: dict[str, Any]) -> dict[str,
     by_position = set(list(accepted)[: len(config.get("_args_") or ())])
     wanted = [name for name in accepted if name in provided and name not in config and name not in by_position]
     # Others use the same names for something else: `mode` of CyclicLR is neither min nor max.
-    return {name: provided[name] for name in wanted if _may_be(provided[name], accepted[name])}
+    listed = {name for name in wanted if typing.get_origin(accepted[name]) is typing.Literal}
+    return {name: provided[name] for name in wanted if name not in listed or fits(provided[name], accepted[name])}
+
+
+def _accepted(target: str) -> dict[str, Any]:
+    """Return the arguments that a target takes, with their types; those of an object whose source does not tell."""
+    signature = read_known(target)
+    if signature is not None:
+        return {item.name: item.annotation for item in signature.parameters}
+    built = locate(target)
+    try:
+        parameters = inspect.signature(built).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    return {item.name: Any for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)}
 
 
 def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> None:
@@ -167,34 +172,6 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
         raise UserError(what, key=key, expected=expected, received=received, fix=fix)
 
 
-def _signature(target: str) -> Signature | None:
-    try:
-        return read(target)
-    except TargetError:
-        return None
-
-
-def _accepted(target: str) -> dict[str, Any]:
-    """Return the arguments that a target takes, with their types."""
-    signature = _signature(target)
-    if signature is None:
-        return dict.fromkeys(_inspected(locate(target)), Any)
-    return {item.name: item.annotation for item in signature.parameters}
-
-
-def _may_be(value: Any, kind: Any) -> bool:
-    """Tell whether a value is among those that an argument can have; asked only where all of them are listed."""
-    return typing.get_origin(kind) is not typing.Literal or fits(value, kind)
-
-
-def _inspected(built: Any) -> list[str]:
-    try:
-        parameters = inspect.signature(built).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
-
-
 def _as_annotated(value: Any) -> Any:
     """Return a node with lists as their arguments want them: a tensor of numbers, or 0.0 for YAML's 0 among floats."""
     if isinstance(value, list):
@@ -202,7 +179,7 @@ def _as_annotated(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     inner = {name: _as_annotated(item) for name, item in value.items()}
-    signature = _signature(value["_target_"]) if isinstance(value.get("_target_"), str) else None
+    signature = read_known(value["_target_"]) if isinstance(value.get("_target_"), str) else None
     for parameter in signature.parameters if signature is not None else ():
         items, kind = inner.get(parameter.name), item_type(parameter.annotation)
         if becomes_tensor(items, parameter.annotation):

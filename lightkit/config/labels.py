@@ -60,8 +60,14 @@ def pattern_places(node: Any, kind: type = Config, key: Key = ()) -> Iterator[Pa
 
 
 def _check(pattern: str, key: Key, labels: tuple[str, ...], report: Report) -> None:
-    if not pattern.startswith("@"):
-        _check_expression(pattern, key, report)
+    if not pattern.removeprefix("re:").strip():
+        what = "an empty pattern matches nothing" if not pattern.strip() else "an empty expression matches everything"
+        report.add(key, what, received=pattern, fix="`*` matches everything")
+    elif not pattern.startswith("@"):
+        try:
+            Pattern(pattern)
+        except UserError as error:
+            report.add(key, error.what, received=pattern)
     elif not labels:
         what = "names only here; labels such as @head are for finetune"
         report.add(key, what, received=pattern, fix=_NAMES_ONLY[str(key[0])])
@@ -71,14 +77,3 @@ def _check(pattern: str, key: Key, labels: tuple[str, ...], report: Report) -> N
     elif pattern == "@tuned" and key[:2] == ("finetune", "freeze"):
         what = "what LoRA, adapters and prefixes bring in trains from the start"
         report.add(key, what, received=pattern, fix="an entry of finetune.schedule freezes it later")
-
-
-def _check_expression(pattern: str, key: Key, report: Report) -> None:
-    if not pattern.removeprefix("re:").strip():
-        what = "an empty pattern matches nothing" if not pattern.strip() else "an empty expression matches everything"
-        report.add(key, what, received=pattern, fix="`*` matches everything")
-        return
-    try:
-        Pattern(pattern)
-    except UserError as error:
-        report.add(key, error.what, received=pattern)

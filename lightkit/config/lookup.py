@@ -6,7 +6,7 @@ import ast
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 
 import lightkit.config.modules as modules
@@ -46,7 +46,7 @@ class TargetError(ValueError):
 
     @cached_property
     def choices(self) -> list[str]:
-        """What is there instead."""
+        """List the names that are there instead."""
         return self._find_choices()
 
     def sentence(self, target: str) -> str:
@@ -111,6 +111,22 @@ def find(target: str) -> tuple[Found, Found | None]:
     return found, owner
 
 
+def find_known(target: str) -> Found | None:
+    """Find a definition as `find` does; None where there is none, or the source does not tell."""
+    try:
+        return find(target)[0]
+    except (TargetError, UnreadableError, RecursionError):
+        return None
+
+
+@cache
+def defined_path(target: str) -> str:
+    """Return the path of a target where it is defined; the path itself where the source does not tell."""
+    found = find_known(target)
+    name = getattr(found.node, "name", "") if found is not None else ""
+    return f"{found.module.name}.{name}" if found is not None and name else target
+
+
 def step(found: Found, name: str, *, last: bool) -> Found:
     """Find what a name means inside a module or class; `last` says that it ends the path.
 
@@ -157,7 +173,8 @@ def _attribute(found: Found, name: str, depth: int = 0) -> Found:
         if method is not None:
             return method
         what = f"the class {found.node.name} has no method of that name"
-        raise TargetError(what, received=name, choices=partial(_methods, found.node))
+        methods = [item.name for item in found.node.body if isinstance(item, ast.FunctionDef)]
+        raise TargetError(what, received=name, choices=lambda: [item for item in methods if not item.startswith("_")])
     raise UnreadableError(found.module.name)
 
 
@@ -178,7 +195,12 @@ def _module_attribute(module: Module, name: str, depth: int) -> Found:
     if module.dynamic:
         return _lazy(module, name, depth + 1)
     what = f"the module {module.name} has no such name"
-    raise TargetError(what, received=name, choices=partial(_known, module), prefix=f"{module.name}.")
+    raise TargetError(
+        what,
+        received=name,
+        choices=lambda: sorted({*_public(module, 0), *modules.submodules(module)}),
+        prefix=f"{module.name}.",
+    )
 
 
 def _follow(module: Module, binding: Binding, depth: int) -> Found:
@@ -248,19 +270,11 @@ def _lazy(module: Module, name: str, depth: int) -> Found:
     raise UnreadableError(module.name)
 
 
-def _known(module: Module) -> list[str]:
-    return sorted({*_public(module, 0), *modules.submodules(module)})
-
-
 def _public(module: Module, depth: int) -> set[str]:
     names = {name for name in module.bindings if not name.startswith("_")}
     for source in map(modules.load, module.stars if depth < 5 else ()):
         names |= _public(source, depth + 1) if source is not None else set()
     return names
-
-
-def _methods(node: ast.ClassDef) -> list[str]:
-    return [item.name for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")]
 
 
 def bases(found: Found, depth: int = 0) -> list[Found]:

@@ -67,8 +67,20 @@ class Module:
 def load(name: str) -> Module | None:
     """Find and read a module; None when there is none of that name."""
     module = _locate(name)
-    if module is not None and module.file is not None and not module.opaque:
-        _read(module)
+    if module is None or module.file is None or module.opaque:
+        return module
+    try:
+        tree = ast.parse(_text(module.file))
+    except SyntaxError as error:
+        module.opaque, module.broken = True, f"{module.file}:{error.lineno or 1}: {error.msg}"
+        return module
+    except (ValueError, OSError):
+        module.opaque = True
+        return module
+    module.body = tree.body
+    for statement, first in _statements(module.body):
+        _bind(module, statement, first)
+    module.dynamic = module.dynamic or "__getattr__" in module.bindings
     return module
 
 
@@ -175,22 +187,6 @@ def top_level_names() -> list[str]:
     return sorted({*sys.stdlib_module_names, *(info.name for info in pkgutil.iter_modules())})
 
 
-def _read(module: Module) -> None:
-    assert module.file is not None
-    try:
-        tree = ast.parse(_text(module.file))
-    except SyntaxError as error:
-        module.opaque, module.broken = True, f"{module.file}:{error.lineno or 1}: {error.msg}"
-        return
-    except (ValueError, OSError):
-        module.opaque = True
-        return
-    module.body = tree.body
-    for statement, first in _statements(module.body):
-        _bind(module, statement, first)
-    module.dynamic = module.dynamic or "__getattr__" in module.bindings
-
-
 def _statements(body: Iterable[ast.stmt], first: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
     """Yield top-level statements, also in `if`, `try` and `with`; `first` is False on branches that only fill gaps."""
     for statement in body:
@@ -264,14 +260,13 @@ def _collect_lazy(module: Module, table: ast.Dict) -> None:
 
 
 def _add_binding(module: Module, name: str, binding: Binding, first: bool) -> None:
-    known = module.bindings.get(name)
-    if known is None or (first and not _is_placeholder(binding, known)):
-        module.bindings[name] = binding
-
-
-def _is_placeholder(new: Binding, known: Binding) -> bool:
+    """Note what binds a name; of several, the last one counts whose branch does not only fill gaps."""
+    known, assigned = module.bindings.get(name), (ast.Assign, ast.AnnAssign)
     # `Name = None` before or after a definition is a placeholder for it.
-    return isinstance(new.node, (ast.Assign, ast.AnnAssign)) and not isinstance(known.node, (ast.Assign, ast.AnnAssign))
+    if known is not None and isinstance(binding.node, assigned) and not isinstance(known.node, assigned):
+        return
+    if known is None or first:
+        module.bindings[name] = binding
 
 
 def _writes_names(statement: ast.stmt) -> bool:

@@ -116,7 +116,11 @@ def run_hydra(
     own = {text.lstrip("+~").partition("=")[0] for text in overrides}
     if sweep_dir is None and any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs):
         own.add("hydra.sweep.dir")  # in a file of the user's
-    settings = [text for text in _settings(sweep_dir) if text.partition("=")[0] not in own]
+    root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
+    folder = str(sweep_dir) if sweep_dir is not None else f"{root}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-${{name}}"
+    # The working directory stays, and nothing is logged twice.
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
+    settings = [text for text in (*quiet, f"hydra.sweep.dir='{folder}'") if text.partition("=")[0] not in own]
     return hydra_compat.run_multirun(loader, config_name, [*settings, *checked.texts], lambda cfg: task(complete(cfg)))
 
 
@@ -129,14 +133,6 @@ def _need_named(job: Composed) -> None:
             what, module = "a plugin of the project runs only when you name it", target.rpartition(".")[0]
             named = ", ".join([*job.cfg.trust, module])
             raise UserError(what, key=f"hydra/{kind}", received=target, fix=f"trust=[{named}] on the command line")
-
-
-def _settings(sweep_dir: Path | None) -> list[str]:
-    """Make Hydra's own settings: all goes below `outputs/`, the working directory stays, nothing is logged twice."""
-    root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
-    folder = str(sweep_dir) if sweep_dir is not None else f"{root}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-${{name}}"
-    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
-    return [*quiet, f"hydra.sweep.dir='{folder}'"]
 
 
 def hydra_command(args: Sequence[str]) -> None:
@@ -162,13 +158,19 @@ def hydra_command(args: Sequence[str]) -> None:
 
 
 def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:
+    """Let Hydra print what its switches ask for."""
     if options.shell_completion:
-        _complete_shell(loader, name, options.overrides)
+        line = os.environ.get("COMP_LINE")
+        if line is not None:  # our command and switches are taken out of it
+            os.environ["COMP_LINE"] = re.sub(r"\s(train|-m|--multirun)(?=\s)", "", line)
+        hydra_compat.hydra_app(loader).shell_completion(config_name=name, overrides=options.overrides)
     elif options.hydra_help:
         hydra_compat.hydra_app(loader).hydra_help(config_name=name, args_parser=parser, args=options)
     elif options.info:
-        texts = _rewritten(loader, options.overrides)
-        hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=texts)
+        checked = rewrite(loader, options.overrides)
+        if checked.errors:
+            raise UserErrors(checked.errors)
+        hydra_compat.hydra_app(loader).show_info(options.info, config_name=name, overrides=checked.texts)
     else:
         text = config_text(compose_with(loader, options.overrides, config_name=name), options.cfg or "job")
         sys.stdout.write(visible(text))
@@ -184,21 +186,6 @@ def _logging_restored() -> Iterator[None]:
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
-
-
-def _complete_shell(loader: ConfigLoader, config_name: str, overrides: list[str]) -> None:
-    """Let Hydra complete what follows the program's name; our command and switches are taken out of the line."""
-    line = os.environ.get("COMP_LINE")
-    if line is not None:
-        os.environ["COMP_LINE"] = re.sub(r"\s(train|-m|--multirun)(?=\s)", "", line)
-    hydra_compat.hydra_app(loader).shell_completion(config_name=config_name, overrides=overrides)
-
-
-def _rewritten(loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
-    checked = rewrite(loader, overrides)
-    if checked.errors:
-        raise UserErrors(checked.errors)
-    return checked.texts
 
 
 def config_text(composed: Composed, kind: str = "job") -> str:

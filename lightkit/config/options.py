@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -14,19 +15,17 @@ from typing import cast
 import yaml
 
 from lightkit.config.annotations import in_words
-from lightkit.config.arguments import HYDRA_KEYS, provided
-from lightkit.config.defaults import absolute
-from lightkit.config.fields import argument_range, class_in, field_types, yaml_text
+from lightkit.config.arguments import FILLED, HYDRA_KEYS, provided
+from lightkit.config.entries import absolute, entries
+from lightkit.config.fields import argument_range, class_at, class_in, field_types, yaml_text
 from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, own
 from lightkit.config.origins import Key, dotted, nodes, parts_of
-from lightkit.config.schema import Config, Target
-from lightkit.config.signatures import Parameter, read
+from lightkit.config.schema import Target
+from lightkit.config.signatures import Parameter, read_known
 
 _ENTRY = re.compile(r"^(\w+)[^:]*:\s*(.*)$")
 _DEFAULT = re.compile(r"\s*\(default: (?:[^()]|\([^()]*\))*\)")
-_FILLED = ("params", "optimizer")
-"""Arguments that only the build can give."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def option_arguments(loader: ConfigLoader, group: str, name: str) -> list[Argume
     written = _values_of_files(loader, f"{group}/{name}")
     prefix = parts_of(group.replace("/", "."))
     found: list[Argument] = []
-    for place, names in _target_nodes((), _class_at(prefix)):
+    for place, names in _target_nodes((), class_at(prefix) or Target):
         target = written.get((*place, "_target_"))
         if target is not None:
             given = {key[len(place) :]: text for key, text in written.items() if key[: len(place)] == place != key}
@@ -64,14 +63,6 @@ def option_values(loader: ConfigLoader, group: str, name: str) -> dict[str, str]
     targets = [place[:-1] for place in written if place[-1] == "_target_"]
     kept = {place: text for place, text in written.items() if not any(place[: len(one)] == one for one in targets)}
     return {dotted((*prefix, *place)): text for place, text in kept.items()}
-
-
-def _class_at(key: Key) -> type | None:
-    """Return the schema class of a group; for one of the user's own `Target`, as whatever it builds is shown."""
-    kind: type | None = Config
-    for part in key:
-        kind = class_in(field_types(kind).get(str(part))) if kind not in (None, Target) else None
-    return kind or Target
 
 
 def _target_nodes(place: Key, kind: type | None) -> Iterator[tuple[Key, set[str]]]:
@@ -95,14 +86,11 @@ def _of_target(target: str, key: Key, own_keys: set[str], given: dict[Key, str])
         own_keys: Keys of the node that are no arguments.
         given: What is below the node, as YAML.
     """
-    try:
-        signature = read(target)
-    except TargetError:
-        signature = None
+    signature = read_known(target)
     known = {parameter.name: parameter for parameter in signature.parameters} if signature is not None else {}
     meanings, skipped = argument_docs(target), own_keys | set(HYDRA_KEYS)
     written = {str(place[0]): text for place, text in given.items() if len(place) == 1 and place[0] not in skipped}
-    left_out = [name for name in known if (name,) not in given and name not in (*skipped, *provided(key), *_FILLED)]
+    left_out = [name for name in known if (name,) not in given and name not in (*skipped, *provided(key), *FILLED)]
     found = []
     for name in (*written, *left_out):
         kind = _type(known.get(name), (*key, name))
@@ -128,13 +116,14 @@ def _values_of_files(loader: ConfigLoader, config: str, depth: int = 0) -> dict[
     """Return what the file of an option and those of its own group that it is based on set, as YAML."""
     path = loader.file_of(config)
     root = nodes(path) if path is not None and depth < 10 else None
-    if not isinstance(root, yaml.MappingNode):
+    if path is None or not isinstance(root, yaml.MappingNode):
         return {}
     own_values = dict(_leaves(root, ()))
     below: dict[Key, str] = {}
     above: dict[Key, str] = {}
     is_after = False
-    for entry in _bases(root):
+    listed = (str(entry.value) for entry in entries(path) if isinstance(entry, yaml.ScalarNode))
+    for entry in (name for name in listed if "@" not in name):
         is_after = is_after or entry == "_self_"
         if entry != "_self_":
             more = _values_of_files(loader, absolute(entry, PurePosixPath(config).parent), depth + 1)
@@ -142,11 +131,6 @@ def _values_of_files(loader: ConfigLoader, config: str, depth: int = 0) -> dict[
     # What the option itself says comes first, as that is what makes it this option.
     merged = {**below, **own_values, **above}
     return {key: merged[key] for key in dict.fromkeys([*own_values, *merged])}
-
-
-def _bases(root: yaml.MappingNode) -> list[str]:
-    entries = next((list(value.value) for name, value in root.value if name.value == "defaults"), list[yaml.Node]())
-    return [str(entry.value) for entry in entries if isinstance(entry, yaml.ScalarNode) and "@" not in entry.value]
 
 
 def _leaves(node: yaml.MappingNode, key: Key) -> Iterator[tuple[Key, str]]:
@@ -183,8 +167,10 @@ def _documented(found: Found) -> dict[str, str]:
         return {}
     docs: dict[str, str] = {}
     if isinstance(node, ast.ClassDef):
-        for base in reversed(_readable_bases(found)):
-            docs.update(_documented(base))
+        package = found.module.name.partition(".")[0]
+        with suppress(UnreadableError):
+            for base in reversed(bases(found)):
+                docs |= _documented(base) if base.module.name.partition(".")[0] == package else {}
         init = own(node, "__init__")
         docs.update(_args_section(ast.get_docstring(init) or "") if init is not None else {})
     return {**docs, **_args_section(ast.get_docstring(node) or _assigned_docstring(found.module.file, node.name))}
@@ -205,15 +191,6 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     for child in ast.iter_child_nodes(node):
         yield from _in_order(child)
-
-
-def _readable_bases(found: Found) -> list[Found]:
-    try:
-        return [
-            base for base in bases(found) if base.module.name.partition(".")[0] == found.module.name.partition(".")[0]
-        ]
-    except UnreadableError:
-        return []
 
 
 def _args_section(text: str) -> dict[str, str]:

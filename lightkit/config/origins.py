@@ -38,6 +38,11 @@ def shown(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
+def command_line(text: str) -> str:
+    """Return the origin of something that an override says."""
+    return f"command line: {text}"
+
+
 @lru_cache(maxsize=256)
 def yaml_nodes(path: Path, changed: float = 0.0) -> yaml.Node | None:
     """Read the YAML of a file with the line of every node; None when it can't be. `changed` only keys the cache."""
@@ -57,21 +62,16 @@ def nodes(path: Path) -> yaml.Node | None:
 
 def line_of(path: Path, key: Key) -> int | None:
     """Return the line of a key in a file, counted from 1."""
-    node, line = nodes(path), 1
-    for part in key:
-        step = _child(node, part)
-        if step is None:
-            return None
-        node, line = step
-    return line
+    found = _node_at(path, key)
+    return None if found is None else found[1]
 
 
-def _at(node: yaml.Node | None, key: Key) -> yaml.Node | None:
-    """Return the node at a key below another one; None where there is none."""
+def _node_at(path: Path, key: Key) -> tuple[yaml.Node | None, int] | None:
+    """Return the node at a key of a file, and its line; None where there is none."""
+    found: tuple[yaml.Node | None, int] | None = nodes(path), 1
     for part in key:
-        step = _child(node, part)
-        node = None if step is None else step[0]
-    return node
+        found = None if found is None else _child(found[0], part)
+    return found
 
 
 def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
@@ -140,14 +140,21 @@ class Sources:
         return None
 
     def exact(self, key: Key) -> str | None:
-        """Return the same as `find`, only for what sets the key itself."""
-        return self.on_command_line(key) or self._in_files(key)
+        """Return what `find` does, but only of what sets the key itself."""
+        typed = self.on_command_line(key)
+        if typed is not None:
+            return typed
+        for path, package in reversed(self.layers):
+            line = line_of(path, key[len(package) :]) if key[: len(package)] == package else None
+            if line is not None:
+                return f"{shown(path)}:{line}"
+        return None
 
     def on_command_line(self, key: Key) -> str | None:
         """Return the override that sets the key, or a node around it."""
         for place, text in reversed(self.overrides):
             if place and key[: len(place)] == place:
-                return f"command line: {text}"
+                return command_line(text)
         return None
 
     def is_of_option(self, key: Key) -> bool:
@@ -165,20 +172,11 @@ class Sources:
     def _layers_of(self, key: Key) -> Iterator[tuple[Key, yaml.Node]]:
         """List package and node of every file that sets the key itself, the strongest first."""
         for path, package in reversed(self.layers):
-            node = _at(nodes(path), key[len(package) :]) if key[: len(package)] == package else None
-            if node is not None:
-                yield package, node
+            found = _node_at(path, key[len(package) :]) if key[: len(package)] == package else None
+            if found is not None and found[0] is not None:
+                yield package, found[0]
 
     def _below(self, key: Key) -> str | None:
         """Return the last override that sets a key below this one."""
         texts = (text for place, text in reversed(self.overrides) if place[: len(key)] == key)
-        return next((f"command line: {text}" for text in texts), None)
-
-    def _in_files(self, key: Key) -> str | None:
-        for path, package in reversed(self.layers):
-            if key[: len(package)] != package:
-                continue
-            line = line_of(path, key[len(package) :]) if key != package else 1
-            if line is not None:
-                return f"{shown(path)}:{line}"
-        return None
+        return next(map(command_line, texts), None)

@@ -17,6 +17,7 @@ from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.defaults import unknown_option
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import ConfigLoader, Override
+from lightkit.config.origins import command_line
 from lightkit.config.schema import Config
 
 _QUOTES = " '\""
@@ -42,11 +43,6 @@ class Rewritten:
     errors: list[UserError] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     toggled: set[int] = field(default_factory=set)
-
-
-def command_line(text: str) -> str:
-    """Return the origin of something that an override says."""
-    return f"command line: {text}"
 
 
 def plain(text: str) -> str:
@@ -147,7 +143,9 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
         result.errors.append(UserError("there is no such group", key=key, received=key, choices=choices, origin=origin))
         return
     option, _, rest = key.partition(".")
-    group = _group_of(loader, option) if rest else None
+    is_key = not rest or option in {field.name for field in fields(Config)}
+    groups = [] if is_key else loader.groups()
+    group = next((group for group in groups if loader.is_option(group, option)), None)
     if group is not None:
         what, value = f"unknown key: {option} is an option of the group {group}", text.partition("=")[2]
         fix = f"{group}={option} {group}.{rest}={value}"
@@ -157,16 +155,9 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
     result.texts.append(text if override.is_delete() else f"++{plain(text)}")
 
 
-def _group_of(loader: ConfigLoader, option: str) -> str | None:
-    """Find the group that has an option of that name, where the name is no key by itself."""
-    if option in {field.name for field in fields(Config)}:
-        return None
-    return next((group for group in loader.groups() if loader.is_option(group, option)), None)
-
-
 def _choose(loader: ConfigLoader, override: Override, text: str, result: Rewritten) -> None:
     group, value = override.key_or_group, override.value()
-    options = [option for choice in _choices(loader, override, value) for option in choice]
+    options = _options(loader, override, value)
     several = options if isinstance(value, list) else []
     wrong = [option for option in dict.fromkeys(options) if not loader.is_option(group, option)]
     if group == GROUP and value is None and not override.is_delete():
@@ -189,13 +180,13 @@ def _choose(loader: ConfigLoader, override: Override, text: str, result: Rewritt
         result.texts.append(text if not text.startswith("++") else text[1:])
 
 
-def _choices(loader: ConfigLoader, override: Override, value: Any) -> list[list[str]]:
-    """List the options of each choice: one, or with a sweep several, of one option or a list of them."""
+def _options(loader: ConfigLoader, override: Override, value: Any) -> list[str]:
+    """List the options that an override names: one or a list of them, with a sweep those of every choice."""
     if override.is_sweep_override():
         texts = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
         values = (loader.parse(f"{override.key_or_group}={text}").value() for text in texts)
-        return [_listed(one) for one in values]
-    return [_listed(value)]
+        return [option for one in values for option in _listed(one)]
+    return _listed(value)
 
 
 def _listed(value: Any) -> list[str]:

@@ -13,7 +13,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import distributions
@@ -45,20 +45,13 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
     Raises:
         UserError: A plugin that was named cannot be imported.
     """
-    found = _scan()
+    with nullcontext() if Plugins in Singleton._instances else _installed_only():
+        found = Plugins.instance()  # which looks for them once in a process
     SourcesRegistry.instance().types[PackageSource.scheme()] = PackageSource
     for name in _project_plugins():
         if any(name == entry or name.startswith(f"{entry}.") for entry in named):
             _register(found, name)
     return found
-
-
-def _scan() -> Plugins:
-    """Find what Hydra finds when it looks for plugins, once in a process."""
-    if Plugins in Singleton._instances:
-        return Plugins.instance()
-    with _installed_only():
-        return Plugins.instance()
 
 
 def is_unnamed(target: str) -> bool:

@@ -17,7 +17,7 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
-from lightkit.config.entries import chosen_groups, entries, included, options_of
+from lightkit.config.entries import as_typed, chosen_groups, entries, included, options_of, words_of
 from lightkit.config.fields import field_types, is_required
 from lightkit.config.origins import nodes
 from lightkit.config.project import project_root, shipped_conf
@@ -66,10 +66,8 @@ def choices_in(path: Path) -> dict[str, tuple[str, int]]:
     found = {}
     for item in entries(path):
         if isinstance(item, yaml.MappingNode) and item.value:
-            group = str(item.value[0][0].value).split()[-1].removeprefix("/")
-            options = options_of(item.value[0][1])
-            option = options[0] if len(options) == 1 else f"[{','.join(options)}]"
-            found[group] = option, item.start_mark.line + 1
+            group = words_of(item)[-1].removeprefix("/")
+            found[group] = as_typed(options_of(item.value[0][1])), item.start_mark.line + 1
     return found
 
 
@@ -100,8 +98,12 @@ def adds(folder: Path, others: Sequence[Path]) -> bool:
     path = folder / f"{FILE}.yaml"
     if not path.is_file() or path == _shipped():
         return False
-    needed = {field.name for field in dataclasses.fields(Config) if is_required(field)}
-    return not needed <= _chosen(path, [folder, *others], {path})
+    return not _needed(Config) <= _chosen(path, [folder, *others], {path})
+
+
+def _needed(kind: type) -> set[str]:
+    """Return the fields of a schema class that have no default."""
+    return {field.name for field in dataclasses.fields(kind) if is_required(field)}
 
 
 def _chosen(path: Path, folders: Sequence[Path], seen: set[Path]) -> set[str]:
@@ -122,6 +124,6 @@ def _written_out(path: Path) -> set[str]:
     for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
         kind = kinds.get(str(name.value))
         if dataclasses.is_dataclass(kind) and isinstance(value, yaml.MappingNode):
-            needed = {field.name for field in dataclasses.fields(typing.cast(type, kind)) if is_required(field)}
-            found |= {str(name.value)} if needed <= {str(key.value) for key, _ in value.value} else set()
+            is_whole = _needed(typing.cast(type, kind)) <= {str(key.value) for key, _ in value.value}
+            found |= {str(name.value)} if is_whole else set()
     return found

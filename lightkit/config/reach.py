@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.config.allow import judge, targets_in
-from lightkit.config.lookup import TargetError, UnreadableError, find
+from lightkit.config.lookup import defined_path
 from lightkit.config.origins import Key
 from lightkit.config.project import project_root
 from lightkit.config.report import Report
@@ -52,7 +52,7 @@ def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
         node: A node with a `_target_`.
         trust: What may be built; an entry that covers the target covers all of its arguments.
     """
-    target, home = node["_target_"], _defined_path(node["_target_"])
+    target, home = node["_target_"], defined_path(node["_target_"])
     if trust.covers(target) or trust.covers(home):
         return
     given = _arguments_by_name(node)
@@ -63,16 +63,6 @@ def overreaching(node: Mapping[str, Any], trust: Trust) -> Iterator[Overreach]:
             yield (name,), what, {"received": None if given[name] is UNKNOWN else given[name], "fix": fix}
     if home == _OURS or _within(home, _DATASETS):
         yield from _writes(target, home, given, trust)
-
-
-def _defined_path(target: str) -> str:
-    """Return the path of a target where it is defined."""
-    try:
-        found = find(target)[0]
-    except (TargetError, UnreadableError, RecursionError):
-        return target
-    name = getattr(found.node, "name", "")
-    return f"{found.module.name}.{name}" if name else target
 
 
 def _within(name: str, package: str) -> bool:

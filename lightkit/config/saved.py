@@ -1,4 +1,4 @@
-"""The configuration of a run as a file: written resolved, read back and checked again."""
+"""The configuration of a run as a file: written resolved, read back, also in an older format, and checked again."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.grants import changed_around, withdraw
 from lightkit.config.hydra_compat import ConfigLoader, apply_override
+from lightkit.config.labels import pattern_places
 from lightkit.config.marks import is_marked, mark
-from lightkit.config.older import MARK, as_meant
-from lightkit.config.origins import Sources, dotted, parts_of, shown
-from lightkit.config.overrides import command_line, is_choice, rewrite, undeletable
+from lightkit.config.origins import Key, Sources, command_line, dotted, parts_of, shown
+from lightkit.config.overrides import is_choice, rewrite, undeletable
 from lightkit.config.project import make_importable, project_root
 from lightkit.config.received import BY_OVERRIDE, known_trust, unnamed
 
 _REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
 _SECRET = re.compile(r"\$\{\s*(oc\.)?env\s*:")
+MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
+"""A line of every configuration that is kept. Those of format 1 have none, and their globs fitted the ends of names."""
+_FORMAT = re.compile(r"^# Format \d+ of lightkit's configurations", re.MULTILINE)
 _HEAD = "# The whole configuration of this run. Values from the environment are still read from there.\n"
 
 
@@ -63,16 +66,13 @@ def public(cfg: DictConfig) -> dict[str, Any]:
 
 def _public(node: DictConfig | ListConfig) -> Any:
     keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
-    values = [_public_value(node, key) for key in keys]
+    values = list[Any]()
+    for key in keys:
+        child: Any = node._get_node(key)
+        is_hidden = child._is_interpolation() and _is_secret(node, child._value(), 0)
+        value = child._value() if is_hidden else node[key]
+        values.append(_public(value) if isinstance(value, (DictConfig, ListConfig)) else value)
     return dict(zip(keys, values)) if isinstance(node, DictConfig) else values
-
-
-def _public_value(parent: DictConfig | ListConfig, key: Any) -> Any:
-    node = parent._get_node(key)
-    if node._is_interpolation() and _is_secret(parent, node._value(), 0):  # type: ignore[union-attr]
-        return node._value()  # type: ignore[union-attr]
-    value = parent[key]
-    return _public(value) if isinstance(value, (DictConfig, ListConfig)) else value
 
 
 def _is_secret(parent: DictConfig | ListConfig, raw: Any, depth: int) -> bool:
@@ -233,3 +233,43 @@ def _apply(cfg: DictConfig, loader: ConfigLoader, text: str, errors: list[UserEr
             errors.append(undeletable(text, reason, [dotted((str(name),)) for name in cfg]))
             return False
     return bool(checked.values)
+
+
+def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a kept configuration with the meaning it had when it was written.
+
+    Args:
+        text: The file.
+        tree: Its content as plain values; changed in place.
+    """
+    if _FORMAT.search(text):
+        return tree
+    for key, patterns, _ in list(pattern_places(tree)):
+        if patterns and key[0] != "resume" and "ranks" not in key:
+            holder = _at(tree, key[:-1])
+            texts = [text for text in (patterns if isinstance(patterns, list) else [patterns]) if isinstance(text, str)]
+            if key[:2] == ("finetune", "rules") and not holder.get("name"):  # or its group would get another name
+                holder["name"] = "+".join(text.removeprefix("re:").lstrip("@") for text in texts)
+            holder[key[-1]] = _widened(patterns)
+    ranks = _at(tree, ("finetune", "lora", "ranks"))
+    if isinstance(ranks, dict):
+        tree["finetune"]["lora"]["ranks"] = {_widened(pattern): rank for pattern, rank in ranks.items()}
+    return tree
+
+
+def _at(tree: dict[str, Any], key: Key) -> Any:
+    """Return the node at a key; None where there is none."""
+    node: Any = tree
+    for part in key:
+        if isinstance(node, list) and isinstance(part, int):
+            node = node[part]
+        else:
+            node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def _widened(patterns: Any) -> Any:
+    if isinstance(patterns, list):
+        return [_widened(pattern) for pattern in patterns]
+    named = isinstance(patterns, str) and patterns and not patterns.startswith(("*", "@", "re:"))
+    return f"*{patterns}" if named else patterns

@@ -13,10 +13,10 @@ from typing import Any
 
 import lightkit.config.modules as modules
 from lightkit.config.annotations import or_none, read_annotation
-from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, find, last_name, own
+from lightkit.config.lookup import Found, TargetError, UnreadableError, bases, defined_path, find, last_name, own
 from lightkit.config.modules import Module
 
-__all__ = ["Parameter", "Signature", "TargetError", "clear", "read"]
+__all__ = ["Parameter", "Signature", "TargetError", "clear", "read", "read_known"]
 
 
 @dataclass(frozen=True)
@@ -60,26 +60,32 @@ def read(target: str) -> Signature | None:
         TargetError: There is no such module, or no such name in it.
     """
     try:
-        return _signature_of(*find(target))
+        found, owner = find(target)
+        if isinstance(found.node, ast.ClassDef):
+            return _of_class(found)
+        if not isinstance(found.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return None
+        in_class = owner is not None and isinstance(owner.node, ast.ClassDef)
+        # Taken from the class, a plain method still wants `self`; a class method is bound already.
+        bound = in_class and _decorated(found.node, "classmethod")
+        return _of_function(found.node, found.module, skip=1 if bound else 0, forwarded=None)
     except (UnreadableError, RecursionError):
+        return None
+
+
+def read_known(target: str) -> Signature | None:
+    """Read a signature as `read` does; None also for a target that does not exist."""
+    try:
+        return read(target)
+    except TargetError:
         return None
 
 
 def clear() -> None:
     """Forget what was read, because the import path or files have changed."""
     read.cache_clear()
+    defined_path.cache_clear()
     modules.clear()
-
-
-def _signature_of(found: Found, owner: Found | None) -> Signature:
-    if isinstance(found.node, ast.ClassDef):
-        return _of_class(found)
-    if not isinstance(found.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        raise UnreadableError(found.module.name)
-    in_class = owner is not None and isinstance(owner.node, ast.ClassDef)
-    # Taken from the class, a plain method still wants `self`; a class method is bound already.
-    bound = in_class and _decorated(found.node, "classmethod")
-    return _of_function(found.node, found.module, skip=1 if bound else 0, forwarded=None)
 
 
 def _decorated(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *names: str) -> bool:
@@ -179,7 +185,9 @@ def _taken_by_kwargs(node: ast.FunctionDef | ast.AsyncFunctionDef, kwargs: str, 
     except UnreadableError:
         return Signature((), open=True)
     popped = _popped_names(node, kwargs)
-    return Signature(tuple(map(Parameter, popped)), open=not (popped and _refuses_rest(node, kwargs)))
+    tests = (item for item in ast.walk(node) if isinstance(item, ast.If) and _is_name(item.test, kwargs))
+    refuses_rest = any(isinstance(inner, ast.Raise) for test in tests for inner in ast.walk(test))
+    return Signature(tuple(map(Parameter, popped)), open=not (popped and refuses_rest))
 
 
 def _super_call(node: ast.AST, kwargs: str) -> ast.Call | None:
@@ -206,11 +214,6 @@ def _popped_names(node: ast.AST, kwargs: str) -> list[str]:
             if _is_name(call.func.value, kwargs) and isinstance(key, ast.Constant) and isinstance(key.value, str):
                 found.append(key.value)
     return found
-
-
-def _refuses_rest(node: ast.AST, kwargs: str) -> bool:
-    tests = (item for item in ast.walk(node) if isinstance(item, ast.If) and _is_name(item.test, kwargs))
-    return any(isinstance(inner, ast.Raise) for test in tests for inner in ast.walk(test))
 
 
 def _is_name(node: ast.AST, name: str) -> bool:

@@ -79,16 +79,17 @@ def _hint(node: DictConfig | ListConfig, raw: str) -> str | None:
     if ":" in wanted or wanted.startswith("."):
         return None
     root = node._get_root()
-    close = nearest(wanted, [key for key in _all_keys(root, "") if key != wanted], count=1)
+    close = nearest(wanted, [key for key in all_keys(root) if key != wanted], count=1)
     return f"did you mean ${{{close[0]}}}?" if close else None
 
 
-def _all_keys(node: Any, prefix: str) -> list[str]:
+def all_keys(node: Any, prefix: str = "") -> list[str]:
+    """List the keys of a configuration in full, but for those that an interpolation leads to."""
     if not isinstance(node, DictConfig) or node._is_missing() or node._is_none() or node._is_interpolation():
         return []
     found = []
     for name, child in node.items_ex(resolve=False):
-        found += [prefix + str(name), *_all_keys(child, f"{prefix}{name!s}.")]
+        found += [prefix + str(name), *all_keys(child, f"{prefix}{name!s}.")]
     return found
 
 

@@ -127,20 +127,19 @@ class Trust:
         """Tell whether a module is the user's own, or one of the shipped experiments."""
         if module.name.partition(".")[0] in sys.stdlib_module_names:
             return False
-        return any(self._is_own(path) for path in _files(module))
+        for path in _files(module):
+            full = path.resolve()
+            is_outside = any(full.is_relative_to(folder) for folder in self.outside)
+            # As written too: a link in the project to a folder elsewhere was put there by the user.
+            if not is_outside and any(_is_source(one, root) for one in (path, full) for root in self.roots):
+                return True
+        return False
 
     def _stands_in(self, module: Module) -> bool:
         """Tell whether a module of a project has the name of a listed package that is not installed or comes later."""
         places = (*self.roots, *self.outside)
         found = [path for path in _files(module) if not path.is_relative_to(_LIGHTKIT)]
         return any(_is_source(path, place) for path in found for place in places)
-
-    def _is_own(self, path: Path) -> bool:
-        full = path.resolve()
-        if any(full.is_relative_to(folder) for folder in self.outside):
-            return False
-        # As written too: a link in the project to a folder elsewhere was put there by the user.
-        return any(_is_source(one, root) for one in (path, full) for root in self.roots)
 
 
 def is_listed(name: str) -> bool:

@@ -1,19 +1,23 @@
-"""Rules between keys see defaults and checked values only; what they refuse is in test_check."""
+"""Rules between keys see defaults and checked values only; most of what they refuse is in test_check."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import yaml
 
+from lightkit.common.errors import UserErrors
 from lightkit.config import compose
 from lightkit.config.check import check_values
-from lightkit.config.devices import DEVICE_RULES
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.origins import Sources
-from lightkit.config.relations import RULES
+from lightkit.config.project import shipped_conf
+from lightkit.config.relations import DEVICE_RULES, RULES
 from lightkit.config.report import Report as Problems
+from lightkit.config.schema import DeviceConfig
 from lightkit.config.tree import plain_tree
 
 Report = Callable[..., str]
@@ -70,3 +74,98 @@ def test_the_warmup_is_given_once(report: Report) -> None:
         "scheduler={_target_: lightkit.optim.Constant}", "+scheduler.warmup_steps=3", "+scheduler.warmup_epochs=1"
     )
     assert "the warm-up is given twice" in text
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(UserErrors) as caught:
+        compose(list(overrides))
+    return str(caught.value)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["device.name=cdua"], ["device.name: no such device", "auto, cpu, cuda"]),
+        (["device.gpus=[]"], ["device.gpus: this chooses no GPU", "a list of GPU numbers such as [0, 2], or of UUIDs"]),
+        (["device.gpus=[0,0]"], ["device.gpus: a GPU is named twice"]),
+        (["device.gpus=[-1]"], ["device.gpus: not the numbers or UUIDs of GPUs"]),
+        (["device.gpus=freest"], ["device.gpus: not a choice of GPUs", "received: 'freest'"]),
+        (["device.gpus=3"], ["device.gpus: wrong type", "write [3]"]),
+        (["device.gpus=[a]"], ["device.gpus: not the numbers or UUIDs of GPUs"]),
+        (["device.gpus=[1.5]"], ["device.gpus: wrong type"]),
+        (["device.gpus=auto:2", "device.name=cuda:2"], ["device.name: device.gpus=auto:2 leaves 2 to see"]),
+        (
+            ["device.gpus=[5]", "device.name=cuda:5"],
+            ["device.name: device.gpus=[5] leaves 1", "device.name=cuda is the"],
+        ),
+        (["device.precision=fp8"], ["device.precision: not one of the choices", "tf32, bf16, fp16, bf16-true, fp64"]),
+        (["device.precision=fp64", "device=mps"], ["device.precision: Apple's GPUs have no float64"]),
+        (["device.precision=tf32", "device.matmul=highest"], ["device.matmul: this is not what", "device.matmul=auto"]),
+        (
+            ["device.deterministic=true", "device.cudnn_benchmark=true"],
+            [
+                "device.cudnn_benchmark: taking the fastest",
+                "device.cudnn_benchmark=false or device.deterministic=false",
+            ],
+        ),
+        (
+            ["device.deterministic=true", "device.compile=max-autotune"],
+            ["device.compile: the kernels are chosen by timing them", "fix:      device.compile=default"],
+        ),
+        (["device.compile=fast"], ["device.compile: not one of the choices"]),
+        (
+            ["device.parallel=dp", "device.compile=default", "device.cuda_graphs=true"],
+            [
+                "device.compile: this does not go with DataParallel",
+                "device.cuda_graphs: this does",
+                "cuda_graphs=false",
+            ],
+        ),
+        (
+            ["device.optimizer=fused", "optim=rmsprop"],
+            ["torch.optim.RMSprop has none", "choices:  auto, foreach, loop"],
+        ),
+        (["device.optimizer=loop", "+optim.fused=true"], ["device.optimizer: optim.fused chooses as well"]),
+        (
+            ["device.activation_checkpointing=['re:(']"],
+            ["device.activation_checkpointing[0]: not a regular expression"],
+        ),
+        (["device.activation_checkpointing=blocks"], ["device.activation_checkpointing: wrong type", "write [blocks]"]),
+        (["device.dp_dim=-1"], ["device.dp_dim: out of range"]),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(overrides, parts):
+    found = refused(*overrides)
+    for part in parts:
+        assert part in found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["device.gpus=[0,2]"],
+        ["device.gpus=auto:2", "device.name=cuda:1"],
+        ["device.gpus=[0,2]", "device=cpu"],
+        ["device.gpus=[MIG-3d6e2b0c-1b2c-5d1e]"],
+        ["device.gpus=MIG-GPU-3d6e2b0c/7/0"],
+        ["device.cuda_graphs=true", "device.compile=default", "device=cpu"],
+        ["device.cudnn_benchmark=true", "device=cpu"],
+        ["device.precision=tf32", "device.matmul=medium"],
+        ["device.optimizer=fused", "optim=adamw"],
+        ["device.optimizer=foreach", "optim=rmsprop"],
+        ["+optim.fused=true"],
+        ["device.activation_checkpointing=['blocks.*', 're:^head$']"],
+        ["device.deterministic=true", "device.compile=default"],
+        ["device.parallel=dp", "device.dp_dim=1"],
+    ],
+)
+def test_what_can_be(overrides):
+    compose(overrides)
+
+
+def test_what_the_devices_share_is_what_the_schema_says() -> None:
+    shared = yaml.safe_load((shipped_conf() / "device/_base.yaml").read_text(encoding="utf-8"))
+    assert shared == {name: value for name, value in asdict(DeviceConfig()).items() if name != "name"}
+    assert list(shared) == [name for name in vars(DeviceConfig()) if name != "name"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.config.kinds import KINDS, mismatch
+from lightkit.config.arguments import KINDS, mismatch
 
 Cli = Callable[..., Any]
 
