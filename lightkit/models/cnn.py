@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice
 from lightkit.common.errors import UserError
-from lightkit.models.parts import Activation, check_choice, check_dropout, check_sizes, image_size
+from lightkit.models.parts import Activation, check_dropout, check_sizes, image_size
 from lightkit.models.parts import activation as make_activation
 
 Halving = Literal["max", "avg", "stride"]
@@ -57,8 +58,8 @@ class CNN(nn.Module):
         super().__init__()
         size_in, height, width = image_size(input_shape, model="the CNN")
         check_sizes(num_classes=num_classes, channels=channels, depth=depth, kernel_size=kernel_size)
-        check_choice(pool, Halving, argument="pool")
-        check_choice(head, Pooling, argument="head")
+        check_choice("pool", pool, get_args(Halving))
+        check_choice("head", head, get_args(Pooling))
         check_dropout(dropout)
         if not channels:
             raise UserError("a CNN needs at least one stage", argument="channels", received=list(channels))
