@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -16,7 +16,6 @@ from lightkit.finetune.peft.lowrank import LowRank, matrix_shape
 from lightkit.finetune.peft.parametrized import effective_weight, parametrizations, source_parameters
 
 Impl = Literal["parametrize", "wrap"]
-IMPLS: tuple[Impl, ...] = get_args(Impl)
 SUPPORTED: tuple[type[nn.Module], ...] = (
     nn.Linear,
     TransposedLinear,
