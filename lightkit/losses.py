@@ -70,20 +70,16 @@ class FocalLoss(nn.Module):
         Raises:
             UserError: The shapes don't belong together.
         """
-        return self._labels(logits, target) if self.multilabel else self._classes(logits, target)
-
-    def _labels(self, logits: Tensor, target: Tensor) -> Tensor:
-        if logits.shape != target.shape:
-            raise _shapes("logits and targets of one shape", logits, target)
-        target = target.to(logits.dtype)
-        loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-        chance = torch.sigmoid(logits)
-        miss = chance * (1 - target) + (1 - chance) * target
-        if self.alpha is not None:
-            loss = loss * (self.alpha * target + (1 - self.alpha) * (1 - target))
-        return (self._focus(miss) * loss).mean()
-
-    def _classes(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.multilabel:
+            if logits.shape != target.shape:
+                raise _shapes("logits and targets of one shape", logits, target)
+            target = target.to(logits.dtype)
+            loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+            chance = torch.sigmoid(logits)
+            miss = chance * (1 - target) + (1 - chance) * target
+            if self.alpha is not None:
+                loss = loss * (self.alpha * target + (1 - self.alpha) * (1 - target))
+            return (self._focus(miss) * loss).mean()
         if logits.ndim != 2 or target.shape not in (logits.shape[:1], logits.shape):
             raise _shapes("logits (B, C) and targets (B,) or (B, C)", logits, target)
         log_chance = F.log_softmax(logits, dim=1)

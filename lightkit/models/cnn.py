@@ -78,7 +78,9 @@ class CNN(nn.Module):
         self.pool = nn.Identity() if head == "flatten" else pooling
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(size_in * (height * width if head == "flatten" else 1), num_classes)
-        self.apply(_init)
+        for module in self.modules():  # He initialisation, https://arxiv.org/abs/1502.01852
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute outputs `(B, num_classes)` of images `(B, C, H, W)`."""
@@ -104,9 +106,3 @@ def _stage(
         }
         size_in = size_out
     return nn.Sequential(layers)
-
-
-def _init(module: nn.Module) -> None:
-    """Initialise convolutions as He et al. 2015 (https://arxiv.org/abs/1502.01852); the rest keeps its defaults."""
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
