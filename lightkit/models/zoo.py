@@ -117,8 +117,7 @@ def timm_model(
     if facts.get("num_classes") == num_classes:
         paths = ()
     # timm has no weights for a classifier of other classes.
-    fresh = tuple(name for name, _ in model.named_parameters() if name.rpartition(".")[0] in paths)
-    model.fresh_parameters = fresh  # type: ignore[assignment]
+    model.fresh_parameters = tuple(n for n, _ in model.named_parameters() if n.rpartition(".")[0] in paths)
     return model
 
 
