@@ -5,12 +5,11 @@ Shapes: B samples, C classes or labels, T positions, V vocabulary size, D featur
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 
 
@@ -26,7 +25,8 @@ class TokenCrossEntropy(nn.Module):
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
         super().__init__()
-        self.label_smoothing = _check_range(label_smoothing, "label_smoothing", high=1.0)
+        check_range("label_smoothing", label_smoothing, low=0, high=1)
+        self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Compute the mean loss of logits `(B, T, V)` and token numbers `(B, T)`.
@@ -56,12 +56,13 @@ class FocalLoss(nn.Module):
 
     def __init__(self, gamma: float = 2.0, alpha: float | None = None, multilabel: bool = False) -> None:
         super().__init__()
-        self.gamma, self.multilabel = _check_range(gamma, "gamma"), multilabel
-        self.alpha = None if alpha is None else _check_range(alpha, "alpha", high=1.0)
-        if alpha is not None and not multilabel:
-            raise UserError(
-                "alpha weighs positive against negative labels", argument="alpha", fix="set loss.multilabel=true"
-            )
+        check_range("gamma", gamma, low=0)
+        if alpha is not None:
+            check_range("alpha", alpha, low=0, high=1)
+            if not multilabel:
+                what = "alpha weighs positive against negative labels"
+                raise UserError(what, argument="alpha", fix="set loss.multilabel=true")
+        self.gamma, self.alpha, self.multilabel = gamma, alpha, multilabel
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Compute the mean loss of logits `(B, C)` and targets `(B,)` or `(B, C)`; `multilabel` takes any equal shapes.
@@ -69,20 +70,16 @@ class FocalLoss(nn.Module):
         Raises:
             UserError: The shapes don't belong together.
         """
-        return self._labels(logits, target) if self.multilabel else self._classes(logits, target)
-
-    def _labels(self, logits: Tensor, target: Tensor) -> Tensor:
-        if logits.shape != target.shape:
-            raise _shapes("logits and targets of one shape", logits, target)
-        target = target.to(logits.dtype)
-        loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-        chance = torch.sigmoid(logits)
-        miss = chance * (1 - target) + (1 - chance) * target
-        if self.alpha is not None:
-            loss = loss * (self.alpha * target + (1 - self.alpha) * (1 - target))
-        return (self._focus(miss) * loss).mean()
-
-    def _classes(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.multilabel:
+            if logits.shape != target.shape:
+                raise _shapes("logits and targets of one shape", logits, target)
+            target = target.to(logits.dtype)
+            loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+            chance = torch.sigmoid(logits)
+            miss = chance * (1 - target) + (1 - chance) * target
+            if self.alpha is not None:
+                loss = loss * (self.alpha * target + (1 - self.alpha) * (1 - target))
+            return (self._focus(miss) * loss).mean()
         if logits.ndim != 2 or target.shape not in (logits.shape[:1], logits.shape):
             raise _shapes("logits (B, C) and targets (B,) or (B, C)", logits, target)
         log_chance = F.log_softmax(logits, dim=1)
@@ -110,7 +107,8 @@ class SupervisedContrastive(nn.Module):
 
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
-        self.temperature = _check_range(temperature, "temperature", low=1e-6)
+        check_range("temperature", temperature, low=1e-6)
+        self.temperature = temperature
 
     def forward(self, embeddings: Tensor, target: Tensor) -> Tensor:
         """Compute the mean loss of embeddings `(B, D)`, normalised here, and class numbers `(B,)`.
@@ -126,13 +124,6 @@ class SupervisedContrastive(nn.Module):
         log_chance = F.log_softmax(likeness, dim=1).masked_fill(itself, 0.0)
         partners = (target[:, None] == target[None, :]) & ~itself
         return -((log_chance * partners).sum(dim=1) / partners.sum(dim=1).clamp(min=1)).mean()
-
-
-def _check_range(value: float, name: str, *, low: float = 0.0, high: float = float("inf")) -> float:
-    if not low <= value <= high or value == math.inf:
-        expected = f"{low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}, and finite"
-        raise UserError("out of range", argument=name, expected=expected, received=value)
-    return value
 
 
 def _shapes(expected: str, output: Tensor, target: Tensor) -> UserError:

@@ -27,7 +27,8 @@ def frozen_modules(model: nn.Module, trained: Collection[str], names: NetworkNam
     """
     training, with_parameters = set(), set()
     for first, aliases in names.aliases.items():
-        around = {path for name in aliases for path in _paths_around(name)}
+        parts = [name.split(".")[:-1] for name in aliases]  # `a.b.c` is in ``, `a` and `a.b`
+        around = {".".join(path[:count]) for path in parts for count in range(len(path) + 1)}
         with_parameters |= around
         if first in trained:
             training |= around
@@ -138,9 +139,3 @@ def norm_parameters(model: nn.Module, within: Collection[str], names: NetworkNam
     return {
         name for name in within if any(inside(alias, path) for alias in names.aliases.get(name, ()) for path in paths)
     }
-
-
-def _paths_around(name: str) -> list[str]:
-    """Return the paths of all modules that a parameter is in: `a.b.c` → ``, `a`, `a.b`."""
-    parts = name.split(".")[:-1]
-    return [".".join(parts[:count]) for count in range(len(parts) + 1)]

@@ -1,13 +1,16 @@
-"""LoRA, adapters, prefixes and prompts, put where the options of a fine-tuning want them."""
+"""The patterns of a fine-tuning on a network, and LoRA, adapters, prefixes and prompts put where they say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
 
-from lightkit.common.errors import UserError, keys_under
+from lightkit.common.errors import UserError, UserErrors, keys_under
+from lightkit.common.modules import inside
+from lightkit.common.patterns import Matched
 from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.peft.adapter import inject_adapters
 from lightkit.finetune.peft.lora import inject_lora
@@ -29,9 +32,25 @@ def find_targets(names: NetworkNames, options: Mapping[str, Any]) -> Targets:
     Raises:
         UserError: A pattern matches nothing that can be used.
     """
-    prefix, prompt = options["prefix"], options["prefix"]["kind"] == "prompt"
+    lora, prefix, prompt = options["lora"], options["prefix"], options["prefix"]["kind"] == "prompt"
+    rank = int(lora["rank"])
+    by_name = [pattern for pattern in lora["match"] if not pattern.startswith("@")]
+    named = names.find_modules(by_name, argument="lora.match", kinds=SUPPORTED)
+    matched = names.find_modules(lora["match"], argument="lora.match", kinds=SUPPORTED)
+    # Of layers that only a label stands for, the large enough ones.
+    ranks = {path: rank for path in matched if path in named or largest_rank(names.get_module(path)) >= rank}
+    if matched and not ranks:
+        largest = max(largest_rank(names.get_module(path)) for path in matched)
+        expected = f"at most {largest}, the most that any of these layers can take"
+        raise UserError("no layer is large enough", argument="lora.rank", received=lora["rank"], expected=expected)
+    for pattern, other in lora["ranks"].items():
+        layers = names.find_modules([pattern], argument="lora.ranks", kinds=SUPPORTED)
+        if not set(layers) & set(ranks):
+            what = "a rank for layers that get no LoRA"
+            raise UserError(what, argument="lora.ranks", received=pattern, choices=list(ranks))
+        ranks |= {path: int(other) for path in layers if path in ranks}
     return {
-        "lora": _find_lora_ranks(names, options["lora"]),
+        "lora": ranks,
         "adapter": names.find_modules(options["adapter"]["match"], argument="adapter.match"),
         "prefix": names.find_modules(
             prefix["match"],
@@ -40,6 +59,61 @@ def find_targets(names: NetworkNames, options: Mapping[str, Any]) -> Targets:
             paths=names.get_group("@attention"),
         ),
     }
+
+
+def check_patterns(names: NetworkNames, options: Mapping[str, Any]) -> None:
+    """Try every pattern on a network.
+
+    Args:
+        names: The names of the network, before anything is injected.
+        options: The group `finetune`.
+
+    Raises:
+        UserError: One matches nothing or nothing that can be used; several in one report.
+    """
+    attempts: list[Callable[[], object]] = [
+        partial(names.match_parameters, pattern, argument=argument)
+        for argument, pattern in _parameter_patterns(options)
+        if not pattern.startswith("@")
+    ]
+    attempts.append(partial(find_targets, names, options))
+    errors = []
+    for attempt in attempts:
+        try:
+            attempt()
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        raise UserErrors(errors) if len(errors) > 1 else errors[0]
+
+
+def resolve_patterns(names: NetworkNames, options: Mapping[str, Any], targets: Targets) -> list[Matched]:
+    """Return what each pattern and label stands for, by the names before anything was injected.
+
+    Args:
+        names: The names of the network.
+        options: The group `finetune`.
+        targets: What was put in where; of the modules that a pattern fits, those count that got it.
+    """
+    resolved = []
+    for argument, pattern in _parameter_patterns(options):
+        found = names.match_parameters(pattern, argument=argument)
+        ordered = tuple(name for name in (*names.aliases, *names.injected) if name in found)
+        resolved.append(Matched(f"finetune.{argument}", pattern, ordered))
+    modules = {f"{part}.match": options[part]["match"] for part in ("lora", "adapter", "prefix")}
+    modules["lora.ranks"] = list(options["lora"]["ranks"])
+    for argument, patterns in modules.items():
+        part = argument.partition(".")[0]
+        for pattern in patterns:
+            found = names.match_modules(pattern, argument=argument)
+            within = part == "lora" and names.get_group(pattern)
+            chosen = tuple(
+                path
+                for path in targets[part]
+                if path in found or (within and any(inside(path, module) for module in found))
+            )
+            resolved.append(Matched(f"finetune.{argument}", pattern, chosen, modules=True))
+    return resolved
 
 
 def inject(model: nn.Module, targets: Targets, options: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -82,21 +156,11 @@ def inject(model: nn.Module, targets: Targets, options: Mapping[str, Any]) -> di
     return new
 
 
-def _find_lora_ranks(names: NetworkNames, lora: Mapping[str, Any]) -> dict[str, int]:
-    """Return path → rank of the layers for LoRA; of those that only a label stands for, the large enough ones."""
-    rank = int(lora["rank"])
-    by_name = [pattern for pattern in lora["match"] if not pattern.startswith("@")]
-    named = names.find_modules(by_name, argument="lora.match", kinds=SUPPORTED)
-    matched = names.find_modules(lora["match"], argument="lora.match", kinds=SUPPORTED)
-    ranks = {path: rank for path in matched if path in named or largest_rank(names.get_module(path)) >= rank}
-    if matched and not ranks:
-        largest = max(largest_rank(names.get_module(path)) for path in matched)
-        expected = f"at most {largest}, the most that any of these layers can take"
-        raise UserError("no layer is large enough", argument="lora.rank", received=lora["rank"], expected=expected)
-    for pattern, other in lora["ranks"].items():
-        layers = names.find_modules([pattern], argument="lora.ranks", kinds=SUPPORTED)
-        if not set(layers) & set(ranks):
-            what = "a rank for layers that get no LoRA"
-            raise UserError(what, argument="lora.ranks", received=pattern, choices=list(ranks))
-        ranks |= {path: int(other) for path in layers if path in ranks}
-    return ranks
+def _parameter_patterns(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the patterns of parameters, each with the option it is in."""
+    lists = {"freeze": options["freeze"], "train": options["train"]}
+    for index, entry in enumerate(options["schedule"]):
+        lists |= {f"schedule[{index}].{name}": entry.get(name) or [] for name in ("unfreeze", "freeze")}
+    for index, rule in enumerate(options["rules"]):
+        lists[f"rules[{index}].match"] = [rule["match"]] if isinstance(rule["match"], str) else rule["match"]
+    return [(argument, pattern) for argument, patterns in lists.items() for pattern in patterns]

@@ -150,7 +150,14 @@ class NetworkNames:
                 within = {path for path in usable if any(inside(path, part) for part in matched - fitting)}
                 fitting |= {path for path in within if not self._is_in_attention(path)}
             if matched and not fitting and not pattern.startswith("@"):
-                raise self._unusable(pattern, matched, usable, argument=argument, kinds=kinds or ())
+                path = min(matched, key=list(self._modules).index)
+                raise UserError(
+                    "nothing that the pattern matches can be used",
+                    argument=argument,
+                    received=f"{pattern} ({path} is a {type(self._modules[path]).__name__})",
+                    expected=", ".join(kind.__name__ for kind in kinds or ()) or None,
+                    fix=f"name what is in it: {path}.*" if any(inside(name, path) for name in usable) else None,
+                )
             found |= fitting
         if patterns and not found:
             raise UserError(
@@ -162,30 +169,8 @@ class NetworkNames:
             )
         return [path for path in self._modules if path in found]
 
-    def _unusable(
-        self,
-        pattern: str,
-        matched: set[str],
-        usable: Iterable[str],
-        *,
-        argument: str,
-        kinds: tuple[type[nn.Module], ...],
-    ) -> UserError:
-        path = min(matched, key=list(self._modules).index)
-        return UserError(
-            "nothing that the pattern matches can be used",
-            argument=argument,
-            received=f"{pattern} ({path} is a {type(self._modules[path]).__name__})",
-            expected=", ".join(kind.__name__ for kind in kinds) or None,
-            fix=f"name what is in it: {path}.*" if any(inside(name, path) for name in usable) else None,
-        )
-
     def match_modules(self, pattern: str, *, argument: str) -> set[str]:
-        """Return the paths of the modules that one pattern or label stands for; a label may stand for none.
-
-        Args:
-            pattern: The pattern or label.
-            argument: What the caller calls it, for errors.
+        """Return the paths of the modules that one pattern or label stands for, as `match_parameters` does for names.
 
         Raises:
             UserError: A pattern matches nothing, or there is no such label.
@@ -296,19 +281,18 @@ class NetworkNames:
             return None
         if "@attention" not in patterns:
             return f"no block {other}" if "@blocks" in patterns else None
-        unknown = next(filter(self._is_unknown_attention, self._modules), None)
+        unknown = None
+        for path, module in self._modules.items():
+            layers = [child for child in module.children() if isinstance(child, LAYER_LABELS["@linear"])]
+            if len(layers) > 1 and is_attention(path.rpartition(".")[2], module):  # with one layer, a part around one
+                unknown = path
+                break
         if unknown is None:
             return f"no attention {other}"
         kind = type(self._modules[unknown]).__name__
         if argument.startswith("adapter"):
             return f"@attention does not stand for a {kind}, which can be named: {unknown}"
         return f"another way, such as finetune=lora: {unknown} is a {kind}, and prefixes know {KNOWN}"
-
-    def _is_unknown_attention(self, path: str) -> bool:
-        """Tell whether a module is an attention of any kind, and no part around one."""
-        module = self._modules[path]
-        layers = [child for child in module.children() if isinstance(child, LAYER_LABELS["@linear"])]
-        return len(layers) > 1 and is_attention(path.rpartition(".")[2], module)
 
 
 def _compile(pattern: str, argument: str) -> Pattern:

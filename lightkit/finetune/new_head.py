@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from lightkit.common.argument_checks import check_choice
 from lightkit.common.errors import UserError
 from lightkit.common.modules import TransposedLinear, replace_submodule
 from lightkit.finetune.head import CONVOLUTIONS, KEY, LAYERS, Head
@@ -45,8 +46,7 @@ def replace_head(model: nn.Module, head: Head, outputs: int, *, init: str = "def
     Raises:
         UserError: There is no such way to start it, or it is not known how such a layer is built.
     """
-    if init not in INIT:
-        raise UserError("no such way to start a layer", argument="init", received=init, choices=INIT)
+    check_choice("init", init, INIT, "no such way to start a layer")
     if head.computed_by:
         what = f"a new {head.path} would not change the outputs, which {head.computed_by} computes"
         fix = f"{KEY}={head.computed_by}, or finetune.head.replace=never"

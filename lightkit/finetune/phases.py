@@ -119,7 +119,9 @@ def gradual_changes(
     Raises:
         UserError: There is nothing to unfreeze.
     """
-    every = {unit: options.get(unit) for unit in ("every_epochs", "every_steps", "share") if options.get(unit)}
+    every: dict[str, Any] = {
+        unit: options.get(unit) for unit in ("every_epochs", "every_steps", "share") if options.get(unit)
+    }
     if not every:
         return []
     layers = sorted({depths[name] for name in frozen}, reverse=True)
@@ -128,7 +130,13 @@ def gradual_changes(
         raise UserError("nothing is frozen that could be unfrozen", argument="gradual", fix=fix)
     size = options.get("layers") or 1
     stages = [set(layers[start : start + size]) for start in range(0, len(layers), size)]
-    moments = _moments_of_stages(every, options.get("first"), len(stages), total_steps)
+    if "share" in every:
+        last = max(1, math.floor(every["share"] * total_steps))
+        moments = [{"step": max(1, round(last * (stage + 1) / len(stages)))} for stage in range(len(stages))]
+    else:
+        unit, count = ("epoch", every["every_epochs"]) if "every_epochs" in every else ("step", every["every_steps"])
+        start = count if options.get("first") is None else options["first"]
+        moments = [{unit: start + stage * count} for stage in range(len(stages))]
     return [
         Change(
             "gradual",
@@ -138,18 +146,6 @@ def gradual_changes(
         )
         for stage, moment in zip(stages, moments)
     ]
-
-
-def _moments_of_stages(
-    every: Mapping[str, Any], first: int | None, stages: int, total_steps: int
-) -> list[dict[str, int]]:
-    """Return when each stage of a gradual unfreezing comes: `{"epoch": 3}`."""
-    if "share" in every:
-        last = max(1, math.floor(every["share"] * total_steps))
-        return [{"step": max(1, round(last * (stage + 1) / stages))} for stage in range(stages)]
-    unit, count = ("epoch", every["every_epochs"]) if "every_epochs" in every else ("step", every["every_steps"])
-    start = count if first is None else first
-    return [{unit: start + stage * count} for stage in range(stages)]
 
 
 def phase_starts(

@@ -6,8 +6,9 @@ This module knows the group `finetune` of a configuration: what it calls names o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from torch import nn
@@ -23,17 +24,23 @@ from lightkit.finetune.eval_mode import (
     with_norms_held_by_model,
 )
 from lightkit.finetune.head import KEY, Head, find_head
-from lightkit.finetune.inject import find_targets, inject
+from lightkit.finetune.inject import check_patterns, find_targets, inject, resolve_patterns
 from lightkit.finetune.names import NetworkNames
 from lightkit.finetune.new_head import has_outputs, replace_head
-from lightkit.finetune.patterns import check_patterns, resolve_patterns
 from lightkit.finetune.peft.attention import attentions
 from lightkit.finetune.peft.blocks import find_blocks
 from lightkit.finetune.peft.lora import lora_b_names
 from lightkit.finetune.peft.merging import plain_names
 from lightkit.finetune.phases import Phase, PhaseStart, gradual_changes, phase_starts, scheduled_changes
-from lightkit.finetune.rules import make_rules
 from lightkit.finetune.tuning import freeze
+
+_SETTINGS = {
+    "lr": "the learning rate",
+    "lr_scale": "the learning rate",
+    "weight_decay": "the weight decay",
+    "warmup_steps": "the warm-up",
+}
+"""Settings of a rule, and what each of them sets, in words."""
 
 
 @dataclass(frozen=True)
@@ -235,3 +242,71 @@ def _check_fresh_trains(prepared: Prepared, names: NetworkNames) -> None:
         expected=f"all of them to train; the output layer is {prepared.head.describe()}" if prepared.head else None,
         fix=f"let them train: finetune.train=[{','.join(wanted)}]",
     )
+
+
+def make_rules(
+    options: Mapping[str, Any],
+    names: NetworkNames,
+    *,
+    current_names: Mapping[str, str],
+    injected: Mapping[str, Sequence[str]],
+    lora_b: Collection[str],
+    trained: Collection[str],
+) -> list[dict[str, Any]]:
+    """Return rules over exact names for `lightkit.optim.parameter_groups`: of the head, of LoRA+, and the listed ones.
+
+    Args:
+        options: The group `finetune`.
+        names: Names of the network before anything was injected.
+        current_names: Name before anything was injected → name now.
+        injected: Names of what was brought in, by what brought it.
+        lora_b: Names of the second matrices of LoRA.
+        trained: Names, as they are now, of what trains at some time.
+
+    Raises:
+        UserError: A rule matches nothing or only what never trains, or two set the same thing of one parameter.
+    """
+    head, lora, ratio = options["head"], options["lora"], options["lora"]["lr_ratio"]
+    rules = [_rule(f"finetune.{part}", new, {"name": part}) for part, new in injected.items()]
+    chosen = {name: head[name] for name in ("lr", "lr_scale", "weight_decay") if head[name] is not None}
+    if names.head or chosen:
+        own = names.find_parameters(["@head"], argument="head")
+        if chosen or {current_names.get(name, name) for name in own} & set(trained):
+            rules.append(_rule("finetune.head", own, {"name": "head", **chosen}))
+    if ratio is not None and lora["match"]:
+        rules.append(_rule("finetune.lora.lr_ratio", lora_b, {"name": "lora_b", "lr_ratio": ratio}))
+    for index, entry in enumerate(options["rules"]):
+        patterns = [entry["match"]] if isinstance(entry["match"], str) else list(entry["match"])
+        name = entry.get("name") or "+".join(pattern.removeprefix("re:").lstrip("@") for pattern in patterns)
+        listed = names.find_parameters(patterns, argument=f"rules[{index}].match")
+        rules.append(_rule(f"finetune.rules[{index}]", listed, {**entry, "name": name}))
+    for rule in rules:
+        rule["names"] = [current_names.get(name, name) for name in rule["names"]]
+        if not set(rule["names"]) & set(trained):
+            raise UserError(
+                "the rule is for parameters that never train",
+                key=rule["key"],
+                received=", ".join(rule["names"][:3]),
+                fix="leave it out, or let them train: finetune.train, finetune.schedule",
+            )
+    _check_exclusive(rules)
+    return rules
+
+
+def _rule(key: str, names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    known = ("name", "match", *_SETTINGS, "lr_ratio", "allow_zero")
+    chosen = {name: settings[name] for name in known if settings.get(name) is not None}
+    return {"key": key, "names": list(names), **chosen}
+
+
+def _check_exclusive(rules: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse two rules that set the same thing of one parameter."""
+    owners: dict[tuple[str, str], str] = {}
+    for rule in rules:
+        set_by_rule = {what for name, what in _SETTINGS.items() if name in rule}
+        for what, name in product(sorted(set_by_rule), rule["names"]):
+            other = owners.setdefault((what, name), rule["key"])
+            if other != rule["key"]:
+                fix = "make one of the patterns narrower, or leave one out"
+                keys = f"{other} and {rule['key']}"
+                raise UserError(f"two rules set {what} of {name}", key=keys, received=name, fix=fix)

@@ -5,15 +5,15 @@ Shapes: B samples, T positions, D model width, N heads, K = D / N width of a hea
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
-from lightkit.models.parts import check_choice, check_dropout, check_sizes
+from lightkit.models.parts import check_dropout, check_sizes
 
 Positions = Literal["learned", "rotary", "none"]
 
@@ -112,11 +112,8 @@ def check_transformer(*, dim: int, depth: int, heads: int, mlp_ratio: float, dro
     """
     check_sizes(dim=dim, depth=depth, heads=heads)
     check_dropout(dropout)
-    check_choice(positions, Positions, argument="positions")
-    if not 0 < mlp_ratio < math.inf:
-        raise UserError(
-            "the perceptron needs a width", argument="mlp_ratio", expected="above 0, and finite", received=mlp_ratio
-        )
+    check_choice("positions", positions, get_args(Positions))
+    check_range("mlp_ratio", mlp_ratio, above=0, what="the perceptron needs a width")
     if dim % heads:
         raise UserError(
             "the heads don't divide the width", argument="heads", expected=f"a divisor of {dim}", received=heads

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice
 from lightkit.common.errors import UserError
-from lightkit.models.parts import Activation, check_choice, check_dropout, check_sizes, image_size
+from lightkit.models.parts import Activation, check_dropout, check_sizes, image_size
 from lightkit.models.parts import activation as make_activation
 
 Halving = Literal["max", "avg", "stride"]
@@ -57,8 +58,8 @@ class CNN(nn.Module):
         super().__init__()
         size_in, height, width = image_size(input_shape, model="the CNN")
         check_sizes(num_classes=num_classes, channels=channels, depth=depth, kernel_size=kernel_size)
-        check_choice(pool, Halving, argument="pool")
-        check_choice(head, Pooling, argument="head")
+        check_choice("pool", pool, get_args(Halving))
+        check_choice("head", head, get_args(Pooling))
         check_dropout(dropout)
         if not channels:
             raise UserError("a CNN needs at least one stage", argument="channels", received=list(channels))
@@ -77,7 +78,9 @@ class CNN(nn.Module):
         self.pool = nn.Identity() if head == "flatten" else pooling
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(size_in * (height * width if head == "flatten" else 1), num_classes)
-        self.apply(_init)
+        for module in self.modules():  # He initialisation, https://arxiv.org/abs/1502.01852
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute outputs `(B, num_classes)` of images `(B, C, H, W)`."""
@@ -103,9 +106,3 @@ def _stage(
         }
         size_in = size_out
     return nn.Sequential(layers)
-
-
-def _init(module: nn.Module) -> None:
-    """Initialise convolutions as He et al. 2015 (https://arxiv.org/abs/1502.01852); the rest keeps its defaults."""
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from lightkit.models.parts import Activation, check_choice, check_dropout, check_sizes
+from lightkit.common.argument_checks import check_choice
+from lightkit.models.parts import Activation, check_dropout, check_sizes
 from lightkit.models.parts import activation as make_activation
 
 Norm = Literal["none", "batch", "layer"]
@@ -48,7 +49,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(in_features=in_features, num_classes=num_classes, hidden=hidden)
-        check_choice(norm, Norm, argument="norm")
+        check_choice("norm", norm, get_args(Norm))
         check_dropout(dropout)
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         widths = [in_features, *hidden]

@@ -5,12 +5,12 @@ Shapes: B samples, C channels, H rows, W columns, F features.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
+from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 
 Activation = Literal["relu", "gelu", "silu", "leaky_relu", "elu", "selu", "tanh", "sigmoid", "identity"]
@@ -34,25 +34,8 @@ def activation(name: str) -> nn.Module:
     Raises:
         UserError: There is no activation of that name.
     """
-    if name not in ACTIVATIONS:
-        raise UserError("unknown activation", argument="activation", received=name, choices=ACTIVATIONS)
+    check_choice("activation", name, ACTIVATIONS, "unknown activation")
     return ACTIVATIONS[name]()
-
-
-def check_choice(value: str, words: Any, *, argument: str) -> None:
-    """Refuse a value that is not one of the words of a `Literal`.
-
-    Args:
-        value: The value.
-        words: The `Literal`.
-        argument: Name of the argument.
-
-    Raises:
-        UserError: The value is not among them.
-    """
-    choices = typing.get_args(words)
-    if value not in choices:
-        raise UserError("not a valid choice", argument=argument, received=value, choices=choices)
 
 
 def check_sizes(**sizes: int | float | Sequence[int]) -> None:
@@ -73,8 +56,7 @@ def check_dropout(dropout: float) -> None:
     Raises:
         UserError: It lies outside.
     """
-    if not 0.0 <= dropout < 1.0:
-        raise UserError("not a probability", argument="dropout", expected="0 <= dropout < 1", received=dropout)
+    check_range("dropout", dropout, low=0, below=1, what="not a probability")
 
 
 def image_size(input_shape: Sequence[int], *, model: str) -> tuple[int, int, int]:

@@ -5,12 +5,13 @@ Shapes: B samples, T positions, D embedding width, V vocabulary size.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice
 from lightkit.common.errors import UserError
-from lightkit.models.parts import check_choice, check_dropout, check_sizes
+from lightkit.models.parts import check_dropout, check_sizes
 
 Cell = Literal["lstm", "gru"]
 
@@ -49,7 +50,7 @@ class RecurrentLM(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(vocab_size=vocab_size, dim=dim, hidden=hidden, depth=depth)
-        check_choice(cell, Cell, argument="cell")
+        check_choice("cell", cell, get_args(Cell))
         check_dropout(dropout)
         if tie and dim != hidden:
             raise UserError("tied weights need equal widths", argument="dim", expected=f"{hidden}", received=dim)

@@ -6,13 +6,14 @@ Shapes: B samples, C channels, H rows, W columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice
 from lightkit.common.errors import UserError
-from lightkit.models.parts import check_choice, check_dropout, check_sizes, image_size
+from lightkit.models.parts import check_dropout, check_sizes, image_size
 
 Stem = Literal["auto", "cifar", "imagenet"]
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
@@ -56,7 +57,7 @@ class ResNet(nn.Module):
         channels, height, side = image_size(input_shape, model="a ResNet")
         if depth not in BLOCKS:
             raise UserError("no such depth", argument="depth", received=depth, choices=[str(d) for d in BLOCKS])
-        check_choice(stem, Stem, argument="stem")
+        check_choice("stem", stem, get_args(Stem))
         check_sizes(num_classes=num_classes, width=width)
         check_dropout(dropout)
         large = stem == "imagenet" or (stem == "auto" and min(height, side) >= IMAGENET_SIDE)

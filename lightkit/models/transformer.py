@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice
 from lightkit.common.errors import UserError
 from lightkit.models.attention import Block, Positions, check_transformer, init_weights, rotary_table
-from lightkit.models.parts import check_choice, check_sizes
+from lightkit.models.parts import check_sizes
 
 Pooling = Literal["mean", "cls"]
 AUTO_TOKENS = 64
@@ -63,7 +64,7 @@ class TransformerClassifier(nn.Module):
         super().__init__()
         check_transformer(dim=dim, depth=depth, heads=heads, mlp_ratio=mlp_ratio, dropout=dropout, positions=positions)
         check_sizes(num_classes=num_classes)
-        check_choice(pool, Pooling, argument="pool")
+        check_choice("pool", pool, get_args(Pooling))
         values, length = _input_layer(input_shape, vocab_size=vocab_size, dim=dim, patch=patch)
         self.embed = Embed(values, length, dim, learned=positions == "learned", cls=pool == "cls", dropout=dropout)
         table = rotary_table(length + (pool == "cls"), dim // heads) if positions == "rotary" else None

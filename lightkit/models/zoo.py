@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice
 from lightkit.common.downloads import checked_downloads
 from lightkit.common.errors import UserError
 from lightkit.models.parts import check_sizes
@@ -55,17 +56,21 @@ def torchvision_model(
     _refuse_loading(options, own="model.weights")
     models = _package("torchvision.models", "torchvision")
     names = models.list_models(module=models)
-    if name not in names:
-        raise UserError("torchvision has no such model", argument="name", received=name, choices=names)
+    check_choice("name", name, names, "torchvision has no such model")
     chosen = None
     if weights is not None:
         entries = models.get_model_weights(name)
         valid = ["DEFAULT", *(entry.name for entry in entries)]
-        if weights not in valid:
-            raise UserError(f"{name} has no such weights", argument="weights", received=weights, choices=valid)
+        check_choice("weights", weights, valid, f"{name} has no such weights")
         chosen = entries[weights]
-    model = _call(models.get_model, name, _without_auxiliary(name, options, chosen), num_classes=num_classes)
-    _check_options(model, name, options or {})
+    settings = dict(options or {})
+    if name in ("googlenet", "inception_v3"):  # no auxiliary heads: with them outputs in training are tuples
+        settings = {"aux_logits": False, "init_weights": True, "transform_input": chosen is not None, **settings}
+    model = _call(models.get_model, name, settings, num_classes=num_classes)
+    # Some models of torchvision take any keyword and ignore it.
+    accepted = [*inspect.signature(type(model)).parameters, *_MOBILENET_OPTIONS]
+    for option in options or ():
+        check_choice("options", option, accepted, f"{name} has no such option")
     if in_channels != 3:
         _set_channels(model, in_channels)
     if chosen is not None:
@@ -106,18 +111,14 @@ def timm_model(
     if not pretrained:
         return _call(timm.create_model, name, options, **sizes)
     model = _fetch(lambda: _call(timm.create_model, name, options, **sizes), name)
-    model.fresh_parameters = _new_classifier(model, num_classes)
-    return model
-
-
-def _new_classifier(model: nn.Module, num_classes: int) -> tuple[str, ...]:
-    """Name the parameters of a classifier that timm has no weights for, as the classes are others."""
     facts: Any = getattr(model, "pretrained_cfg", None) or {}
     classifiers = facts.get("classifier") or ()
-    if facts.get("num_classes") == num_classes:
-        return ()
     paths = (classifiers,) if isinstance(classifiers, str) else classifiers
-    return tuple(name for name, _ in model.named_parameters() if name.rpartition(".")[0] in paths)
+    if facts.get("num_classes") == num_classes:
+        paths = ()
+    # timm has no weights for a classifier of other classes.
+    model.fresh_parameters = tuple(n for n, _ in model.named_parameters() if n.rpartition(".")[0] in paths)
+    return model
 
 
 def _refuse_loading(options: Mapping[str, Any] | None, *, own: str) -> None:
@@ -129,21 +130,6 @@ def _refuse_loading(options: Mapping[str, Any] | None, *, own: str) -> None:
                 argument=f"options.{option}",
                 fix=f"finetune.weights.path=FILE for a file, {own} for the weights that the package offers",
             )
-
-
-def _check_options(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:
-    """Refuse what torchvision would swallow: some of its models take any keyword and ignore it."""
-    accepted = [*inspect.signature(type(model)).parameters, *_MOBILENET_OPTIONS]
-    for option in options:
-        if option not in accepted:
-            raise UserError(f"{name} has no such option", argument="options", received=option, choices=accepted)
-
-
-def _without_auxiliary(name: str, options: Mapping[str, Any] | None, weights: Any) -> Mapping[str, Any] | None:
-    """Leave out the auxiliary heads for which two models return tuples in training, which no loss takes."""
-    if name not in ("googlenet", "inception_v3"):
-        return options
-    return {"aux_logits": False, "init_weights": True, "transform_input": weights is not None, **(options or {})}
 
 
 def _package(module: str, package: str) -> ModuleType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
 from tests.finetune.preparing import prepared, trainable, transformer
 
 
@@ -55,3 +55,23 @@ def test_parts_combine() -> None:
     assert {"finetune.lora", "finetune.adapter", "finetune.prefix"} <= {rule["key"] for rule in found.rules}
     assert {"norm.weight", "head.weight"} <= trainable(model)
     assert "blocks.0.fc1.parametrizations.weight.original" not in trainable(model)
+
+
+def test_every_pattern_that_matches_nothing_is_in_one_report() -> None:
+    with pytest.raises(UserErrors) as caught:
+        prepared(
+            transformer(),
+            freeze=["blocks.0", "blokcs.1"],
+            train=["haed"],
+            schedule=[{"epoch": 1, "unfreeze": ["blocks.7"]}],
+            rules=[{"match": "nrom", "lr": 0.1}],
+            lora={"match": ["fc9"]},
+        )
+    keys = [error.key for error in caught.value.errors]
+    assert keys == [
+        "finetune.freeze",
+        "finetune.train",
+        "finetune.schedule[0].unfreeze",
+        "finetune.rules[0].match",
+        "finetune.lora.match",
+    ]

@@ -118,6 +118,8 @@ class FinetuneAudit:
             faults += expected.differences(live, rate_scale=self.rate_scale())
         reported: set[str] = set()
         self._report_faults(faults, f"{phase.name}, before step {step}", reported)
+        planned = {"weight_decay"} if expected is not None else set()
+        may_change = None if self.scheduled_options is None else {*self.scheduled_options, *planned}
         self._record = PhaseRecord(
             self.model,
             phase,
@@ -126,7 +128,7 @@ class FinetuneAudit:
             skipped=self.skipped(),
             zero_rate=zero_rate,
             expected=expected,
-            options=self._options_to_keep(expected),
+            options=group_options(self.optimizer.param_groups, without=may_change),
             reported=reported,
             gradient_scale=self.gradient_scale,
             peers=self.peers,
@@ -246,12 +248,6 @@ class FinetuneAudit:
             *membership_faults(self.model, self.optimizer),
             *mode_faults(self.model, phase),
         ]
-
-    def _options_to_keep(self, expected: PhaseTable | None) -> dict[str, dict[str, Any]]:
-        """Return what is to stay as it is in the groups, besides what the plan says of them."""
-        planned = {"weight_decay"} if expected is not None else set()
-        without = None if self.scheduled_options is None else {*self.scheduled_options, *planned}
-        return group_options(self.optimizer.param_groups, without=without)
 
     def _optimizer_faults(self, record: PhaseRecord, step: int) -> list[str]:
         """List where the optimizer is no longer as planned, or as it was when the phase began."""

@@ -34,7 +34,14 @@ def fingerprint(tensor: Tensor) -> Tensor:
     own = part(tensor.detach())
     total = torch.zeros(2, dtype=torch.int64, device=own.device)
     weights = _weights(own.device)
-    for piece in _as_integers(own).split(weights.shape[1]):
+    if own.layout is not torch.strided:
+        own = own.to_dense()
+    if own.is_complex():
+        own = torch.view_as_real(own.resolve_conj())
+    if own.ndim > 1 and not own.is_contiguous():  # in the order of memory it can be read without a copy
+        own = own.permute(sorted(range(own.ndim), key=own.stride, reverse=True))
+    integers = own.resolve_neg().reshape(-1).view(_INTEGERS[own.element_size()])
+    for piece in integers.split(weights.shape[1]):
         piece = piece.to(torch.int64)
         total = total * _GOLDEN + (weights[:, : piece.numel()] * piece).sum(1)
     return total
@@ -62,17 +69,6 @@ class Fingerprints:
             after = torch.stack([now._sums[name] for name in names])
             found |= {name for name, differs in zip(names, (before != after).any(1).tolist()) if differs}
         return found
-
-
-def _as_integers(tensor: Tensor) -> Tensor:
-    """Return the elements in the order of memory, their bits as integers; a view where that is possible."""
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.ndim > 1 and not tensor.is_contiguous():
-        tensor = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
-    return tensor.resolve_neg().reshape(-1).view(_INTEGERS[tensor.element_size()])
 
 
 @lru_cache(maxsize=16)

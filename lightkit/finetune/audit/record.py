@@ -38,7 +38,7 @@ class PeerGroup(Protocol):
 
     @property
     def main(self) -> bool:
-        """Whether what every process has as a whole, such as a buffer, is this one's to judge."""
+        """Tell whether this process judges what every process has as a whole, such as a buffer."""
 
     def unite(self, texts: Iterable[str]) -> list[str]:
         """Return what any of them says, each once; waits for all."""
@@ -188,8 +188,13 @@ class PhaseRecord:
         missing = [name for name in names if name not in seen.seen]
         zero = [name for name in names if name in seen.seen and name not in seen.nonzero]
         unmoved = [name for name in names if name in seen.nonzero and name not in changed and not may_rest]
-        stuck = [name for name in unmoved if self._must_move(name, self.highest_rates[group.name])]
-        slow = [name for name in unmoved if name not in stuck]
+        stuck, slow = list[str](), list[str]()
+        for name in unmoved:
+            # A step along the gradient, and one of the size of the rate, would both have shown.
+            size, dtype = _largest(self.model.get_parameter(name))
+            gradient = min(seen.largest.get(name, 0.0) / self.gradient_scale(), 1.0)
+            must_move = self.highest_rates[group.name] * gradient > _VISIBLE * torch.finfo(dtype).eps * size
+            (stuck if must_move else slow).append(name)
         unreached = format_line(f"{group.name}: no gradient reached", missing, f"; {UNUSED}")
         bad = format_line(f"{group.name}: should move but did not, although gradients reached them:", stuck)
         fine = [
@@ -260,12 +265,6 @@ class PhaseRecord:
             weights = f"{str(dtype).removeprefix('torch.')} weights {of_size}"
             return f"as a learning rate of {format_rate(rate)} is too small to change {weights}; raise it"
         return "although gradients reached it"
-
-    def _must_move(self, name: str, rate: float) -> bool:
-        """Tell whether a step along the gradient, and one of the size of the rate, would have changed a parameter."""
-        size, dtype = _largest(self.model.get_parameter(name))
-        step = rate * min(self.gradients.largest.get(name, 0.0) / self.gradient_scale(), 1.0)
-        return step > _VISIBLE * torch.finfo(dtype).eps * size
 
     def _with_elements(self, group: ParameterGroup) -> list[str]:
         """Return the names of its parameters that have elements."""

@@ -123,18 +123,13 @@ class PhaseTable:
         for name, row in planned.items():
             if name in found:
                 differing = row.differences(found[name], decay=decay)
-                differing += self._rate_differences(row, found[name], live.steps, rate_scale)
+                expected: dict[int, float] = {}
+                if row.rates is not None and rate_scale is not None:
+                    expected = {step: rate * rate_scale for step, rate in zip(self.steps, row.rates)}
+                differing += [
+                    f"learning rate {format_rate(rate)} at step {step}, planned {format_rate(expected[step])}"
+                    for step, rate in zip(live.steps, found[name].rates or ())
+                    if step in expected and not math.isclose(rate, expected[step], rel_tol=1e-6)
+                ]
                 lines += [f"group {name}: {line}" for line in differing]
         return lines
-
-    def _rate_differences(
-        self, planned: GroupRow, live: GroupRow, steps: tuple[int, ...], scale: float | None
-    ) -> list[str]:
-        if planned.rates is None or live.rates is None or scale is None:
-            return []
-        expected = {step: rate * scale for step, rate in zip(self.steps, planned.rates)}
-        return [
-            f"learning rate {format_rate(rate)} at step {step}, planned {format_rate(expected[step])}"
-            for step, rate in zip(steps, live.rates)
-            if step in expected and not math.isclose(rate, expected[step], rel_tol=1e-6)
-        ]

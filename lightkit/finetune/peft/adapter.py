@@ -24,20 +24,12 @@ from typing import Any, Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
+from lightkit.finetune.peft import calls
 from lightkit.finetune.peft.blocks import sublayers
 from lightkit.finetune.peft.feature_dims import CONVOLUTION, channels_first, feature_axis, input_dim, output_dim
-from lightkit.finetune.peft.injected import (
-    Injected,
-    attach,
-    disable_nested_tensors,
-    first_tensor,
-    modules_at,
-    new_parameter_names,
-    reference_tensor,
-    replace_first_output,
-)
-from lightkit.finetune.peft.masks import first_input
+from lightkit.finetune.peft.injected import Injected, attach, modules_at, new_parameter_names, reference_tensor
 
 Kind = Literal["houlsby", "pfeiffer", "parallel"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -157,14 +149,10 @@ def inject_adapters(
     Raises:
         UserError: An option is out of its range, a block's features cannot be told, or it has no such sublayers.
     """
-    if kind not in KINDS:
-        raise UserError("no such kind of adapter", argument="kind", received=kind, choices=KINDS)
-    if activation not in ACTIVATIONS:
-        raise UserError("unknown activation", argument="activation", received=activation, choices=ACTIVATIONS)
-    if not 0 <= dropout < 1:
-        raise UserError("not a probability", argument="dropout", expected="0 to below 1", received=dropout)
-    if not scale > 0:
-        raise UserError("the adapter would add nothing", argument="scale", expected="above 0", received=scale)
+    check_choice("kind", kind, KINDS, "no such kind of adapter")
+    check_choice("activation", activation, ACTIVATIONS, "unknown activation")
+    check_range("dropout", dropout, low=0, below=1, what="not a probability")
+    check_range("scale", scale, above=0, what="the adapter would add nothing")
     modules = modules_at(model, match)
     if kind == "houlsby":
         modules = {path: part for block in modules.items() for path, part in _transformer_sublayers(*block).items()}
@@ -185,18 +173,17 @@ def inject_adapters(
             scale=scale,
             parallel=parallel,
         )
-        attach(path, module, "adapter", adapter)
+        attach(model, path, "adapter", adapter)
         module.register_forward_hook(_add_adapter, with_kwargs=True)
-    disable_nested_tensors(model, modules)
     return new_parameter_names(model, known)
 
 
 def _add_adapter(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """Add the adapter's part to the output of its block (forward hook)."""
     adapter: Adapter = block.adapter  # type: ignore[assignment]
-    y = first_tensor(output, adapter.path, "output")
-    x = first_tensor(first_input(args, kwargs), adapter.path, "input") if adapter.parallel else y
-    return replace_first_output(output, y + adapter.delta(x, y))
+    y = calls.first_tensor(output, adapter.path, "output")
+    x = calls.first_tensor(calls.first_input(args, kwargs), adapter.path, "input") if adapter.parallel else y
+    return calls.replace_first_output(output, y + adapter.delta(x, y))
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor, axis: int) -> Tensor:
@@ -227,7 +214,7 @@ def _transformer_sublayers(path: str, block: nn.Module) -> dict[str, nn.Module]:
             choices=KINDS,
             fix="finetune.adapter.kind=pfeiffer puts one adapter at the end of any block",
         )
-    return {f"{path}.{name}": block.get_submodule(name) for name in (*attentions, feed_forward)}
+    return {f"{path}.{name}".lstrip("."): block.get_submodule(name) for name in (*attentions, feed_forward)}
 
 
 def _adapter_sizes(

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.common.modules import TransposedLinear
+from lightkit.finetune.peft.calls import argument_names
 from lightkit.finetune.peft.injected import Injected
-from lightkit.finetune.peft.masks import argument_names
 
 KNOWN = "nn.MultiheadAttention; modules with linear layers qkv and proj and a number of heads; those of transformers"
 """Attentions that a prefix can be put into, for messages."""

@@ -7,9 +7,7 @@ module and use the module they are handed, so that copies, replicas and pickled 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
@@ -65,34 +63,30 @@ def modules_at(model: nn.Module, paths: Sequence[str]) -> dict[str, nn.Module]:
     return dict(found.values())
 
 
-def attach(path: str, module: nn.Module, name: str, injected: Injected) -> None:
+def attach(model: nn.Module, path: str, name: str, injected: Injected) -> None:
     """Add an injected module to the one at `path` as its submodule `name`, in the same mode.
+
+    In eval mode an `nn.TransformerEncoder` around it may pack padded sequences into nested tensors, which hooks could
+    not work with, and is kept from doing so. The outputs of positions that are not padding stay the same; those of
+    padding are then as they are in training, not zero.
 
     Raises:
         UserError: The module has something of that name.
     """
+    module = model.get_submodule(path)
     if hasattr(module, name):
         received = type(module).__name__
         raise UserError(f"{path} already has something called {name}", argument="match", received=received)
     module.add_module(name, injected.train(module.training))
+    for around, encoder in model.named_modules():
+        if isinstance(encoder, nn.TransformerEncoder) and inside(path, around):
+            encoder.use_nested_tensor = False
 
 
 def new_parameter_names(model: nn.Module, known: Iterable[nn.Parameter]) -> list[str]:
     """Return the names of the parameters that are not among the known ones, in the order of the network."""
     before = {id(parameter) for parameter in known}
     return [name for name, parameter in model.named_parameters() if id(parameter) not in before]
-
-
-def disable_nested_tensors(model: nn.Module, paths: Iterable[str]) -> None:
-    """Have the encoders around these modules pass on padded sequences.
-
-    In eval mode `nn.TransformerEncoder` may pack them into nested tensors, which hooks could not work with. The outputs
-    of positions that are not padding stay the same; those of padding are then as they are in training, not zero.
-    """
-    paths = list(paths)
-    for path, module in model.named_modules():
-        if isinstance(module, nn.TransformerEncoder) and any(inside(changed, path) for changed in paths):
-            module.use_nested_tensor = False
 
 
 def reference_tensor(path: str, module: nn.Module) -> Tensor:
@@ -106,31 +100,3 @@ def reference_tensor(path: str, module: nn.Module) -> Tensor:
             return parameter.detach()
     what = f"{path} has no layers that tell what it works with"
     raise UserError(what, argument="match", received=type(module).__name__)
-
-
-def first_tensor(value: Any, path: str, what: str) -> Tensor:
-    """Return the input or output of a module, or the first of several.
-
-    Args:
-        value: The input or output.
-        path: Of the module, for errors.
-        what: Whether it is the `input` or the `output`, for errors.
-
-    Raises:
-        UserError: It is no tensor.
-    """
-    first = value[0] if isinstance(value, tuple) and value else value
-    if not torch.is_tensor(first):
-        expected = "a tensor, or a tuple that starts with one"
-        raise UserError(f"the {what} of {path} is no tensor", expected=expected, received=type(first).__name__)
-    return first
-
-
-def replace_first_output(output: Any, new: Tensor) -> Any:
-    """Return the output of a module with another first tensor."""
-    if not isinstance(output, tuple):
-        return new
-    fields = getattr(output, "_fields", None)
-    if fields:
-        return output._replace(**{fields[0]: new})  # type: ignore[attr-defined]
-    return (new, *output[1:])

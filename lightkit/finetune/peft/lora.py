@@ -19,16 +19,16 @@ the product is added to what they make (see `lightkit.finetune.peft.parametrized
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from lightkit.common.errors import UserError
+from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.modules import TransposedLinear
 from lightkit.finetune.peft.injected import new_parameter_names
-from lightkit.finetune.peft.lora_targets import IMPLS, Impl, find_lora_targets
+from lightkit.finetune.peft.lora_targets import Impl, find_lora_targets
 from lightkit.finetune.peft.lowrank import LowRank, LowRankPath, LowRankWeight, add_path
 
 
@@ -62,12 +62,9 @@ def inject_lora(
     Raises:
         UserError: A layer cannot be adapted, a rank is larger than the layer, or there is no layer.
     """
-    if not alpha > 0:
-        raise UserError("LoRA needs a scale", argument="alpha", expected="above 0", received=alpha)
-    if not 0 <= dropout < 1:
-        raise UserError("not a probability", argument="dropout", expected="0 to below 1", received=dropout)
-    if impl not in IMPLS:
-        raise UserError("no such way to do LoRA", argument="impl", received=impl, choices=IMPLS)
+    check_range("alpha", alpha, above=0, what="LoRA needs a scale")
+    check_range("dropout", dropout, low=0, below=1, what="not a probability")
+    check_choice("impl", impl, get_args(Impl), "no such way to do LoRA")
     targets = find_lora_targets(model, ranks, impl=impl)
     known = list(model.parameters())
     by_weight: dict[object, LowRank] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -16,7 +16,6 @@ from lightkit.finetune.peft.lowrank import LowRank, matrix_shape
 from lightkit.finetune.peft.parametrized import effective_weight, parametrizations, source_parameters
 
 Impl = Literal["parametrize", "wrap"]
-IMPLS: tuple[Impl, ...] = get_args(Impl)
 SUPPORTED: tuple[type[nn.Module], ...] = (
     nn.Linear,
     TransposedLinear,
@@ -99,7 +98,13 @@ def find_lora_targets(model: nn.Module, ranks: Mapping[str, int], *, impl: Impl)
             wrapped = target.wrapped and id(module) not in uncalled
             other = replace(target, path=path, layer=module, tensor=tensor, wrapped=wrapped)
             other = found.setdefault(other.place, other)
-            if error := _tie_error(target, other):
+            if _own_weights(module).get(tensor) != target.parts:
+                what = f"LoRA cannot adapt {target.name}: it is also {other.name}, in a {type(module).__name__}"
+                raise UserError(what, argument="match", expected=_SUPPORTED_NAMES)
+            if other.rank != target.rank:
+                what = f"two ranks for one weight, {target.name} and {other.name}"
+                raise UserError(what, argument="ranks", received=f"{target.rank} and {other.rank}")
+            if error := _impl_error(other):
                 raise error
     return list(found.values())
 
@@ -216,14 +221,3 @@ def _parameters_of_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, s
     """Yield every parameter with each of the modules that hold it."""
     for path, module in model.named_modules():
         yield from ((path, module, tensor, parameter) for tensor, parameter in module._parameters.items())
-
-
-def _tie_error(target: LoraTarget, other: LoraTarget) -> UserError | None:
-    """Return why two layers that share a weight cannot be adapted as one, or None."""
-    if _own_weights(other.layer).get(other.tensor) != target.parts:
-        what = f"LoRA cannot adapt {target.name}: it is also {other.name}, in a {type(other.layer).__name__}"
-        return UserError(what, argument="match", expected=_SUPPORTED_NAMES)
-    if other.rank != target.rank:
-        what = f"two ranks for one weight, {target.name} and {other.name}"
-        return UserError(what, argument="ranks", received=f"{target.rank} and {other.rank}")
-    return _impl_error(other)

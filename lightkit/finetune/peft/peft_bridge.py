@@ -130,22 +130,17 @@ def _check_layers(model: nn.Module) -> None:
     """
     shared = [names for names in parameter_aliases(model).values() if len(names) > 1]
     for path, layer in _peft_layers(model):
-        parent = model.get_submodule(parent_of(path))
+        base, parent = layer.base_layer, model.get_submodule(parent_of(path))
         ties = [names for names in shared if any(inside(name, join_names(path, "base_layer")) for name in names)]
-        if what := _harm(layer, parent, ties):
-            fix = "finetune.lora, which knows that"
-            raise UserError(what, argument="peft.target_modules", received=path, fix=fix)
-
-
-def _harm(layer: Any, parent: nn.Module, ties: list[list[str]]) -> str | None:
-    """Return why a layer of peft would do harm, or None."""
-    base = layer.base_layer
-    if isinstance(base, nn.MultiheadAttention) or isinstance(parent, nn.MultiheadAttention):
-        return "peft's layers do not work in nn.MultiheadAttention"
-    if ties:
-        names = [name.replace(".base_layer.", ".") for name in ties[0]]
-        return f"peft takes shared weights apart: {' and '.join(names)} are one tensor"
-    unusual = isinstance(base, CONVOLUTIONS) and (set(base.dilation) != {1} or base.padding_mode != "zeros")
-    if unusual and ".lora." in type(layer).__module__:
-        return "LoRA of peft forgets the dilation and the padding mode of a convolution"
-    return None
+        unusual = isinstance(base, CONVOLUTIONS) and (set(base.dilation) != {1} or base.padding_mode != "zeros")
+        if isinstance(base, nn.MultiheadAttention) or isinstance(parent, nn.MultiheadAttention):
+            what = "peft's layers do not work in nn.MultiheadAttention"
+        elif ties:
+            names = [name.replace(".base_layer.", ".") for name in ties[0]]
+            what = f"peft takes shared weights apart: {' and '.join(names)} are one tensor"
+        elif unusual and ".lora." in type(layer).__module__:
+            what = "LoRA of peft forgets the dilation and the padding mode of a convolution"
+        else:
+            continue
+        fix = "finetune.lora, which knows that"
+        raise UserError(what, argument="peft.target_modules", received=path, fix=fix)

@@ -28,8 +28,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
 from lightkit.common.modules import inside
+from lightkit.finetune.peft import calls
 from lightkit.finetune.peft.attention import (
     KNOWN,
     apply_without_bias,
@@ -41,24 +43,8 @@ from lightkit.finetune.peft.attention import (
     output_projection,
     takes_more_positions,
 )
-from lightkit.finetune.peft.injected import (
-    Injected,
-    attach,
-    disable_nested_tensors,
-    first_tensor,
-    modules_at,
-    new_parameter_names,
-    reference_tensor,
-    replace_first_output,
-)
-from lightkit.finetune.peft.masks import (
-    argument_names,
-    check_sequence,
-    extend_masks,
-    first_input,
-    prepend,
-    replace_first_input,
-)
+from lightkit.finetune.peft.injected import Injected, attach, modules_at, new_parameter_names, reference_tensor
+from lightkit.finetune.peft.masks import check_sequence, extend_masks, prepend
 
 Softmax = Literal["own", "joint"]
 SOFTMAX: tuple[Softmax, ...] = get_args(Softmax)
@@ -140,24 +126,31 @@ def inject_prefixes(
         UserError: An option is out of its range, or a module is no attention that can be given a prefix.
     """
     std = 1.0 if init_std is None else init_std
-    if length < 1:
-        raise UserError("a prefix needs positions", argument="length", expected="1 or more", received=length)
-    if not std > 0:
-        raise UserError("all positions would stay equal", argument="init_std", expected="above 0", received=std)
-    if softmax not in SOFTMAX:
-        raise UserError("no such way to read a prefix", argument="softmax", received=softmax, choices=SOFTMAX)
+    check_range("length", length, low=1, what="a prefix needs positions")
+    check_range("init_std", std, above=0, what="all positions would stay equal")
+    check_choice("softmax", softmax, SOFTMAX, "no such way to read a prefix")
     modules = modules_at(model, match)
     for path, module in modules.items():
         _check_attention(model, path, module, softmax)
     known = list(model.parameters())
     for path, module in modules.items():
+        like, (heads, head_dim) = reference_tensor(path, module), head_sizes(module)
+        shape = (heads, length, head_dim)
         if softmax == "own":
-            _attach_own(path, module, length, std)
+            attach(model, path, "prefix", Prefix(shape, shape, like, std=std))
+            hook = _add_to_multihead if isinstance(module, nn.MultiheadAttention) else _add_to_other
+            module.register_forward_hook(hook, with_kwargs=True)
         elif isinstance(module, nn.MultiheadAttention):
-            _attach_joint_to_multihead(path, module, length, std)
-        else:
-            _attach_joint_to_packed(path, module, length, std)
-    disable_nested_tensors(model, modules)
+            prefix = Prefix((length, module.kdim), (length, module.vdim), like, std=std)
+            attach(model, path, "prefix", prefix)
+            module.register_forward_pre_hook(_prepend_to_multihead, with_kwargs=True)
+            module.register_forward_hook(_drop_prefix_weights)
+        else:  # the attention runs on more, empty positions, which its layer `qkv` fills
+            prefix = Prefix(shape, shape, like, std=std, arguments=calls.argument_names(module))
+            attach(model, f"{path}.qkv".lstrip("."), "prefix", prefix)
+            module.register_forward_pre_hook(_add_empty_positions, with_kwargs=True)
+            module.get_submodule("qkv").register_forward_hook(_fill_positions)
+            module.register_forward_hook(_remove_positions)
     return new_parameter_names(model, known)
 
 
@@ -183,28 +176,20 @@ def _check_attention(model: nn.Module, path: str, module: nn.Module, softmax: So
         )
 
 
-def _attach_own(path: str, attention: nn.Module, length: int, std: float) -> None:
-    heads, head_dim = head_sizes(attention)
-    shape = (heads, length, head_dim)
-    attach(path, attention, "prefix", Prefix(shape, shape, reference_tensor(path, attention), std=std))
-    hook = _add_to_multihead if isinstance(attention, nn.MultiheadAttention) else _add_to_other
-    attention.register_forward_hook(hook, with_kwargs=True)
-
-
 def _add_to_multihead(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Any, ...]) -> Any:
     """Add what a prefix of its own reads to the output of a `nn.MultiheadAttention` (forward hook)."""
     dim, bias = attention.embed_dim, attention.in_proj_bias
     weight = attention.in_proj_weight[:dim] if attention._qkv_same_embed_dim else attention.q_proj_weight
-    queries = F.linear(first_input(args, kwargs), weight, None if bias is None else bias[:dim])
+    queries = F.linear(calls.first_input(args, kwargs), weight, None if bias is None else bias[:dim])
     read = attention.prefix.attend(queries.unflatten(-1, head_sizes(attention)))
-    return replace_first_output(output, output[0] + F.linear(read, attention.out_proj.weight))
+    return calls.replace_first_output(output, output[0] + F.linear(read, attention.out_proj.weight))
 
 
 def _add_to_other(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """Add what a prefix of its own reads to the output of another attention (forward hook)."""
-    new = attention.prefix.attend(attention_queries(attention, first_input(args, kwargs)))
+    new = attention.prefix.attend(attention_queries(attention, calls.first_input(args, kwargs)))
     projection = output_projection(attention)
-    first = first_tensor(output, "an attention", "output")
+    first = calls.first_tensor(output, "an attention", "output")
     if projection is not None:
         new = apply_without_bias(projection, new)
     if new.shape != first.shape:
@@ -214,20 +199,10 @@ def _add_to_other(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
             expected=f"{tuple(new.shape)}",
             received=tuple(first.shape),
         )
-    return replace_first_output(output, first + new)
+    return calls.replace_first_output(output, first + new)
 
 
-def _attach_joint_to_multihead(path: str, attention: nn.MultiheadAttention, length: int, std: float) -> None:
-    like = reference_tensor(path, attention)
-    prefix = Prefix((length, attention.kdim), (length, attention.vdim), like, std=std)
-    attach(path, attention, "prefix", prefix)
-    attention.register_forward_pre_hook(_prepend_to_multihead, with_kwargs=True)
-    attention.register_forward_hook(_drop_prefix_weights)
-
-
-def _prepend_to_multihead(
-    attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _prepend_to_multihead(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> calls.Call:
     """Put the prefix in front of keys and values, and extend the masks by it (forward pre-hook)."""
     call = dict(zip(_MULTIHEAD_ARGUMENTS, args)) | kwargs
     axis = -2 if attention.batch_first else 0
@@ -249,25 +224,12 @@ def _drop_prefix_weights(
     return output[0], None if output[1] is None else output[1][..., attention.prefix.length :]
 
 
-def _attach_joint_to_packed(path: str, attention: Any, length: int, std: float) -> None:
-    """Put the prefix into the layer `qkv`: the attention runs on more, empty positions, which that layer fills."""
-    heads, head_dim = head_sizes(attention)
-    shape, like = (heads, length, head_dim), reference_tensor(path, attention)
-    prefix = Prefix(shape, shape, like, std=std, arguments=argument_names(attention))
-    attach(f"{path}.qkv", attention.qkv, "prefix", prefix)
-    attention.register_forward_pre_hook(_add_empty_positions, with_kwargs=True)
-    attention.qkv.register_forward_hook(_fill_positions)
-    attention.register_forward_hook(_remove_positions)
-
-
-def _add_empty_positions(
-    attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _add_empty_positions(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> calls.Call:
     """Put empty positions in front of the sequence, and extend masks and tables by them (forward pre-hook)."""
     prefix: Prefix = attention.qkv.prefix
     args, kwargs = extend_masks(args, kwargs, prefix.arguments, prefix.length)
-    x = check_sequence(first_input(args, kwargs), "a prefix")
-    return replace_first_input(args, kwargs, F.pad(x, (0, 0, prefix.length, 0)))
+    x = check_sequence(calls.first_input(args, kwargs), "a prefix")
+    return calls.replace_first_input(args, kwargs, F.pad(x, (0, 0, prefix.length, 0)))
 
 
 def _fill_positions(qkv: Any, args: tuple[Any, ...], output: Tensor) -> Tensor:

@@ -19,28 +19,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
+from lightkit.finetune.peft import calls
 from lightkit.finetune.peft.attention import is_supported, takes_more_positions
 from lightkit.finetune.peft.blocks import is_attention
 from lightkit.finetune.peft.feature_dims import input_dim
-from lightkit.finetune.peft.injected import (
-    Injected,
-    attach,
-    disable_nested_tensors,
-    first_tensor,
-    modules_at,
-    new_parameter_names,
-    reference_tensor,
-    replace_first_output,
-)
-from lightkit.finetune.peft.masks import (
-    argument_names,
-    check_sequence,
-    extend_masks,
-    first_input,
-    prepend,
-    replace_first_input,
-)
+from lightkit.finetune.peft.injected import Injected, attach, modules_at, new_parameter_names, reference_tensor
+from lightkit.finetune.peft.masks import check_sequence, extend_masks, prepend
 
 
 class Prompt(Injected):
@@ -77,14 +63,12 @@ class _AddPositions:
     arguments: tuple[str, ...]
     is_first: bool
 
-    def __call__(
-        self, block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def __call__(self, block: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> calls.Call:
         args, kwargs = extend_masks(args, kwargs, self.arguments, self.length)
         if not self.is_first:
             return args, kwargs
-        x = check_sequence(first_input(args, kwargs), "a prompt")
-        return replace_first_input(args, kwargs, prepend(block.prompt.tokens, x, self.axis))
+        x = check_sequence(calls.first_input(args, kwargs), "a prompt")
+        return calls.replace_first_input(args, kwargs, prepend(block.prompt.tokens, x, self.axis))
 
 
 @dataclass(frozen=True)
@@ -96,13 +80,13 @@ class _RemovePositions:
     axis: int
 
     def __call__(self, block: Any, args: tuple[Any, ...], output: Any) -> Any:
-        y = first_tensor(output, self.path, "output")
+        y = calls.first_tensor(output, self.path, "output")
         axis = self.axis if y.dim() > 2 else 0
         if y.shape[axis] <= self.length:
             what = f"a prompt does not fit {self.path}, whose output has fewer positions than its input"
             # The key is named here, as no caller of a forward pass knows it.
             raise UserError(what, key="finetune.prefix.match", received=tuple(y.shape))
-        return replace_first_output(output, y.narrow(axis, self.length, y.shape[axis] - self.length))
+        return calls.replace_first_output(output, y.narrow(axis, self.length, y.shape[axis] - self.length))
 
 
 def inject_prompts(
@@ -123,10 +107,8 @@ def inject_prompts(
         UserError: An option is out of its range, or a module has no attention that can take more positions.
     """
     std = 0.02 if init_std is None else init_std
-    if length < 1:
-        raise UserError("a prompt needs positions", argument="length", expected="1 or more", received=length)
-    if not std > 0:
-        raise UserError("all positions would stay equal", argument="init_std", expected="above 0", received=std)
+    check_range("length", length, low=1, what="a prompt needs positions")
+    check_range("init_std", std, above=0, what="all positions would stay equal")
     modules = modules_at(model, match)
     widths = {path: _sequence_width(path, module) for path, module in modules.items()}
     known = list(model.parameters())
@@ -134,15 +116,14 @@ def inject_prompts(
         blocks = _elements(path, module)
         first, last = next(iter(blocks)), list(blocks)[-1]
         prompt = Prompt(length, widths[path], reference_tensor(path, module), std=std)
-        attach(first, blocks[first], "prompt", prompt)
+        attach(model, first, "prompt", prompt)
         # Attentions of PyTorch have the positions first unless they say otherwise.
         attentions = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
         axis = 0 if attentions and not attentions[0].batch_first else -2
         for name, block in blocks.items():
-            add = _AddPositions(length, axis, argument_names(block), is_first=name == first)
+            add = _AddPositions(length, axis, calls.argument_names(block), is_first=name == first)
             block.register_forward_pre_hook(add, with_kwargs=True)
         blocks[last].register_forward_hook(_RemovePositions(last, length, axis))
-    disable_nested_tensors(model, modules)
     return new_parameter_names(model, known)
 
 
@@ -150,7 +131,7 @@ def _elements(path: str, module: nn.Module) -> dict[str, nn.Module]:
     """Return the elements of a list or sequence by path, or the module alone."""
     if not isinstance(module, nn.ModuleList) and type(module).forward is not nn.Sequential.forward:
         return {path: module}
-    children = {f"{path}.{name}": child for name, child in module.named_children()}
+    children = {f"{path}.{name}".lstrip("."): child for name, child in module.named_children()}
     return {name: child for name, child in children.items() if not isinstance(child, Injected)}
 
 

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.finetune.peft.adapter import Adapter, inject_adapters
 from lightkit.finetune.peft.injected import injected_modules
 from lightkit.finetune.peft.merging import plain_names
 from lightkit.models import TransformerClassifier, TransformerLM
@@ -241,3 +243,19 @@ def check_autocast(make: Make, inject: Inject, x: Tensor) -> None:
         (model(x) ** 2).sum().backward()
     assert found.dtype == kind
     torch.testing.assert_close(found.float(), expected.float(), atol=0.15, rtol=0.1)
+
+
+def around(layer: nn.Module) -> nn.Module:
+    return nn.ModuleDict({"layer": layer})
+
+
+def adapted(layer: nn.Module, **options: Any) -> nn.Module:
+    """A layer with an adapter that does something."""
+    options = {"reduction": 2, **options}
+    stir(layer, [n.removeprefix("layer.") for n in inject_adapters(around(layer), ["layer"], **options)])
+    return layer
+
+
+def bottleneck(adapter: Adapter, x: Tensor) -> Tensor:
+    low = F.gelu(F.linear(x, adapter.down_weight, adapter.down_bias))
+    return F.linear(low, adapter.up_weight, adapter.up_bias)

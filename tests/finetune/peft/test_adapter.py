@@ -48,22 +48,6 @@ def injector(kind: str, **options: Any) -> on.Inject:
     return lambda model: inject_adapters(model, find_blocks(model), kind=kind, **options)  # type: ignore[arg-type]
 
 
-def around(layer: nn.Module) -> nn.Module:
-    return nn.ModuleDict({"layer": layer})
-
-
-def adapted(layer: nn.Module, **options: Any) -> nn.Module:
-    """A layer with an adapter that does something."""
-    options = {"reduction": 2, **options}
-    on.stir(layer, [n.removeprefix("layer.") for n in inject_adapters(around(layer), ["layer"], **options)])
-    return layer
-
-
-def bottleneck(adapter: Adapter, x: Tensor) -> Tensor:
-    low = F.gelu(F.linear(x, adapter.down_weight, adapter.down_bias))
-    return F.linear(low, adapter.up_weight, adapter.up_bias)
-
-
 @pytest.mark.parametrize(("name", "kind"), CASES)
 class TestEverywhere:
     def test_starts_exactly_at_the_base(self, name: str, kind: str) -> None:
@@ -115,31 +99,31 @@ def test_number_and_place_of_each_kind() -> None:
 def test_pfeiffer_by_hand() -> None:
     layer, x = nn.Linear(4, 6), torch.randn(3, 4)
     plain = layer(x)
-    adapted(layer, scale=2.0)
-    torch.testing.assert_close(layer(x), plain + 2.0 * bottleneck(layer.adapter, plain))  # type: ignore[arg-type]
+    on.adapted(layer, scale=2.0)
+    torch.testing.assert_close(layer(x), plain + 2.0 * on.bottleneck(layer.adapter, plain))  # type: ignore[arg-type]
 
 
 def test_parallel_by_hand() -> None:
     layer, x = nn.Linear(4, 6), torch.randn(3, 4)
     plain = layer(x)
-    adapted(layer, kind="parallel", width=5)
-    torch.testing.assert_close(layer(input=x), plain + bottleneck(layer.adapter, x))  # type: ignore[arg-type]
+    on.adapted(layer, kind="parallel", width=5)
+    torch.testing.assert_close(layer(input=x), plain + on.bottleneck(layer.adapter, x))  # type: ignore[arg-type]
 
 
 def test_houlsby_by_hand() -> None:
     block = on.made(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
     x = torch.randn(2, 5, 8)
-    adapted(block, kind="houlsby")
+    on.adapted(block, kind="houlsby")
     first = block.self_attn(x, x, x)[0]
     y = block.norm1(x + first)
     plain = F.linear(F.relu(block.linear1(y)), block.linear2.weight, block.linear2.bias)
-    expected = block.norm2(y + plain + bottleneck(block.linear2.adapter, plain))
+    expected = block.norm2(y + plain + on.bottleneck(block.linear2.adapter, plain))
     torch.testing.assert_close(on.out(block, x), expected)
 
 
 def test_decoder_layer_has_one_after_each_attention() -> None:
     block = nn.TransformerDecoderLayer(8, 2, 16)
-    inject_adapters(around(block), ["layer"], kind="houlsby")
+    inject_adapters(on.around(block), ["layer"], kind="houlsby")
     hosts = [path for path, module in block.named_modules() if hasattr(module, "adapter")]
     assert hosts == ["self_attn", "multihead_attn", "linear2"]
 
@@ -147,8 +131,8 @@ def test_decoder_layer_has_one_after_each_attention() -> None:
 def test_images_are_adapted_position_by_position() -> None:
     layer, x = nn.Conv2d(4, 6, 3, padding=1), torch.randn(2, 4, 5, 7)
     plain = layer(x)
-    adapted(layer)
-    expected = plain + bottleneck(layer.adapter, plain.movedim(1, -1)).movedim(-1, 1)  # type: ignore[arg-type]
+    on.adapted(layer)
+    expected = plain + on.bottleneck(layer.adapter, plain.movedim(1, -1)).movedim(-1, 1)  # type: ignore[arg-type]
     torch.testing.assert_close(layer(x), expected)
 
 
@@ -158,9 +142,9 @@ def test_signals_images_and_volumes_with_strides(kind: str, size: tuple[int, ...
     convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(size) - 1]
     layer, x = convolution(4, 6, 3, padding=1, stride=2), torch.randn(2, 4, *size)
     plain = layer(x)
-    adapted(layer, kind=kind)
+    on.adapted(layer, kind=kind)
     source = x[(slice(None), slice(None), *(slice(None, None, 2) for _ in size))] if kind == "parallel" else plain
-    expected = plain + bottleneck(layer.adapter, source.movedim(1, -1)).movedim(-1, 1)  # type: ignore[arg-type]
+    expected = plain + on.bottleneck(layer.adapter, source.movedim(1, -1)).movedim(-1, 1)  # type: ignore[arg-type]
     torch.testing.assert_close(layer(x), expected)
 
 
@@ -183,9 +167,9 @@ def test_sequences_of_layers_do_not_run_it_as_a_layer() -> None:
     layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 6))
     x = torch.randn(3, 4)
     plain = layer(x)
-    adapted(layer)
+    on.adapted(layer)
     assert type(layer[-1]) is Adapter
-    torch.testing.assert_close(layer(x), plain + bottleneck(layer.adapter, plain))  # type: ignore[arg-type]
+    torch.testing.assert_close(layer(x), plain + on.bottleneck(layer.adapter, plain))  # type: ignore[arg-type]
 
 
 def test_average_of_the_weights() -> None:
@@ -206,7 +190,7 @@ def test_average_of_the_weights() -> None:
 @pytest.mark.thorough
 def test_dropout_is_for_training_only() -> None:
     layer, x = nn.Linear(4, 32), torch.randn(3, 4)
-    adapted(layer, dropout=0.5)
+    on.adapted(layer, dropout=0.5)
     layer.train()
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
@@ -227,14 +211,14 @@ def test_goes_with_lora() -> None:
 
 def test_precision_and_mode_are_the_blocks_own() -> None:
     layer = nn.Linear(4, 6).double().eval()
-    adapted(layer)
+    on.adapted(layer)
     assert {p.dtype for p in layer.parameters()} == {torch.float64}
     assert not layer.adapter.training  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu", "tanh", "identity"])
 def test_activations(activation: str) -> None:
-    layer = adapted(nn.Linear(4, 6), activation=activation)
+    layer = on.adapted(nn.Linear(4, 6), activation=activation)
     assert layer(torch.randn(2, 4)).isfinite().all()
     assert f"6 → 3 → 6, {activation}, scale=1" in repr(layer)
 

@@ -1,0 +1,66 @@
+"""Checks of a part's arguments: where a part is built without a configuration, no schema has looked at them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from lightkit.common.errors import UserError
+
+
+def check_choice(argument: str, value: object, choices: Iterable[str], what: str = "not a valid choice") -> None:
+    """Refuse a value that is not one of the choices.
+
+    Args:
+        argument: Name of the argument.
+        value: Its value.
+        choices: The valid values.
+        what: What is wrong otherwise, in words.
+
+    Raises:
+        UserError: The value is not among them.
+    """
+    valid = tuple(choices)
+    if value not in valid:
+        raise UserError(what, argument=argument, received=value, choices=valid)
+
+
+def check_range(
+    argument: str,
+    value: float,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
+    what: str = "out of range",
+) -> None:
+    """Refuse a number outside of a range; infinity and not-a-number always are.
+
+    Args:
+        argument: Name of the argument.
+        value: Its value.
+        low: The smallest valid value; give this or `above`.
+        above: Valid values are larger than this.
+        high: The largest valid value; None for both this and `below` sets no limit.
+        below: Valid values are smaller than this.
+        what: What is wrong otherwise, in words.
+
+    Raises:
+        UserError: The value is outside.
+    """
+    if (
+        math.isfinite(value)
+        and (low is None or value >= low)
+        and (above is None or value > above)
+        and (high is None or value <= high)
+        and (below is None or value < below)
+    ):
+        return
+    expected = f"above {above:g}" if low is None else f"{low:g}"
+    if high is not None or below is not None:
+        expected += f" to below {below:g}" if high is None else f" to {high:g}"
+    elif low is not None:
+        expected += " or more"
+    expected += "" if math.isfinite(value) else ", and finite"
+    raise UserError(what, argument=argument, expected=expected, received=value)
