@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from lightkit.config import Composed
     from lightkit.config.describe import OptionRow
-    from lightkit.config.options import Argument
 
 HELP = {
     "config": """\
@@ -120,7 +119,12 @@ def group_text(group: str, config_dir: str | None = None) -> str:
         parts += [f"choices of {group}:", table([], rows)]
         arguments = describe_arguments(group, config_dir=config_dir)
         parts += ["", f"arguments of {group}, by choice:"] if arguments else []
-        parts += [text for name, found in arguments.items() for text in _option_text(f"{group}={name}", found)]
+        for name, found in arguments.items():
+            set_here = [(f"    {item.key}={item.value}", _short(item.meaning)) for item in found if item.written]
+            others = [item for item in found if not item.written]
+            more = [item.key.rpartition(".")[2] + (f"={item.value}" if item.value else "") for item in others]
+            also = textwrap.fill("also: " + ", ".join(more), 112, initial_indent=" " * 4, subsequent_indent=" " * 10)
+            parts += [f"  {group}={name}", *([table([], set_here)] if set_here else []), *([also] if more else [])]
     if keys:
         parts += [*([""] if parts else []), f"keys of {group}:", *(_key_text(key) for key in keys)]
     return "\n".join(parts)
@@ -133,16 +137,6 @@ def _key_text(key: OptionRow) -> str:
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, 112, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
-def _option_text(choice: str, arguments: list[Argument]) -> list[str]:
-    """List what an option sets, a line each, and the names of what else its target takes."""
-    rows = [(f"    {item.key}={item.value}", _short(item.meaning)) for item in arguments if item.written]
-    more = [
-        item.key.rpartition(".")[2] + (f"={item.value}" if item.value else "") for item in arguments if not item.written
-    ]
-    also = textwrap.fill("also: " + ", ".join(more), 112, initial_indent=" " * 4, subsequent_indent=" " * 10)
-    return [f"  {choice}", *([table([], rows)] if rows else []), *([also] if more else [])]
 
 
 def _short(text: str) -> str:
@@ -164,14 +158,10 @@ def _one_key(key: str, config_dir: str | None) -> str:
     rows, group = describe_key(key), key.partition(".")[0]
     found = describe_arguments(group, config_dir=config_dir) if "." in key else {}
     takers = [(name, item) for name, items in found.items() for item in items if item.key == key]
-    if takers:
-        return _argument_text(group, key, takers)
-    if rows:
+    if not takers and rows:
         return "\n".join(map(_key_text, rows))
-    raise unknown_key(key, config_dir=config_dir)
-
-
-def _argument_text(group: str, key: str, takers: list[tuple[str, Argument]]) -> str:
+    if not takers:
+        raise unknown_key(key, config_dir=config_dir)
     kinds = {item.type for _, item in takers if item.type}
     meanings = {item.meaning for _, item in takers}
     meanings = meanings if len(meanings) == 1 else {_short(meaning) for meaning in meanings}

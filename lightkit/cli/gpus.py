@@ -9,9 +9,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,9 @@ def gpus(args: list[str]) -> int:
 
     source = open_source()
     try:
-        show = _jsons(source, fields, indent=None if seconds else 2) if options.json else _texts(source, fields)
+        show = partial(_as_text, source, fields)
+        if options.json:
+            show = partial(_as_json, source, fields, indent=None if seconds else 2)
         if seconds is None or not source.gpus:
             say(show())
         else:
@@ -129,25 +132,19 @@ def rows(source: Any) -> list[Row]:
     return found
 
 
-def _jsons(source: Any, fields: Sequence[str] | None, *, indent: int | None) -> Callable[[], str]:
-    def show() -> str:
-        found = [{name: row[name] for name in fields or FIELDS} for row in rows(source)]
-        content = {"source": source.name or None, "reason": source.reason or None, "gpus": found}
-        return json.dumps(content, indent=indent, allow_nan=False, default=str)
-
-    return show
+def _as_json(source: Any, fields: Sequence[str] | None, *, indent: int | None) -> str:
+    found = [{name: row[name] for name in fields or FIELDS} for row in rows(source)]
+    content = {"source": source.name or None, "reason": source.reason or None, "gpus": found}
+    return json.dumps(content, indent=indent, allow_nan=False, default=str)
 
 
-def _texts(source: Any, fields: Sequence[str] | None) -> Callable[[], str]:
-    def show() -> str:
-        if not source.gpus:
-            return without(source.reason)
-        found = rows(source)
-        if fields:
-            return table(fields, [[_plain(row[name]) for name in fields] for row in found])
-        return page(found, source, width=width())
-
-    return show
+def _as_text(source: Any, fields: Sequence[str] | None) -> str:
+    if not source.gpus:
+        return without(source.reason)
+    found = rows(source)
+    if fields:
+        return table(fields, [[_plain(row[name]) for name in fields] for row in found])
+    return page(found, source, width=width())
 
 
 def without(reason: str) -> str:
@@ -223,18 +220,17 @@ def _instances(found: Sequence[Row]) -> str:
 
 def _processes(found: Sequence[Row], width: int | None) -> str:
     root = project().resolve()
-    lines = [
-        [_place(row), str(one["pid"]), one["user"] or "?", _memory(one["memory_mib"]), _work(one, root)]
-        for row in found
-        for one in row["processes"]
-    ]
+    lines = []
+    for row in found:
+        place = str(row["index"]) if row["mig"] is None else f"{row['index']} MIG {row['mig']}"
+        for one in row["processes"]:
+            mib, memory = one["memory_mib"], ""
+            if mib is not None:
+                memory = f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+            lines.append([place, str(one["pid"]), one["user"] or "?", memory, _work(one, root)])
     if not lines:
         return "no process uses them"
     return table(PROCESS_TITLES, fitting(PROCESS_TITLES, lines, columns=[4], width=width), right=[1, 3])
-
-
-def _place(row: Row) -> str:
-    return str(row["index"]) if row["mig"] is None else f"{row['index']} MIG {row['mig']}"
 
 
 def _work(process: Row, root: Path) -> str:
@@ -249,10 +245,6 @@ def _gib(mib: float | None) -> float | None:
     return None if mib is None else mib / 1024
 
 
-def _memory(mib: float | None) -> str:
-    return "" if mib is None else f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
-
-
 def _unit(value: float | None, unit: str) -> str:
     return "" if value is None else f"{value:.0f} {unit}"
 
@@ -264,22 +256,18 @@ def _of(value: float | None, limit: float | None, unit: str, *, digits: int) -> 
 
 def watch(show: Callable[[], str], seconds: float, *, live: bool) -> None:
     """Show it until it is interrupted: on a terminal in place, elsewhere one after the other."""
-    with _whole_screen() if live else _plainly() as put:
+
+    def put_plainly(text: str) -> None:
+        say(text if text.startswith("{") else f"{datetime.now():%H:%M:%S}  {text}\n")
+        sys.stdout.flush()
+
+    with _whole_screen() if live else nullcontext(put_plainly) as put:
         try:
             while True:
                 put(show())
                 time.sleep(seconds)
         except KeyboardInterrupt:
             return
-
-
-@contextmanager
-def _plainly() -> Iterator[Callable[[str], None]]:
-    def put(text: str) -> None:
-        say(text if text.startswith("{") else f"{datetime.now():%H:%M:%S}  {text}\n")
-        sys.stdout.flush()
-
-    yield put
 
 
 @contextmanager

@@ -65,7 +65,11 @@ def sweep(options: argparse.Namespace) -> int:
     chosen = hydra_folder(jobs[0], "sweep", options.overrides)
     name = str(jobs[0].cfg.name)
     folder = chosen_run_folder(chosen) if chosen else new_run_folder(project(), name, kind=run_files.SWEEPS)
-    planned = Sweep(folder, _job_folders(folder, jobs), _passed_on(options))
+    passed_on = ["--config-dir", options.config_dir] if options.config_dir else []
+    passed_on += ["--config-name", options.config_name]
+    if options.source is not None:
+        passed_on = ["--from", str(find_run(options.source, project()))]
+    planned = Sweep(folder, _job_folders(folder, jobs), tuple(passed_on))
     return _report(planned, _run_all(planned))
 
 
@@ -107,13 +111,6 @@ def _jobs_from(run: Path, overrides: list[str]) -> list[Composed]:
     if errors:
         raise UserErrors(errors.values())
     return jobs
-
-
-def _passed_on(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the options that every job is started with."""
-    if options.source is not None:
-        return ("--from", str(find_run(options.source, project())))
-    return (*(["--config-dir", options.config_dir] if options.config_dir else []), "--config-name", options.config_name)
 
 
 def _print(jobs: list[Composed], options: argparse.Namespace) -> int:
@@ -158,22 +155,18 @@ def _run_all(planned: Sweep) -> dict[Path, int]:
         say(f"[{len(codes) + 1}/{len(planned.jobs)}] {folder.name}")
         sys.stdout.flush()
         command = lightkit_command("train", *overrides, *planned.options, "--folder", str(folder))
-        codes[folder] = _wait(subprocess.Popen(command))
+        process = subprocess.Popen(command)
+        try:
+            codes[folder] = process.wait()
+        except KeyboardInterrupt:
+            # The terminal sent Ctrl-C to the job as well, which saves a checkpoint before it ends.
+            codes[folder] = process.wait() or INTERRUPTED
+        except SystemExit as stop:
+            process.terminate()
+            codes[folder] = process.wait() or int(str(stop.code))
         if of_process(codes[folder]) in _STOPPED:
             break
     return codes
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit status of a job; when we are told to stop, so is the job, which then saves a checkpoint."""
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        # The terminal sent Ctrl-C to the job as well.
-        return process.wait() or INTERRUPTED
-    except SystemExit as stop:
-        process.terminate()
-        return process.wait() or int(str(stop.code))
 
 
 def _report(planned: Sweep, codes: dict[Path, int]) -> int:

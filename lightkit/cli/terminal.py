@@ -65,11 +65,11 @@ def fitting(
             break
         widths[widest] -= 1
         surplus -= 1
-    return [[_cut(cell, widths[i]) if i in columns else cell for i, cell in enumerate(row)] for row in rows]
-
-
-def _cut(cell: str, size: int) -> str:
-    return cell if len(cell) <= size else f"…{cell[len(cell) - size + 1 :]}"
+    for row in rows:
+        for column in columns:
+            if len(row[column]) > widths[column]:
+                row[column] = f"…{row[column][len(row[column]) - widths[column] + 1 :]}"
+    return rows
 
 
 def number(value: object) -> str:
