@@ -20,7 +20,7 @@ from lightkit.config import to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
 from lightkit.diagnostics.memory import in_gib
-from lightkit.runner.memory.measuring import KEY, Child
+from lightkit.runner.memory.bench import KEY, Child
 
 _SCALING_ROWS = 256
 """Training rows that the scaling is fitted on to measure with: what it is exactly does not matter there."""
