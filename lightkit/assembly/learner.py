@@ -160,31 +160,25 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
         "no_decay": cfg.optim.get("no_decay", False),
         "layer_decay": cfg.optim.get("layer_decay"),
     }
+    options, prepared = finetune_options(cfg), made.prepared
+    if options is not None and prepared is not None:
+        settings |= {
+            "rules": [*settings["rules"], *prepared.rules],
+            "names": prepared.trained,
+            "labels": prepared.group_labels(),
+            "depths": prepared.depths,
+            "slices": options["slices"],
+            "aliases": prepared.original_names,
+            "first_steps": prepared.first_steps(timetable.steps_per_epoch),
+        }
+        if options["layer_decay"] is not None:
+            settings |= {"layer_decay": options["layer_decay"], "layer_key": "finetune.layer_decay"}
     with keys_under("optim"):
-        groups = parameter_groups(made.model, **settings | _of_finetuning(cfg, made, timetable))
+        groups = parameter_groups(made.model, **settings)
     own = any(cfg.optim.get(flag) is not None for flag in FLAGS)
     with keys_under("device"):
         steps = {} if own else engine.implementation(made.model, cfg.optim["_target_"].rpartition(".")[2])
     return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups, **steps)
-
-
-def _of_finetuning(cfg: DictConfig, made: Network, timetable: Timetable) -> dict[str, Any]:
-    """What fine-tuning adds to the making of the groups; it replaces settings of the same name."""
-    options, prepared = finetune_options(cfg), made.prepared
-    if options is None or prepared is None:
-        return {}
-    found: dict[str, Any] = {
-        "rules": [*to_plain(cfg.optim.get("rules") or []), *prepared.rules],
-        "names": prepared.trained,
-        "labels": prepared.group_labels(),
-        "depths": prepared.depths,
-        "slices": options["slices"],
-        "aliases": prepared.original_names,
-        "first_steps": prepared.first_steps(timetable.steps_per_epoch),
-    }
-    if options["layer_decay"] is not None:
-        found |= {"layer_decay": options["layer_decay"], "layer_key": "finetune.layer_decay"}
-    return found
 
 
 def build_scheduler(cfg: DictConfig, optimizer: Optimizer, timetable: Timetable) -> Schedule:

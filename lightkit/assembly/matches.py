@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +58,11 @@ def matches_of(cfg: DictConfig, parts: Learner) -> list[Match]:
     of_device = recomputed(parts.model, parts.engine.switches.activation_checkpointing)
     own = set(elements) - set(prepared.injected if prepared else ())
     every = [*renamed, *(prepared.matched if prepared else ()), *of_device]
-    return [_match(found, elements, [name for name in elements if name in own]) for found in every]
-
-
-def _match(found: Matched, elements: dict[str, int], own: Sequence[str]) -> Match:
-    names = found.names
-    if found.modules:
-        names = tuple(name for name in own if any(inside(name, path) for path in found.names))
-    return Match(found, names, sum(elements[name] for name in names))
+    matches = []
+    for found in every:
+        names = found.names
+        if found.modules:
+            within = (name for name in elements if name in own)
+            names = tuple(name for name in within if any(inside(name, path) for path in found.names))
+        matches.append(Match(found, names, sum(elements[name] for name in names)))
+    return matches

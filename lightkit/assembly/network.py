@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,13 @@ def build_network(
         return made
     adapter = options["weights"]["adapter"] if pretrained else None
     base = fingerprint(base_state(made)) if adapter else ""
+    outputs = info.vocab_size or info.num_classes or None
+    if options["head"]["replace"] == "auto" and any(name in cfg.model for name in _SIZES):
+        outputs = None  # the model was told its own number and is to keep it
     prepared = prepare(
         made.model,
         options,
-        outputs=_outputs(cfg, info, options),
+        outputs=outputs,
         depths=layer_depths,
         steps_per_epoch=timetable.steps_per_epoch if timetable else 1,
         total_steps=timetable.total_steps if timetable else sys.maxsize,
@@ -118,7 +122,11 @@ def build_base(
 def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:
     """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
     path, mapping = located(weights["path"]), weights["mapping"] or None
-    if not (path / run_files.CONFIG).is_file() or not _injected(path):
+    injected = (path / run_files.CONFIG).is_file()
+    if injected:  # plain weights need nothing of the run built
+        with suppress(AttributeError, TypeError):  # not written by lightkit: reading the whole file tells what is wrong
+            injected = injects(_merged(asdict(FinetuneConfig()), saved_group(path, "finetune")))
+    if not injected:
         with keys_under("finetune.weights"):
             return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
     state = merged_state(trained_network(path, info, engine, trust=trust))
@@ -126,14 +134,6 @@ def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Seq
         with keys_under("finetune.weights"):
             state = {new: state[old] for old, new in renamed(list(state), mapping).items()}
     return Weights(state, path, "run of lightkit", "merged")
-
-
-def _injected(run: Path) -> bool:
-    """Whether a run put anything into its network, as its file says: plain weights need nothing of the run built."""
-    try:
-        return injects(_merged(asdict(FinetuneConfig()), saved_group(run, "finetune")))
-    except (AttributeError, TypeError):
-        return True  # not written by lightkit: reading the whole file tells what is wrong
 
 
 def trained_network(
@@ -168,22 +168,17 @@ def _with_outputs_of(
 ) -> DataInfo:
     """The facts about the data, but for the number of outputs, which is that of a run's own output layer."""
     live = {plain: own for own, plain in plain_names(model).items()}
-    known = info.vocab_size or info.num_classes
-    outputs = _learnt(state, model, live, head.path, known) if head else known
+    outputs = known = info.vocab_size or info.num_classes
+    if head:
+        name = live.get(f"{head.path}.weight", live.get(head.path, ""))
+        own, weight = model.state_dict().get(name), state.get(name)
+        if own is not None and weight is not None and own.ndim == weight.ndim:
+            outputs = next((new for old, new in zip(own.shape, weight.shape) if old == known != new), known)
     if outputs == known:
         return info
     if info.vocab_size is not None:
         return replace(info, vocab_size=outputs)
     return replace(info, num_classes=outputs, class_names=())
-
-
-def _learnt(state: Mapping[str, torch.Tensor], model: nn.Module, live: Mapping[str, str], head: str, known: int) -> int:
-    """Number of outputs in the weights of a run: what its output layer has in the place of the data's number."""
-    name = live.get(f"{head}.weight", live.get(head, ""))
-    own, weight = model.state_dict().get(name), state.get(name)
-    if own is None or weight is None or own.ndim != weight.ndim:
-        return known
-    return next((new for old, new in zip(own.shape, weight.shape) if old == known != new), known)
 
 
 def check_base(cfg: DictConfig) -> None:
@@ -218,7 +213,11 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
 def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
     """The group `finetune` with all its settings as plain values; None where it asks for nothing."""
     options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
-    if not _asks(options):
+    weights, head, gradual = options["weights"], options["head"], options["gradual"]
+    asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
+    asked += [gradual[name] for name in ("every_epochs", "every_steps", "share")]
+    changed = any(head[name] is not None for name in ("name", "lr", "lr_scale", "weight_decay"))
+    if not any(asked) and not changed and head["replace"] != "always" and not injects(options):
         return None
     if options["peft"] is not None:
         options["peft"] = instantiate(cfg.finetune.peft, key="finetune.peft")
@@ -232,15 +231,6 @@ def injects(options: Mapping[str, Any] | None) -> bool:
     return bool(options["peft"] or any(options[part]["match"] for part in _INJECTED))
 
 
-def _asks(options: Mapping[str, Any]) -> bool:
-    """Whether the group `finetune` asks for anything."""
-    weights, head, gradual = options["weights"], options["head"], options["gradual"]
-    asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
-    asked += [gradual[name] for name in ("every_epochs", "every_steps", "share")]
-    changed = head["replace"] == "always" or any(head[name] is not None for name in ("name", "lr", "lr_scale"))
-    return any(asked) or changed or head["weight_decay"] is not None or injects(options)
-
-
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """`given`, with what it leaves out; what an older lightkit did not know is as it is by default."""
     merged = dict(defaults)
@@ -248,10 +238,3 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         nested = isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping) and defaults[name]
         merged[name] = _merged(defaults[name], value) if nested else value
     return merged
-
-
-def _outputs(cfg: DictConfig, info: DataInfo, options: Mapping[str, Any]) -> int | None:
-    """Outputs that the data asks for; None where the model was told its own number and is to keep it."""
-    if options["head"]["replace"] == "auto" and any(name in cfg.model for name in _SIZES):
-        return None
-    return info.vocab_size or info.num_classes or None

@@ -51,13 +51,18 @@ def check_vocabulary(path: Path, info: DataInfo, *, key: str) -> None:
     known = tuple(_facts(run).get("vocabulary") or ()) if run and info.vocabulary else ()
     if not known or known == info.vocabulary:
         return
+    text = "".join(known)
+    if len(text) != len(known) or len(text) > _WRITTEN:
+        own = f'data.dataset.vocabulary as it stands in {run}/{run_files.ENVIRONMENT} under "vocabulary"'
+    else:
+        own = f"data.dataset.vocabulary: {json.dumps(text.replace(UNKNOWN, ''), ensure_ascii=False)}"
     same = "the same number of other tokens" if len(known) == len(info.vocabulary) else f"{len(known)} tokens"
     raise UserError(
         "the weights belong to another vocabulary: the numbers of its tokens stand for others here",
         key=key,
         expected=f"the {len(info.vocabulary)} tokens of this data; not in the weights: {_some(info.vocabulary, known)}",
         received=f"{same}; not in this data: {_some(known, info.vocabulary)}",
-        fix=f"the base's own in a YAML file of yours, {_as_yaml(known, run)}; "
+        fix=f"the base's own in a YAML file of yours, {own}; "
         "or train the base with one for all texts, such as data.dataset.vocabulary=ascii",
     )
 
@@ -210,14 +215,6 @@ def _facts(run: Path | None, file: str = run_files.ENVIRONMENT) -> dict[str, Any
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _as_yaml(tokens: tuple[str, ...], run: Path | None) -> str:
-    """How to write a vocabulary down, or where it stands if it is long."""
-    text = "".join(tokens)
-    if len(text) != len(tokens) or len(text) > _WRITTEN:
-        return f'data.dataset.vocabulary as it stands in {run}/{run_files.ENVIRONMENT} under "vocabulary"'
-    return f"data.dataset.vocabulary: {json.dumps(text.replace(UNKNOWN, ''), ensure_ascii=False)}"
 
 
 def _some(tokens: Collection[str], others: Collection[str]) -> str:

@@ -124,16 +124,15 @@ def audit(rows: Sequence[Mapping[str, Any]], ledger: Ledger, *, step: int) -> Ro
 
 
 def _mark(values: Mapping[str, Any], step: int, epoch: Any) -> Mark:
-    told = {name: _plain(value) for name, value in values.items() if not name.startswith(MACHINE) and name not in FACTS}
+    told = {name: value for name, value in values.items() if not name.startswith(MACHINE) and name not in FACTS}
+    for name, value in told.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            told[name] = None
     return step & 0xFFFFFFFF, _checksum([epoch, *told]), _checksum(list(told.values()))
 
 
 def _checksum(content: list[Any]) -> int:
     return zlib.crc32(json.dumps(content).encode()) & 0xFFFF
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _steps(steps: Sequence[int]) -> str:

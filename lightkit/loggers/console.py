@@ -40,7 +40,8 @@ class ConsoleLogger(Logger):
         if style not in STYLES:
             raise UserError("unknown style", argument="style", received=style, choices=STYLES)
         self.stream: TextIO | None = sys.stdout if stream is None else stream
-        live = style in ("auto", "bar") and _is_terminal(self.stream)
+        draws = os.environ.get("TERM", "") not in ("dumb", "unknown")
+        live = style in ("auto", "bar") and self.stream is not None and self.stream.isatty() and draws
         self.style = style if style == "quiet" else "bar" if live else "lines"
         self.every_seconds = every_seconds
         self._bar: Bar | None = None
@@ -153,7 +154,3 @@ def _columns(stream: TextIO | None) -> int:
         return 0 if stream is None else os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return 0
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")

@@ -120,17 +120,14 @@ class _Sieve:
                 continue
             if event is not None and not _of_the_end(event):
                 here = 0 < event.step == self.step < limit
-                self.left -= here and self._is_row(event)
+                numbers = (value.tag for value in event.summary.value if value.HasField("simple_value"))
+                self.left -= here and any(tag.partition("/")[0] in self.own for tag in numbers)
                 over = over or event.step > last or (here and self.left < 0)
                 if here and not over and not _tags(event) <= self.repeated:
                     cut.carried.append(event)
             if not over and (event is None or (event.step < last and not _of_the_end(event))):
                 cut.keep(begin, end)
         return cut
-
-    def _is_row(self, event: Any) -> bool:
-        values = event.summary.value
-        return any(value.HasField("simple_value") and value.tag.partition("/")[0] in self.own for value in values)
 
 
 def _purges_from(file: Path) -> float:

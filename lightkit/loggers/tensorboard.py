@@ -227,7 +227,7 @@ def columns(params: Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[st
         overrides: What was typed on the command line (`optim.lr=0.1`, `data=wine`).
     """
     pairs = [override.lstrip("+").partition("=") for override in overrides if not override.startswith("~")]
-    typed = {key.partition("@")[0]: value for key, _, value in pairs if not _below(key, HIDDEN)}
+    typed = {key.partition("@")[0]: value for key, _, value in pairs if key.partition(".")[0] not in HIDDEN}
     known = flat(params)
     found = {name: known[name] for name in (*typed, *ALWAYS) if name in known}
     options = {name for name in typed if isinstance(params.get(name), Mapping) or name == "experiment"}
@@ -285,7 +285,3 @@ def _summary(tag: str, **content: Any) -> Any:
     data = plugin_data_pb2.HParamsPluginData(version=metadata.PLUGIN_DATA_VERSION, **content)
     plugin = SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=data.SerializeToString())
     return Summary(value=[Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin))])
-
-
-def _below(name: str, keys: Sequence[str]) -> bool:
-    return any(name == key or name.startswith(f"{key}.") for key in keys)

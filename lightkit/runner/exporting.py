@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
-from torch import Tensor
 
 from lightkit.assembly import Learner, build_network
 from lightkit.assembly.network import base_state, build_base
@@ -33,7 +31,9 @@ def export_run(cfg: DictConfig, folder: Path, parts: Learner) -> None:
     kind = cfg.checkpoint.export
     if not parts.store or kind == "none":
         return
-    parts = _on_its_own(cfg, folder, parts)
+    if any(map(is_shard, parts.model.parameters())):  # this process holds a part of the model only
+        made = build_network(cfg, parts.data.info, parts.engine, pretrained=False, run=folder)
+        parts = replace(parts, made=made, model=made.model)
     load_weights(parts, "last" if cfg.trainer.test == "last" else "best", folder)
     if kind == "adapter":
         base = build_base(cfg, parts.data.info, parts.engine, run=folder)
@@ -41,26 +41,13 @@ def export_run(cfg: DictConfig, folder: Path, parts: Learner) -> None:
         built, names = base_state(base), plain_names(parts.model)
         parts.engine.place_model(base.model)  # into the format that the trained weights are compared in
         found = delta(parts.model.state_dict(), base_state(base), names, source=source, config=to_yaml(cfg))
-        tensors = _as_built(found.tensors, built)
+        formats = {tensor.dtype for tensor in built.values() if tensor.is_floating_point()}
+        tensors = dict(found.tensors)
+        if len(formats) == 1:  # floats in the format that the network is built with, whatever it was trained in
+            (wanted,) = formats
+            tensors |= {name: tensor.to(wanted) for name, tensor in tensors.items() if tensor.is_floating_point()}
         write_delta(folder / FILES[kind], replace(found, tensors=tensors, fingerprint=fingerprint(built)))
         return
     mergeable = not unmergeable(parts.model)
     model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
     export(kind, folder, model)
-
-
-def _on_its_own(cfg: DictConfig, folder: Path, parts: Learner) -> Learner:
-    """The parts with a whole model, where this process holds a part of it only."""
-    if not any(map(is_shard, parts.model.parameters())):
-        return parts
-    made = build_network(cfg, parts.data.info, parts.engine, pretrained=False, run=folder)
-    return replace(parts, made=made, model=made.model)
-
-
-def _as_built(tensors: Mapping[str, Tensor], built: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Floats in the format that the network is built with, whatever it was trained in."""
-    formats = {tensor.dtype for tensor in built.values() if tensor.is_floating_point()}
-    if len(formats) != 1:
-        return dict(tensors)
-    (wanted,) = formats
-    return {name: tensor.to(wanted) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}

@@ -58,7 +58,11 @@ class FinetuneRecord:
 
     def introduce(self) -> None:
         """Report what was loaded, and what trains when."""
-        for line in self._notes_on_start():
+        report, lines = self._parts.made.report, list[str]()
+        if report is not None:
+            lines += [f"weights {report.source}: {report.summary()}", *report.text().splitlines()]
+            lines += notes_on_base(self._cfg, self._parts.data)
+        for line in lines if self._resumed else [*lines, *notes_on_weights(self._cfg, self._parts)]:
             self._logger.message(line)
         prepared = self._parts.made.prepared
         if prepared is None:
@@ -74,14 +78,6 @@ class FinetuneRecord:
         for line in self._plan.lines():
             self._logger.message(line)
         self.write()
-
-    def _notes_on_start(self) -> list[str]:
-        """Say what was loaded, and what has no weights to start from."""
-        report, lines = self._parts.made.report, list[str]()
-        if report is not None:
-            lines += [f"weights {report.source}: {report.summary()}", *report.text().splitlines()]
-            lines += notes_on_base(self._cfg, self._parts.data)
-        return lines if self._resumed else [*lines, *notes_on_weights(self._cfg, self._parts)]
 
     def write(self) -> None:
         """Write the plan, and what the audit found so far, into the run's folder."""

@@ -96,7 +96,9 @@ class RunFolder:
                     with suppress(OSError):
                         left.unlink()
             for name in (run_files.LOG, run_files.METRICS):
-                _unshare(self.path / name)
+                path = self.path / name
+                if path.is_file() and path.stat().st_nlink > 1:  # another name in the file system leads to it, too
+                    replace_file(path, path.read_text(encoding="utf-8", errors="replace"))
             yield
 
     def log(self) -> AbstractContextManager[Any]:
@@ -152,7 +154,12 @@ class RunFolder:
         problems = [*([f"{left} of {counted} rows are missing"] if left else []), *found.problems]
         problems += [f"{bad} line{'s' if bad > 1 else ''} cannot be read"] if bad else []
         if problems:
-            kept = f"; as it is, it is kept as {_copy_aside(path)}" if found.foreign or bad else ""
+            kept = ""
+            if found.foreign or bad:
+                copies = (path.with_name(f"{path.stem}.changed{number}{path.suffix}") for number in count(1))
+                copy = next(copy for copy in copies if not copy.exists())
+                shutil.copyfile(path, copy)
+                kept = f"; as it is, it is kept as {copy.name}"
             what = f"{path.name} has been changed since the checkpoint of step {step} was written"
             _LOG.warning("%s: %s%s. The run goes on with the rows that are left", what, "; ".join(problems), kept)
         return found.rows
@@ -160,14 +167,6 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         """Replace `result.json`."""
         write_json(self.path / run_files.RESULT, result)
-
-
-def _copy_aside(path: Path) -> str:
-    """Copy a file to a free name beside it; returns that."""
-    copies = (path.with_name(f"{path.stem}.changed{number}{path.suffix}") for number in count(1))
-    copy = next(copy for copy in copies if not copy.exists())
-    shutil.copyfile(path, copy)
-    return copy.name
 
 
 def _refuse_links(folder: Path) -> None:
@@ -180,12 +179,6 @@ def _refuse_links(folder: Path) -> None:
             what = "this link leads out of the folder of the run, so nothing is written"
             fix = "delete it, or put what it leads to in its place"
             raise UserError(what, key=str(path), received=str(path.readlink()), fix=fix)
-
-
-def _unshare(path: Path) -> None:
-    """Give a file that is appended to a copy of its own, where another name in the file system leads to it, too."""
-    if path.is_file() and path.stat().st_nlink > 1:
-        replace_file(path, path.read_text(encoding="utf-8", errors="replace"))
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
@@ -219,7 +212,11 @@ def locked(folder: Path) -> Iterator[None]:
         UserError: Another process runs in it.
         OSError: The file of the lock cannot be made or written.
     """
-    with open(folder / run_files.LOCK, "a+b", buffering=0, opener=_without_links) as file:
+
+    def without_links(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+    with open(folder / run_files.LOCK, "a+b", buffering=0, opener=without_links) as file:
         _lock(file, folder)
         yield
 
@@ -272,7 +269,3 @@ def _close(file: weakref.ref[IO[bytes]]) -> None:
     held = file()
     if held is not None:
         held.close()
-
-
-def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)

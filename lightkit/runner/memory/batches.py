@@ -204,29 +204,24 @@ class Asked:
         """Return what came of it."""
         measured = f"{in_gib(best.peak or 0)} of {in_gib(facts['free'])} free at {best.size}{_next(search, best)}"
         if self.largest:
-            return self._largest(best.size, measured)
+            given = int(self.cfg.data.batch_size)
+            lines = [f"batch   {best.size}: the largest that fits ({measured})"]
+            if best.size != given:
+                times = f"{best.size / given:.3g} times the {given} of data.batch_size"
+                lines.append(f"        a step sees {times}: the learning rate is not adapted to that")
+            return Batch(best.size, int(self.cfg.trainer.accumulate), tuple(lines))
         accumulate = self.effective // best.size
         if accumulate == 1:
             return Batch(best.size, 1, (f"batch   {best.size}: fits as a whole ({measured})",))
         line = f"batch   {best.size} x {accumulate} accumulated: the largest part of {self.effective} that fits"
-        return Batch(best.size, accumulate, (f"{line} ({measured})", *self._differences()))
-
-    def _largest(self, size: int, measured: str) -> Batch:
-        accumulate, given = int(self.cfg.trainer.accumulate), int(self.cfg.data.batch_size)
-        lines = [f"batch   {size}: the largest that fits ({measured})"]
-        if size != given:
-            times = f"{size / given:.3g} times the {given} of data.batch_size"
-            lines.append(f"        a step sees {times}: the learning rate is not adapted to that")
-        return Batch(size, accumulate, tuple(lines))
-
-    def _differences(self) -> list[str]:
-        """Name what sees the parts of a batch instead of the whole, in spite of the same gradients."""
+        # In spite of the same gradients, some things see the parts of a batch instead of the whole.
         sees = {
             "mixup": self.cfg.data.mixup.alpha is not None,
             "the contrastive loss": str(self.cfg.loss["_target_"]).endswith("Contrastive"),
         }
         named = ["batch norm (where there is any)", *(name for name, there in sees.items() if there)]
-        return [f"        {' and '.join(named)} see{'' if len(named) > 1 else 's'} the parts only"]
+        parts_only = f"        {' and '.join(named)} see{'' if len(named) > 1 else 's'} the parts only"
+        return Batch(best.size, accumulate, (f"{line} ({measured})", parts_only))
 
 
 def _next(search: Search, best: Probe) -> str:

@@ -92,7 +92,13 @@ class Bench:
             self.parts.engine.compiler.next_step()  # which that has forgotten
         self.memory.release()
         self.memory.restart()
-        loader, batch_bytes = self._loader(size, window)
+        train = self.parts.data.train  # in the order of its first epoch, the part of the size for this process
+        own = -(-min(size, train.num_samples) // self._ranks)
+        order, count = train.order(0), own * window * STEPS
+        rows = order.repeat(-(-count // len(order)))[:count]
+        loader = train.with_rows(rows, batch_size=own, shuffle=False, drop_last=False, num_workers=0)
+        with closing(_iterated(loader)) as batches:
+            batch_bytes = bytes_of(next(batches))
         self._steps(loader, window)
         tries = 0
         while not self.parts.optimizer.state and tries < _MOST_SKIPPED:
@@ -100,17 +106,9 @@ class Bench:
             tries += 1
         self._evaluate(size)
         beside = self._beside(batch_bytes)
-        return {"size": size, "peak": self.memory.usage().peak + beside, "fixed": self._fixed() + beside}
-
-    def _loader(self, size: int, window: int) -> tuple[Loader, int]:
-        """Make batches of this process's part of the size, in the order of the first epoch; count the bytes of one."""
-        train = self.parts.data.train
-        own = -(-min(size, train.num_samples) // self._ranks)
-        order, count = train.order(0), own * window * STEPS
-        rows = order.repeat(-(-count // len(order)))[:count]
-        loader = train.with_rows(rows, batch_size=own, shuffle=False, drop_last=False, num_workers=0)
-        with closing(_iterated(loader)) as batches:
-            return loader, bytes_of(next(batches))
+        trained = [parameter for parameter in self.parts.model.parameters() if parameter.requires_grad]
+        fixed = self._base + bytes_of(trained) + bytes_of(dict(self.parts.optimizer.state))
+        return {"size": size, "peak": self.memory.usage().peak + beside, "fixed": fixed + beside}
 
     def _steps(self, loader: Loader, window: int) -> None:
         parts, engine, metrics = self.parts, self.parts.engine, self.parts.metrics["train"]
@@ -139,11 +137,6 @@ class Bench:
             with parts.average.applied():
                 evaluate(parts.network, some, [meter], task=parts.task, criterion=parts.criterion, context=parts.engine)
             meter.reset()
-
-    def _fixed(self) -> int:
-        """Count the bytes that do not depend on the size of a batch."""
-        trained = (parameter for parameter in self.parts.model.parameters() if parameter.requires_grad)
-        return self._base + bytes_of(list(trained)) + bytes_of(dict(self.parts.optimizer.state))
 
     def _beside(self, batch_bytes: int) -> int:
         """Count the bytes that the run needs and these steps do not: copies of the state, batches ahead, libraries."""

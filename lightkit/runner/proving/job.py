@@ -123,11 +123,15 @@ def shortened(job: TracedJob) -> TracedJob:
         data.close()
     total = min(table.total_steps, job.steps, job.epochs * table.steps_per_epoch)
     found |= _intervals(cfg, table, total)
+    # About five saves in the run; one at the step of the kill and two before it.
+    every = min(max(1, total // 5), table.save_steps or total)
+    if job.at is not None:
+        every = max((number for number in range(1, min(every, job.at // 3) + 1) if job.at % number == 0), default=1)
     settings = (
         *(f"{key}={'null' if value is None else value}" for key, value in found.items()),
         f"trainer.steps={total}",
         "checkpoint.enabled=true",
-        f"checkpoint.every_steps={_save_steps(table, total, job.at)}",
+        f"checkpoint.every_steps={every}",
         f"logger.every_steps={min(table.log_steps, max(1, total // 10))}",
         "logger.console.style=quiet",
         "profile=false",
@@ -158,14 +162,6 @@ def _intervals(cfg: DictConfig, table: Timetable, total: int) -> dict[str, int]:
         found |= {"scheduler.warmup_steps": total // 4}
         found |= {"scheduler.warmup_epochs": 0} if "warmup_epochs" in cfg.scheduler else {}
     return found
-
-
-def _save_steps(table: Timetable, total: int, at: int | None) -> int:
-    """Return the steps between two saves: about five in the run; one at the step of the kill and two before it."""
-    most = min(max(1, total // 5), table.save_steps or total)
-    if at is None:
-        return most
-    return max((number for number in range(1, min(most, at // 3) + 1) if at % number == 0), default=1)
 
 
 class TraceObserver(Observer):
