@@ -50,27 +50,31 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
     batch, error = attempt(lambda: small_batch(data.train))
     if error is not None:
         # It may be that the data set can only be read by workers.
-        return _unreadable(error) if attempt(lambda: whole_batch(data.train))[1] is not None else None
+        if attempt(lambda: whole_batch(data.train))[1] is None:
+            return None
+        what = f"a first training batch cannot be made: {in_short(error)}"
+        return _caused_by(error, UserError(what, key="data", origin=user_frame(error)))
     parts = copies(model, task, criterion) if is_small(model) else None
     if parts is None:
         return None
     seen: list[Any] = []
-    step, error = attempt(lambda: _try(parts, batch, seen))
+
+    def forward() -> StepOutput:
+        own_model, own_task, own_criterion = parts
+        own_model.to("cpu").eval()
+        own_model.register_forward_hook(lambda _module, _inputs, output: seen.append(logits(output)))
+        if isinstance(own_criterion, nn.Module):
+            own_criterion.to("cpu")
+        with torch.no_grad():
+            return own_task.step(own_model, batch, own_criterion)
+
+    step, error = attempt(forward)
     wrong = _wrong_weights(criterion, task, data.info.num_classes, seen)
     if wrong is not None:
         return wrong
     if error is None:
         return _no_number(step, task)
     return None if _trains(data, (model, task, criterion), engine) else _misfit(error, data, batch, task, seen)
-
-
-def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) -> StepOutput:
-    model, task, criterion = parts
-    model.to("cpu").eval().register_forward_hook(lambda _module, _inputs, output: seen.append(logits(output)))
-    if isinstance(criterion, nn.Module):
-        criterion.to("cpu")
-    with torch.no_grad():
-        return task.step(model, batch, criterion)
 
 
 def _no_number(step: StepOutput, task: Task) -> UserError | None:
@@ -136,24 +140,20 @@ def unnoticed(device: torch.device) -> Iterator[None]:
         np.random.set_state(states[1])
 
 
-def _unreadable(error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    problem = UserError(
-        f"a first training batch cannot be made: {in_short(error)}", key="data", origin=user_frame(error)
-    )
-    problem.__cause__ = error
-    return problem
-
-
 def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any]) -> UserError:
-    if isinstance(error, UserError):
-        return error
     usual = type(task) is Supervised
     info = data.info
     x, y = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
     if seen and usual and not isinstance(seen[-1], Tensor):
-        return _several(seen[-1], error)
+        kind = "no tensor" if seen[-1] is None else f"a {type(seen[-1]).__name__}"
+        problem = UserError(
+            f"the model gives {kind}, and the loss takes one tensor",
+            key="model",
+            expected="a tensor with the samples in dimension 0",
+            received=f"output {_shape(seen[-1])}",
+            fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
+        )
+        return _caused_by(error, problem)
     if seen:
         what = f"the output does not go with the targets: {in_short(error)}"
         received = f"output {_shape(seen[-1])}" + (f" for targets {_shape(y)}" if y is not None else "")
@@ -167,6 +167,13 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
         received=received,
         origin=user_frame(error),
     )
+    return _caused_by(error, problem)
+
+
+def _caused_by(error: Exception, problem: UserError) -> UserError:
+    """Return what an error means to the user; one that says so itself is returned as it is."""
+    if isinstance(error, UserError):
+        return error
     problem.__cause__ = error
     return problem
 
@@ -193,20 +200,6 @@ def _wrong_weights(criterion: Criterion, task: Task, classes: int | None, seen: 
             received = f"{weights.numel()}: {[round(value, 6) for value in weights.flatten().tolist()[:20]]}"
             return UserError("not one weight for each output", key=f"loss.{name}", expected=expected, received=received)
     return None
-
-
-def _several(output: Any, error: Exception) -> UserError:
-    """A model that gives more than the one tensor that a loss takes."""
-    kind = "no tensor" if output is None else f"a {type(output).__name__}"
-    problem = UserError(
-        f"the model gives {kind}, and the loss takes one tensor",
-        key="model",
-        expected="a tensor with the samples in dimension 0",
-        received=f"output {_shape(output)}",
-        fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
-    )
-    problem.__cause__ = error
-    return problem
 
 
 def _shape(value: Any) -> str:

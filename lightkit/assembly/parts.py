@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,12 @@ def build_metrics(cfg: DictConfig, info: DataInfo, engine: Engine) -> dict[str, 
     """Metrics of every split; torchmetrics is imported when the first results come in."""
 
     def made(split: str) -> SplitMetrics | SharedMetrics:
-        make = partial(_make_metrics, cfg.metrics[split], f"metrics.{split}", info.sizes())
+        nodes, sizes = cfg.metrics[split], info.sizes()
+
+        def make() -> dict[str, Any]:
+            named = ((str(name), node) for name, node in nodes.items() if node is not None)
+            return {name: instantiate(node, key=f"metrics.{split}.{name}", **sizes) for name, node in named}
+
         part = SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
         return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 else part
 
@@ -140,11 +144,6 @@ def check_metrics(cfg: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -
         what = f"contradicts metrics.monitor: {'larger' if higher else 'smaller'} values of {monitor} are better"
         fix = f"metrics.mode={MODES[higher]}"
         raise UserError(what, key="metrics.mode", received=cfg.metrics.mode, fix=fix)
-
-
-def _make_metrics(nodes: DictConfig, key: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    named = ((str(name), node) for name, node in nodes.items() if node is not None)
-    return {name: instantiate(node, key=f"{key}.{name}", **sizes) for name, node in named}
 
 
 def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:

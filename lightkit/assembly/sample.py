@@ -38,7 +38,20 @@ def forwards(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None 
         data: The data, for a batch of two of their samples; None goes without.
     """
     made_up = [_unnoticed(_on(make)) for make in _inputs(info)]
-    batch = [_unnoticed(lambda model: _by_task(cfg, info, engine, data, model))] if data is not None else []
+    batch = list[Forward]()
+    if data is not None:
+        train = data.train
+
+        def by_task(model: nn.Module) -> Tensor:
+            """Return the outputs that the task hands to the metrics, or else its loss."""
+            task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
+            criterion = build_loss(cfg, info, engine)
+            if isinstance(criterion, nn.Module):
+                criterion.to(_CPU)
+            step = task.step(model, small_batch(train), criterion)
+            return step.loss if step.preds is None else step.preds
+
+        batch.append(_unnoticed(by_task))
     usual = {f"{kind.__module__}.{kind.__qualname__}" for kind in (Supervised, Retrieval)}
     return [*made_up, *batch] if cfg.trainer.task["_target_"] in usual else [*batch, *made_up]
 
@@ -72,16 +85,6 @@ def _first(output: Any) -> Tensor:
     while isinstance(output, (Mapping, tuple, list)):
         output = next(iter(output.values() if isinstance(output, Mapping) else output))
     return output
-
-
-def _by_task(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data, model: nn.Module) -> Tensor:
-    """The outputs that a task hands to the metrics, or else its loss."""
-    task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
-    criterion = build_loss(cfg, info, engine)
-    if isinstance(criterion, nn.Module):
-        criterion.to(_CPU)
-    step = task.step(model, small_batch(data.train), criterion)
-    return step.loss if step.preds is None else step.preds
 
 
 def _unnoticed(forward: Forward) -> Forward:

@@ -77,7 +77,13 @@ def gpus(args: list[str]) -> int:
     parser.add_argument("--query")
     options = parser.read(args)
     seconds = None if options.watch is None else _seconds(options.watch)
-    fields = None if options.query is None else _fields(options.query)
+    fields = None
+    if options.query is not None:
+        fields = [name.strip() for name in options.query.split(",") if name.strip()]
+        unknown = [name for name in fields if name not in FIELDS]
+        if unknown or not fields:
+            received = unknown[0] if unknown else options.query
+            raise UserError("no such field", key="--query", received=received, choices=FIELDS)
     from lightkit.monitor.nvml import open_source
 
     source = open_source()
@@ -102,15 +108,6 @@ def _seconds(text: str) -> float:
     if not _SHORTEST_SECONDS <= seconds < math.inf:
         raise UserError("not a time", key="--watch", received=text, expected=f"{_SHORTEST_SECONDS} seconds or more")
     return seconds
-
-
-def _fields(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in FIELDS]
-    if unknown or not names:
-        received = unknown[0] if unknown else text
-        raise UserError("no such field", key="--query", received=received, choices=FIELDS)
-    return names
 
 
 def rows(source: Any) -> list[Row]:

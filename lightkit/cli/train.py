@@ -99,7 +99,15 @@ def train(args: list[str]) -> int:
         from lightkit.cli.sweep import sweep
 
         return sweep(options)
-    composed = _compose(options)
+    if options.source is None:
+        from lightkit.config import compose
+
+        composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
+    else:
+        from lightkit.runs.reading import read_run
+
+        own = [override for override in options.overrides if not override.startswith("hydra.")]
+        composed = read_run(find_run(options.source, project()), own, new=True)
     return _print(composed, options) if options.cfg else _start(composed, options)
 
 
@@ -174,18 +182,6 @@ def _train_parser() -> Parser:
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("-sc", "--shell-completion", "--shell_completion", action="store_true")
     return parser
-
-
-def _compose(options: argparse.Namespace) -> Composed:
-    """Compose and check what is to be trained, from the shipped options or from an earlier run."""
-    if options.source is None:
-        from lightkit.config import compose
-
-        return compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    from lightkit.runs.reading import read_run
-
-    own = [override for override in options.overrides if not override.startswith("hydra.")]
-    return read_run(find_run(options.source, project()), own, new=True)
 
 
 def _print(composed: Composed, options: argparse.Namespace) -> int:

@@ -89,8 +89,13 @@ class RowsAudit:
             (self.changed, "1 row has other values than were logged", "{} rows have other values than were logged"),
             (self.foreign, "1 row was not logged by this run", "{} rows were not logged by this run"),
         ):
-            if steps:
-                found.append((one if len(steps) == 1 else many.format(len(steps))) + f" ({_steps(steps)})")
+            if not steps:
+                continue
+            distinct = sorted(set(steps))
+            shown = f"step{'s' if len(distinct) > 1 else ''} {', '.join(map(str, distinct))}"
+            if len(distinct) > _SHOWN:
+                shown = f"steps {distinct[0]} to {distinct[-1]}"
+            found.append((one if len(steps) == 1 else many.format(len(steps))) + f" ({shown})")
         return found
 
 
@@ -133,11 +138,3 @@ def _mark(values: Mapping[str, Any], step: int, epoch: Any) -> Mark:
 
 def _checksum(content: list[Any]) -> int:
     return zlib.crc32(json.dumps(content).encode()) & 0xFFFF
-
-
-def _steps(steps: Sequence[int]) -> str:
-    """Put steps in words, `steps 4, 8`; of many the first and the last."""
-    distinct = sorted(set(steps))
-    if len(distinct) > _SHOWN:
-        return f"steps {distinct[0]} to {distinct[-1]}"
-    return f"step{'s' if len(distinct) > 1 else ''} {', '.join(map(str, distinct))}"

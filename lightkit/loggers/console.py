@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.common.errors import UserError
@@ -120,8 +121,9 @@ class ConsoleLogger(Logger):
     def _say(self, text: str) -> None:
         self._next_line = time.monotonic() + self.every_seconds
         text = visible(text)
-        if self.style == "bar":
-            text = wrapped(text, _columns(self.stream))
+        if self.style == "bar" and self.stream is not None:
+            with suppress(OSError, ValueError):  # the terminal may have gone
+                text = wrapped(text, os.get_terminal_size(self.stream.fileno()).columns)
         if self._bar is not None:
             self._guarded(lambda: self._live().say(text))
         else:
@@ -146,11 +148,3 @@ def _write(stream: TextIO | None, text: str) -> None:
         encoding = stream.encoding or "ascii"
         stream.write(f"{text}\n".encode(encoding, "replace").decode(encoding))
     stream.flush()
-
-
-def _columns(stream: TextIO | None) -> int:
-    """Return the width of a terminal as it is now; 0 when it has gone."""
-    try:
-        return 0 if stream is None else os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        return 0
