@@ -78,7 +78,7 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
 
 
 def _no_number(step: StepOutput, task: Task) -> UserError | None:
-    """The error for a loss of many numbers, such as one for each sample, or of none."""
+    """Return the error of a loss that is not one number; None where it is one."""
     loss = getattr(step, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return None
@@ -91,7 +91,7 @@ def _no_number(step: StepOutput, task: Task) -> UserError | None:
 
 
 def _trains(data: Data, parts: tuple[nn.Module, Task, Criterion], engine: Engine) -> bool:
-    """Whether a whole batch passes in training mode; out of memory is for training itself to report."""
+    """Tell whether a training step on a whole batch works; out of memory counts as working, as training reports it."""
     copied = copies(*parts)
     if copied is None:
         return True
@@ -108,7 +108,7 @@ def _trains(data: Data, parts: tuple[nn.Module, Task, Criterion], engine: Engine
 
 
 def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """What a call gives, or the error that it raises."""
+    """Call a function, and return its result and the error that it raised; one of them is None."""
     try:
         return call(), None
     except Exception as error:
@@ -116,13 +116,13 @@ def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 
 def is_small(model: nn.Module) -> bool:
-    """Whether a model is copied in no time, and can be."""
+    """Tell whether a model can be copied, and quickly."""
     lazy = any(nn.parameter.is_lazy(parameter) for parameter in model.parameters())
     return not lazy and sum(parameter.numel() for parameter in model.parameters()) <= _MOST_PARAMETERS
 
 
 def copies(*parts: Any) -> Any:
-    """The parts copied together, so that what they share is shared by the copies too; None where that fails."""
+    """Copy parts together, so that their copies share what they share; return None where that fails."""
     return attempt(lambda: copy.deepcopy(parts))[0]
 
 
@@ -179,7 +179,7 @@ def _caused_by(error: Exception, problem: UserError) -> UserError:
 
 
 def _wrong_weights(criterion: Criterion, task: Task, classes: int | None, seen: list[Any]) -> UserError | None:
-    """The error for weights of a loss of PyTorch's that are not as many as the outputs, or None.
+    """Return the error of a loss of PyTorch's that has another number of weights than there are outputs, or None.
 
     Some would not fail: what is one number too many may be as many as there are samples, and be spread over them.
     """

@@ -149,7 +149,7 @@ def build(
 
 
 def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine: Engine) -> Optimizer:
-    """The optimizer over named groups that hold every parameter that ever trains once.
+    """Build the optimizer, over named groups in which every parameter that ever trains stands once.
 
     How it steps goes by the device, unless the configuration of the optimizer says so itself.
     """
@@ -182,7 +182,7 @@ def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine
 
 
 def build_scheduler(cfg: DictConfig, optimizer: Optimizer, timetable: Timetable) -> Schedule:
-    """The learning rates over time."""
+    """Build the schedule of the learning rates."""
     return instantiate(
         cfg.scheduler,
         key="scheduler",
@@ -195,7 +195,7 @@ def build_scheduler(cfg: DictConfig, optimizer: Optimizer, timetable: Timetable)
 
 
 def build_task(cfg: DictConfig, info: DataInfo, engine: Engine, *, trains: bool = True) -> Task:
-    """How a batch becomes a loss, in training with a teacher where there is one."""
+    """Build the task, which turns a batch into a loss; in training, with the teacher where there is one."""
     task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
     options = finetune_options(cfg)
     if options is None or not options["distill"]["teacher"] or not trains:

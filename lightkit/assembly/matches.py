@@ -29,19 +29,19 @@ class Match:
     """Number of elements in them."""
 
     def cells(self) -> list[str]:
-        """A row of a table, by `COLUMNS`."""
+        """Return the cells of a table's row, in the order of `COLUMNS`."""
         key, pattern, names, modules = self.found
         return [key, pattern, f"{len(names):,}" if modules else "", f"{len(self.names):,}", f"{self.parameters:,}"]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values, with all names."""
+        """Return the pattern and all matched names as plain values."""
         key, pattern, names, modules = self.found
         listed = {"modules": list(names)} if modules else {}
         return {"key": key, "pattern": pattern, **listed, "names": list(self.names), "parameters": self.parameters}
 
 
 def matches_of(cfg: DictConfig, parts: Learner) -> list[Match]:
-    """What each pattern of `optim`, `finetune` and `device` stands for, in this order.
+    """List the patterns of `optim`, `finetune` and `device`, in this order, with what they match.
 
     Parameters have the names they had before anything was injected; a tensor with several names counts once.
     """

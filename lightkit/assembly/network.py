@@ -48,7 +48,7 @@ def build_network(
     run: Path | None = None,
     data: Data | None = None,
 ) -> Network:
-    """The network as it is before the first step, on the CPU.
+    """Build the network as it is before the first step, on the CPU.
 
     Args:
         cfg: The configuration.
@@ -97,7 +97,7 @@ def build_base(
     run: Path | None = None,
     data: Data | None = None,
 ) -> Network:
-    """The network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
+    """Build the network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
     model = build_model(cfg, info, engine)
     options = finetune_options(cfg)
     weights = options["weights"] if options else {}
@@ -120,7 +120,7 @@ def build_base(
 
 
 def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:
-    """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
+    """Read weights from a file; LoRA's matrices, where a run has trained some, are merged into them."""
     path, mapping = located(weights["path"]), weights["mapping"] or None
     injected = (path / run_files.CONFIG).is_file()
     if injected:  # plain weights need nothing of the run built
@@ -139,7 +139,7 @@ def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Seq
 def trained_network(
     run: Path, info: DataInfo, engine: Engine, *, trust: Sequence[str] = (), key: str = "finetune.weights.path"
 ) -> nn.Module:
-    """The network of a run with its best weights, for inputs like these and with as many outputs as it has learnt.
+    """Build the network of a run with its best weights, for inputs like these and with the outputs that it has learnt.
 
     Args:
         run: Folder of the run.
@@ -166,7 +166,7 @@ def trained_network(
 def _with_outputs_of(
     state: Mapping[str, torch.Tensor], model: nn.Module, head: Head | None, info: DataInfo
 ) -> DataInfo:
-    """The facts about the data, but for the number of outputs, which is that of a run's own output layer."""
+    """Return the facts about the data, with the number of outputs that a run's own output layer has."""
     live = {plain: own for own, plain in plain_names(model).items()}
     outputs = known = info.vocab_size or info.num_classes
     if head:
@@ -195,14 +195,14 @@ def check_base(cfg: DictConfig) -> None:
 
 
 def base_state(made: Network) -> dict[str, torch.Tensor]:
-    """Copies of the tensors of a base: those that came from a file, or all where none was read."""
+    """Copy the tensors of a base: those that came from a file, or all where none was read."""
     state = made.model.state_dict()
     names = state if made.report is None else made.report.loaded
     return {name: state[name].detach().clone() for name in names if isinstance(state[name], torch.Tensor)}
 
 
 def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
-    """The network as its class builds it, with the sizes of the data."""
+    """Build the network from its class, with the sizes of the data."""
     engine.seed_init()
     model = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -211,7 +211,7 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
 
 
 def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
-    """The group `finetune` with all its settings as plain values; None where it asks for nothing."""
+    """Return all settings of the group `finetune` as plain values; None where it asks for nothing."""
     options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
     weights, head, gradual = options["weights"], options["head"], options["gradual"]
     asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
@@ -225,14 +225,14 @@ def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
 
 
 def injects(options: Mapping[str, Any] | None) -> bool:
-    """Whether the group `finetune` puts LoRA, adapters, prefixes or layers of peft into the network."""
+    """Tell whether the group `finetune` puts LoRA, adapters, prefixes or layers of peft into the network."""
     if not options:
         return False
     return bool(options["peft"] or any(options[part]["match"] for part in _INJECTED))
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given`, with what it leaves out; what an older lightkit did not know is as it is by default."""
+    """Fill in the defaults of settings that are not given, as in the file of an older lightkit."""
     merged = dict(defaults)
     for name, value in given.items():
         nested = isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping) and defaults[name]

@@ -84,7 +84,7 @@ def build_splits(
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
-    """Lengths and intervals, in optimizer steps of this data set."""
+    """Work out lengths and intervals in optimizer steps of this data set."""
     trainer, checkpoint = cfg.trainer, cfg.checkpoint
     table = Timetable(
         epoch_samples=data.train.epoch_samples,
@@ -101,13 +101,13 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
 
 
 def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
-    """The loss; one with tensors of its own (class weights) goes to the device."""
+    """Build the loss; one with tensors of its own (class weights) goes to the device."""
     loss: Criterion = engine.precision.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
     return loss
 
 
 def build_metrics(cfg: DictConfig, info: DataInfo, engine: Engine) -> dict[str, SplitMetrics | SharedMetrics]:
-    """Metrics of every split; torchmetrics is imported when the first results come in."""
+    """Build the metrics of every split; torchmetrics is imported when the first results come in."""
 
     def made(split: str) -> SplitMetrics | SharedMetrics:
         nodes, sizes = cfg.metrics[split], info.sizes()
@@ -147,7 +147,7 @@ def check_metrics(cfg: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -
 
 
 def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
-    """Early stopping where asked for, then the user's own callbacks in their order, and the states to roll back to."""
+    """Build early stopping where asked for, the user's callbacks in order, and what keeps states to roll back to."""
     stopping, callbacks = cfg.trainer.early_stopping, dict[str, Callback]()
     if stopping.patience is not None:
         callbacks["early_stopping"] = EarlyStopping(
@@ -162,7 +162,7 @@ def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
 
 
 def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
-    """The folder of checkpoints."""
+    """Build the store of checkpoints; None where they are off."""
     options = cfg.checkpoint
     if not options.enabled:
         return None
@@ -178,13 +178,13 @@ def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
 
 
 def build_console(cfg: DictConfig) -> ConsoleLogger:
-    """What whoever watches sees."""
+    """Build the logger of the console."""
     with keys_under("logger.console"):
         return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
 
 
 def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
-    """Console, run.log, metrics.jsonl and TensorBoard of a run folder."""
+    """Build the loggers of a run: console, run.log, metrics.jsonl and TensorBoard."""
     loggers: list[Logger] = [build_console(cfg), LogLogger(), JsonlLogger(folder / run_files.METRICS)]
     if cfg.logger.tensorboard.enabled:
         loggers.append(TensorBoardLogger(folder, cfg.metrics.monitor, cfg.metrics.mode))

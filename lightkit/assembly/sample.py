@@ -26,7 +26,7 @@ _FEW = 16
 
 
 def forwards(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None = None) -> list[Forward]:
-    """Ways to run a network, the first to be tried first.
+    """List ways to run a network, in the order in which to try them.
 
     With the usual tasks that is on made-up inputs of the shape that the data tell, as numbers or as tokens; the others
     know by themselves what their model takes and which of its outputs count, and need a batch.
@@ -57,7 +57,7 @@ def forwards(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None 
 
 
 def _inputs(info: DataInfo) -> list[Callable[[], Tensor]]:
-    """Samples like those of the data."""
+    """Make functions that make up samples of the shape that the data has."""
     if info.vocab_size is not None:
         whole = info.context_length or (info.input_shape or (1,))[0]
         return [partial(_tokens, length, info.vocab_size) for length in sorted({min(whole, _FEW), whole})]
@@ -80,7 +80,7 @@ def _on(make: Callable[[], Tensor]) -> Forward:
 
 
 def _first(output: Any) -> Tensor:
-    """The tensor that a loss would take, or the first of several."""
+    """Return the tensor that a loss would take, or the first of several."""
     output = logits(output)
     while isinstance(output, (Mapping, tuple, list)):
         output = next(iter(output.values() if isinstance(output, Mapping) else output))

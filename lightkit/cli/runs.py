@@ -9,7 +9,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import fitting, number, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import all_runs, project, summarize
+from lightkit.runs.catalog import all_runs, no_project_note, project, summarize
 
 HELP = {
     "runs": """\
@@ -52,4 +52,6 @@ def runs(args: list[str]) -> int:
         say(table(COLUMNS, fitting(COLUMNS, texts, columns=[1, 7], width=width()), right=[2, 5, 6]))
     else:
         say(f"no runs in {root / run_files.OUTPUTS} yet: `lightkit train` makes one")
+        if note := no_project_note():
+            say(note)
     return 0

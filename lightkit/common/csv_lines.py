@@ -36,7 +36,7 @@ class CsvFile:
 
     @property
     def codec(self) -> str:
-        """Python's name of the encoding.
+        """Return Python's name of the encoding.
 
         Raises:
             UserError: There is no such encoding.

@@ -82,7 +82,7 @@ class RowsAudit:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong in words; empty where all is as it was logged."""
+        """Describe what is wrong; empty where all is as it was logged."""
         found = []
         for steps, one, many in (
             (self.missing, "1 row is missing", "{} rows are missing"),

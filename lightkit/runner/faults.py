@@ -47,7 +47,7 @@ Report = Callable[[BaseException], UserError]
 
 @contextmanager
 def translate_errors(folder: Path | None = None, memory: Report | None = None) -> Iterator[None]:
-    """Inside, failures of the machine become errors that say what to do.
+    """Turn failures of the machine into errors that say what to do, while inside.
 
     Args:
         folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
@@ -67,7 +67,7 @@ def translate_errors(folder: Path | None = None, memory: Report | None = None) -
 
 
 def as_user_error(error: BaseException, folder: Path | None = None, memory: Report | None = None) -> UserError | None:
-    """The user's view of an error of the machine; None for any other error."""
+    """Translate a failure of the machine into an error for the user; None for any other error."""
     if isinstance(error, UserError):
         return None
     if is_out_of_memory(error):

@@ -72,7 +72,7 @@ class KeyChange(NamedTuple):
 
 
 def merge_configs(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[DictConfig, list[KeyChange]]:
-    """The configuration to go on with.
+    """Merge the checkpoint's configuration with the one at hand.
 
     Values that would change what was learnt (rates, losses, data, seeds) stay as they were, unless they are named in
     `resume.override`; `FREE` ones come from the configuration at hand.
@@ -105,7 +105,7 @@ def merge_configs(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> 
 def _merged(
     saved: Mapping[str, Any], now: Mapping[str, Any], override: tuple[str, ...], prefix: str, changes: list[KeyChange]
 ) -> dict[str, Any]:
-    """The values to go on with; what differs is added to `changes`."""
+    """Merge the values below a key, and add what differs to `changes`."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys([*now, *saved]):
         key, before, after = f"{prefix}{name}", saved.get(name, MISSING), now.get(name, MISSING)

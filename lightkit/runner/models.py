@@ -29,7 +29,7 @@ Measure = Callable[[Mapping[str, torch.Tensor]], float]
 
 
 def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
-    """The model of a run as it was trained, with everything injected, and its weights.
+    """Build the model of a run as it was trained, with everything injected, and load its weights.
 
     Args:
         cfg: Configuration of the run.
@@ -45,7 +45,7 @@ def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
 
 
 def plain_model(cfg: DictConfig, weights: Weights | None = None) -> nn.Module:
-    """The model of a run in its plain architecture, with what was injected merged into its weights.
+    """Build the model of a run in its plain architecture, with what was injected merged into its weights.
 
     Args:
         cfg: Configuration of the run.
@@ -64,7 +64,7 @@ def plain_model(cfg: DictConfig, weights: Weights | None = None) -> nn.Module:
 
 
 def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network) -> nn.Module:
-    """The network as it would be with nothing injected, with the weights that do the same; on the CPU.
+    """Build the network with nothing injected and with weights that compute the same, on the CPU.
 
     Args:
         cfg: The configuration.
@@ -86,7 +86,7 @@ def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network
 
 
 def with_checkpoint(parts: Learner, checkpoint: str, folder: Path, cfg: DictConfig) -> Learner:
-    """The parts of a run with the weights of one of its checkpoints, or with any weights of its network.
+    """Load the weights of a checkpoint, or any weights of its network, into the parts of a run.
 
     Args:
         parts: The parts; their network is changed.
@@ -111,7 +111,7 @@ def with_checkpoint(parts: Learner, checkpoint: str, folder: Path, cfg: DictConf
 
 
 def with_state(parts: Learner, state: Mapping[str, torch.Tensor], cfg: DictConfig, *, source: str) -> Learner:
-    """The parts with other weights, of the network as it was trained or of its plain architecture.
+    """Load other weights into the parts, of the network as it was trained or of its plain architecture.
 
     Raises:
         UserError: They fit neither, or hold NaN or infinities.
@@ -126,7 +126,7 @@ def with_state(parts: Learner, state: Mapping[str, torch.Tensor], cfg: DictConfi
 
 @contextmanager
 def measuring(cfg: DictConfig, folder: Path) -> Iterator[Measure]:
-    """Gives a function from weights, of the run's plain network or its own, to the run's monitored value on `val`.
+    """Yield a function that measures weights, of the run's plain network or its own, by the monitored value on `val`.
 
     Args:
         cfg: Configuration of the run whose data, network and metrics are used.
@@ -151,7 +151,7 @@ def measuring(cfg: DictConfig, folder: Path) -> Iterator[Measure]:
 
 
 def _surroundings(cfg: DictConfig) -> tuple[Engine, DataInfo]:
-    """What a network is built with: the device room, and the sizes of the data."""
+    """Build the engine, and read the sizes of the data, which a network is built with."""
     engine = build_engine(cfg)
     data = build_splits(OmegaConf.merge(cfg, {"data": {"normalize": "none"}}), engine)  # type: ignore[arg-type]
     data.close()

@@ -22,7 +22,7 @@ DETAILS = ("memory", "stacks", "shapes")
 
 @contextmanager
 def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger) -> Iterator[NoSpans]:
-    """While inside, the run may be profiled; afterwards it is told where the time went.
+    """Profile the run while inside, where the configuration asks for it; report afterwards where the time went.
 
     Args:
         cfg: The configuration.

@@ -66,6 +66,16 @@ def project() -> Path:
     return project_root() or Path.cwd()
 
 
+def no_project_note() -> str:
+    """Say how the working directory becomes a project, which it is not yet; empty inside of a project or a run."""
+    from lightkit.config.project import is_run, project_root
+
+    here = Path.cwd()
+    if project_root() is not None or any(map(is_run, (here, *here.parents))):  # no folder of a run becomes one
+        return ""
+    return "this folder is no project, as it has neither conf/ nor experiments/: `mkdir conf` makes it one"
+
+
 def all_runs(root: Path) -> list[Path]:
     """List every folder below `<root>/outputs` that holds a run, the newest last."""
     return runs_below(root / run_files.OUTPUTS)
@@ -206,11 +216,12 @@ def find_run(text: str, root: Path) -> Path:
     same_name = [folder for folder in newest_first if text == "last" or run_name(folder) == text]
     if same_name:
         return same_name[0]
+    fix = "`lightkit runs` lists the runs; `last` is the newest"
     raise UserError(
         "several runs have this name" if same_folder else f"no run here: a run's folder holds {run_files.CONFIG}",
         received=text,
         choices=_like(text, same_folder or newest_first, root),
-        fix="`lightkit runs` lists the runs; `last` is the newest",
+        fix="; ".join(filter(None, [fix, "" if same_folder else no_project_note()])),
     )
 
 

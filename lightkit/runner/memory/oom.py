@@ -57,7 +57,7 @@ class MemoryReport:
 
     @property
     def state(self) -> State:
-        """Counters of the run; zero while it is built."""
+        """Return the counters of the run; zero while it is built."""
         return State() if self.parts is None else self.parts.state
 
     def report(self, error: BaseException) -> UserError:

@@ -172,10 +172,10 @@ def _of_metric() -> frozenset[str]:
 
     class Plain(Metric):
         def update(self) -> None:
-            """Nothing."""
+            """Do nothing."""
 
         def compute(self) -> None:
-            """Nothing."""
+            """Do nothing."""
 
     return frozenset({*vars(Plain()), "validate_args"})  # lightkit checks the first batch only
 

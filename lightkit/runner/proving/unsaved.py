@@ -33,7 +33,7 @@ class UnsavedValue:
 
     @property
     def fix(self) -> str:
-        """What to do to have it saved."""
+        """Say what to do to have it saved."""
         return next(text for start, text in _FIXES.items() if self.path.startswith(f"{start}."))
 
     def __str__(self) -> str:
