@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 
+from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
-from lightkit.assembly.sample import forwards
+from lightkit.assembly.parts import build_loss
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
@@ -24,18 +26,25 @@ from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema import FinetuneConfig
 from lightkit.data import Data, DataInfo
+from lightkit.data.probe import small_batch
 from lightkit.device import Engine
-from lightkit.finetune.head import Head, find_head
+from lightkit.finetune.head import find_head
 from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.prepare import prepare
+from lightkit.finetune.tracing import Forward
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.learner import Network
+from lightkit.trainer.tasks import Retrieval, Supervised, Task, logits
 from lightkit.trainer.timetable import Timetable
 
 _ASKED = "finetune.weights."
 _INJECTED = ("lora", "adapter", "prefix")
 _ASKING = ("freeze", "train", "schedule", "rules", "layer_decay", "slices")
 _SIZES = ("num_classes", "num_labels", "vocab_size", "out_features")
+_CPU = torch.device("cpu")
+_SAMPLES = 2
+_FEW = 16
+"""Tokens that are tried first: a large language model takes long for a whole sample."""
 
 
 def build_network(
@@ -157,28 +166,20 @@ def trained_network(
     check_vocabulary(run, info, key=key)
     made = build_network(cfg, info, engine, pretrained=False, run=run)
     head = made.head or find_head(made.model, forwards=forwards(cfg, info, engine))
-    learnt = _with_outputs_of(weights.state, made.model, head, info)
-    model = made.model if learnt == info else build_network(cfg, learnt, engine, pretrained=False, run=run).model
-    load_weights(model, weights)
-    return model
-
-
-def _with_outputs_of(
-    state: Mapping[str, torch.Tensor], model: nn.Module, head: Head | None, info: DataInfo
-) -> DataInfo:
-    """Return the facts about the data, with the number of outputs that a run's own output layer has."""
-    live = {plain: own for own, plain in plain_names(model).items()}
+    model = made.model
     outputs = known = info.vocab_size or info.num_classes
-    if head:
+    if head:  # its outputs are what the weights have in the place of the data's number
+        live = {plain: own for own, plain in plain_names(model).items()}
         name = live.get(f"{head.path}.weight", live.get(head.path, ""))
-        own, weight = model.state_dict().get(name), state.get(name)
+        own, weight = model.state_dict().get(name), weights.state.get(name)
         if own is not None and weight is not None and own.ndim == weight.ndim:
             outputs = next((new for old, new in zip(own.shape, weight.shape) if old == known != new), known)
-    if outputs == known:
-        return info
-    if info.vocab_size is not None:
-        return replace(info, vocab_size=outputs)
-    return replace(info, num_classes=outputs, class_names=())
+    if outputs != known:
+        named = {"num_classes": outputs, "class_names": ()} if info.vocab_size is None else {"vocab_size": outputs}
+        learnt: DataInfo = replace(info, **named)  # type: ignore[arg-type]
+        model = build_network(cfg, learnt, engine, pretrained=False, run=run).model
+    load_weights(model, weights)
+    return model
 
 
 def check_base(cfg: DictConfig) -> None:
@@ -238,3 +239,73 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         nested = isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping) and defaults[name]
         merged[name] = _merged(defaults[name], value) if nested else value
     return merged
+
+
+def forwards(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None = None) -> list[Forward]:
+    """List ways to run a network, in the order in which to try them.
+
+    With the usual tasks that is on made-up inputs of the shape that the data tell, as numbers or as tokens; the others
+    know by themselves what their model takes and which of its outputs count, and need a batch.
+
+    Args:
+        cfg: The configuration.
+        info: Facts about the data.
+        engine: Device and seeds.
+        data: The data, for a batch of two of their samples; None goes without.
+    """
+    made_up = [_unnoticed(_on(make)) for make in _inputs(info)]
+    batch = list[Forward]()
+    if data is not None:
+        train = data.train
+
+        def by_task(model: nn.Module) -> Tensor:
+            """Return the outputs that the task hands to the metrics, or else its loss."""
+            task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
+            criterion = build_loss(cfg, info, engine)
+            if isinstance(criterion, nn.Module):
+                criterion.to(_CPU)
+            step = task.step(model, small_batch(train), criterion)
+            return step.loss if step.preds is None else step.preds
+
+        batch.append(_unnoticed(by_task))
+    usual = {f"{kind.__module__}.{kind.__qualname__}" for kind in (Supervised, Retrieval)}
+    return [*made_up, *batch] if cfg.trainer.task["_target_"] in usual else [*batch, *made_up]
+
+
+def _inputs(info: DataInfo) -> list[Callable[[], Tensor]]:
+    """Make functions that make up samples of the shape that the data has."""
+    if info.vocab_size is not None:
+        whole = info.context_length or (info.input_shape or (1,))[0]
+        return [partial(_tokens, length, info.vocab_size) for length in sorted({min(whole, _FEW), whole})]
+    if not info.input_shape:
+        return []
+    shape = (_SAMPLES, *info.input_shape)
+    numbers = torch.Generator().manual_seed(0)
+    return [
+        lambda: torch.rand(shape, generator=numbers).requires_grad_().clone(),
+        lambda: torch.zeros(shape, dtype=torch.long),
+    ]
+
+
+def _tokens(length: int, vocab_size: int) -> Tensor:
+    return torch.arange(_SAMPLES * length).view(_SAMPLES, length) % vocab_size
+
+
+def _on(make: Callable[[], Tensor]) -> Forward:
+    return lambda model: _first(model(make()))
+
+
+def _first(output: Any) -> Tensor:
+    """Return the tensor that a loss would take, or the first of several."""
+    output = logits(output)
+    while isinstance(output, (Mapping, tuple, list)):
+        output = next(iter(output.values() if isinstance(output, Mapping) else output))
+    return output
+
+
+def _unnoticed(forward: Forward) -> Forward:
+    def quiet(model: nn.Module) -> Tensor:
+        with unnoticed(_CPU):
+            return forward(model)
+
+    return quiet

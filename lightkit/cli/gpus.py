@@ -183,7 +183,13 @@ def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
         fitting(titles, cells, columns=[2], width=width),
         right=[at for at, title in enumerate(titles) if title in TITLES[3:-1]],
     )
-    parts = [head, body, _instances(found), _processes(found, width)]
+    slices = [
+        [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
+    ]
+    parts = [head, body]
+    if slices:
+        parts.append(f"a process computes on one MIG instance, chosen by its UUID:\n{table([], slices)}")
+    parts.append(_processes(found, width))
     if not is_order_known(source.gpus):
         parts.append("torch counts the fastest GPU first: CUDA_DEVICE_ORDER=PCI_BUS_ID makes it count as shown here")
     return "\n\n".join(part for part in parts if part)
@@ -203,16 +209,6 @@ def _cells(row: Row) -> list[str]:
         _unit(row["clock_mhz"], "MHz"),
         ", ".join(dict.fromkeys(limits)),
     ]
-
-
-def _instances(found: Sequence[Row]) -> str:
-    """Tell how to choose each MIG instance; empty where there are none."""
-    lines = [
-        [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
-    ]
-    if not lines:
-        return ""
-    return f"a process computes on one MIG instance, chosen by its UUID:\n{table([], lines)}"
 
 
 def _processes(found: Sequence[Row], width: int | None) -> str:

@@ -174,7 +174,18 @@ def _report(planned: Sweep, codes: dict[Path, int]) -> int:
     rows = [_row(folder, overrides, planned, codes.get(folder)) for folder, overrides in planned.jobs.items()]
     cells = [[row["job"], row["status"], row["metric"], number(row["best"])] for row in rows]
     titles = ["job", "status", "metric", "best"]
-    _write(planned.folder, rows, table(titles, cells, right=[3]))
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        for name in (run_files.SWEEP_TABLE, run_files.SWEEP_RESULTS):
+            (planned.folder / name).unlink(missing_ok=True)  # a link of that name is not written through
+        text = table(titles, cells, right=[3])
+        (planned.folder / run_files.SWEEP_TABLE).write_text(text + "\n", encoding="utf-8")
+        with (planned.folder / run_files.SWEEP_RESULTS).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(names))
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        complain(f"cannot write the table: {error.strerror}")
     say("\n" + table(titles, fitting(titles, cells, columns=[0], width=width()), right=[3]))
     say(f"\nwritten to {planned.folder}, this table to {run_files.SWEEP_TABLE} and {run_files.SWEEP_RESULTS}")
     failed = [code for code in codes.values() if code]
@@ -197,24 +208,3 @@ def _row(folder: Path, overrides: Sequence[str], planned: Sweep, code: int | Non
         status = "interrupted" if of_process(code) in _STOPPED else f"failed ({code})"
     known = {"status": status, "metric": run.metric, "best": run.best, "epochs": run.epochs}
     return {"job": folder.name, **swept, **known, "exit_status": code}
-
-
-def _write(folder: Path, rows: list[dict[str, Any]], text: str) -> None:
-    """Keep the table: to read, and for a program.
-
-    Args:
-        folder: That of the sweep.
-        rows: A row for each job, for the program.
-        text: The table, to read.
-    """
-    names = dict.fromkeys(name for row in rows for name in row)
-    try:
-        for name in (run_files.SWEEP_TABLE, run_files.SWEEP_RESULTS):
-            (folder / name).unlink(missing_ok=True)  # a link of that name is not written through
-        (folder / run_files.SWEEP_TABLE).write_text(text + "\n", encoding="utf-8")
-        with (folder / run_files.SWEEP_RESULTS).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(names))
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        complain(f"cannot write the table: {error.strerror}")

@@ -46,7 +46,13 @@ def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger)
     wanted = Window(**{field: options[name] for name, field in names.items() if name in options})
     details = Details(**{name: options[name] for name in DETAILS if name in options})
     window = wanted.fitted(left)
-    _announce(window, state.step, logger, short=window != wanted)
+    if window.steps:
+        first = state.step + window.skip + window.warmup + 1
+        why = f": the run has only {window.skip + window.warmup + window.steps} left" if window != wanted else ""
+        warmup = f", after {window.warmup} to warm up" if window.warmup else ""
+        logger.message(f"profile steps {first} to {first + window.steps - 1} will be recorded{warmup}{why}")
+    else:
+        logger.message("profile time is counted, and nothing recorded (logger.profile.steps=0)")
     place, ranks = folder / run_files.PROFILE, learner.engine.ranks
     recorder = Recorder(window, learner.engine.device, place, tell=logger.message, details=details, rank=ranks.rank)
     try:
@@ -56,17 +62,6 @@ def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger)
             _conclude(recorder, place, logger, step=state.step, main=ranks.main)
         raise
     _conclude(recorder, place, logger, step=state.step, main=ranks.main)
-
-
-def _announce(window: Any, step: int, logger: Logger, *, short: bool) -> None:
-    """Say which steps will be profiled."""
-    if not window.steps:
-        logger.message("profile time is counted, and nothing recorded (logger.profile.steps=0)")
-        return
-    first = step + window.skip + window.warmup + 1
-    why = f": the run has only {window.skip + window.warmup + window.steps} left" if short else ""
-    warmup = f", after {window.warmup} to warm up" if window.warmup else ""
-    logger.message(f"profile steps {first} to {first + window.steps - 1} will be recorded{warmup}{why}")
 
 
 def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bool) -> None:

@@ -20,10 +20,19 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command, lightkit_path
 from lightkit.common.randomness import mix
-from lightkit.runner.proving.comparison import Comparison, Mismatch, compare_runs, first_mismatch, read_trace
+from lightkit.runner.proving.comparison import (
+    Comparison,
+    Mismatch,
+    Snapshots,
+    UnsavedValue,
+    compare_runs,
+    find_unsaved,
+    first_mismatch,
+    lost_paths,
+    read_trace,
+)
 from lightkit.runner.proving.job import SETTINGS, TracedJob
 from lightkit.runner.proving.trace import PHASES, Moment
-from lightkit.runner.proving.unsaved import Snapshots, UnsavedValue, find_unsaved, lost_paths
 
 _LOG_LINES = 15
 
