@@ -13,7 +13,6 @@ from lightkit.common.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from lightkit.config import Composed
     from lightkit.config.describe import OptionRow
 
 HELP = {
@@ -54,29 +53,25 @@ def config(args: list[str]) -> int:
         say(group_text(options.overrides[0].strip("/"), options.config_dir))
         return 0
     from lightkit.config import compose
-
-    composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    text = as_yaml(composed.cfg, resolve=options.resolve, package=options.package)
-    say(_marked(text, composed, options.package))
-    return 0
-
-
-def _marked(text: str, composed: Composed, package: str | None) -> str:
-    """Mark a configuration with a comment at what the project's `conf/config.yaml` chooses and sets."""
     from lightkit.config.origins import parts_of, shown, with_origins
     from lightkit.config.project_defaults import choices_in, project_file
 
+    composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
+    text = as_yaml(composed.cfg, resolve=options.resolve, package=options.package)
     file = project_file()
     if file is None or not any(path == file for path, _ in composed.sources.layers):
-        return text
+        say(text)
+        return 0
+    # What the project's `conf/config.yaml` chooses and sets is marked with a comment.
     typed = {override.lstrip("+").partition("=")[0] for override in composed.overrides}
     chosen = [
         f"# {group}={option} is chosen in {shown(file)}:{line}"
         for group, (option, line) in choices_in(file).items()
         if composed.choices.get(group) == option and group not in typed
     ]
-    below = () if package in (None, "_global_") else parts_of(str(package))
-    return "\n".join([*chosen, with_origins(text, composed.sources, file, below=below)])
+    below = () if options.package in (None, "_global_") else parts_of(str(options.package))
+    say("\n".join([*chosen, with_origins(text, composed.sources, file, below=below)]))
+    return 0
 
 
 def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:

@@ -134,13 +134,10 @@ class Launcher:
                 known = any(rank.process.returncode != LOST_RANK for rank in failed)
                 deadline = min(deadline, time.monotonic() + (GRACE_SECONDS if known else HUNG_SECONDS))
             if time.monotonic() > deadline:
-                self._abort([rank for rank in self._ranks if rank not in self._ended])
-                return
+                break
             time.sleep(POLL_SECONDS)
-
-    def _abort(self, hung: Sequence[_Rank]) -> None:
-        """End processes that hang, which say where before."""
-        for rank in hung:
+        hung = [rank for rank in self._ranks if rank not in self._ended]
+        for rank in hung:  # they say where they are before they end
             rank.aborted = True
             rank.process.send_signal(signal.SIGABRT)
             rank.process.send_signal(signal.SIGCONT)  # one that was stopped gets no other signal

@@ -74,7 +74,7 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace) -> list[Composed]:
-    """Compose and check every job.
+    """Compose and check every job, from the shipped options or over the configuration of an earlier run.
 
     Raises:
         UserErrors: Jobs with a wrong configuration.
@@ -89,16 +89,11 @@ def _jobs(options: argparse.Namespace) -> list[Composed]:
     if foreign:
         fix = f"leave {foreign[0]} out: the plain sweep of every combination"
         raise UserError("another sweeper or launcher cannot start from a run", key="--from", received=run.name, fix=fix)
-    return _jobs_from(run, own)
-
-
-def _jobs_from(run: Path, overrides: list[str]) -> list[Composed]:
-    """Compose and check the jobs of a sweep over the configuration of an earlier run."""
     from lightkit.config.compose import make_loader
     from lightkit.config.hydra_compat import split_sweep
 
     try:
-        combinations = split_sweep(make_loader(), overrides)
+        combinations = split_sweep(make_loader(), own)
     except ValueError as error:
         raise UserError(f"this sweep can't be laid out: {error}", key="--multirun") from error
     jobs: list[Composed] = []

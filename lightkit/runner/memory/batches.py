@@ -119,7 +119,14 @@ def find_batch(
             reason = _go_on(search, child, asked, tell) or reason
     best = search.best
     if best is None:
-        raise _nothing(search, reason)
+        least = min(search.probes, key=lambda probe: probe.size)
+        samples = f"{least.size} sample{'' if least.size == 1 else 's'}"
+        if least.peak is not None:
+            needs = f"needs {in_gib(least.peak)}, of which {in_gib(least.fixed)} do not depend on the batch"
+            reason = f"a training step on {samples} {needs}; {in_gib(search.limit)} may be used"
+        what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
+        fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
+        raise UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
     return asked.batch(search, best, first)
 
 
@@ -137,18 +144,6 @@ def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], Non
         if found["peak"] is None:
             return str(found.get("error", ""))
     return ""
-
-
-def _nothing(search: Search, reason: str) -> UserError:
-    """Say that not even the smallest size fits."""
-    least = min(search.probes, key=lambda probe: probe.size)
-    samples = f"{least.size} sample{'' if least.size == 1 else 's'}"
-    if least.peak is not None:
-        needs = f"needs {in_gib(least.peak)}, of which {in_gib(least.fixed)} do not depend on the batch"
-        reason = f"a training step on {samples} {needs}; {in_gib(search.limit)} may be used"
-    what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
-    fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
-    return UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
 
 
 def _failed(found: dict[str, Any]) -> UserError:

@@ -71,7 +71,15 @@ class MemoryReport:
                 memory = self.memory or memory_of(self.parts.engine.parallel.devices)
                 rows.append(_row("memory", memory.usage().in_words()))
             with suppress(Exception):
-                rows.append(_made_of(self.parts))
+                trained = {name: p for name, p in self.parts.model.named_parameters() if p.requires_grad}
+                sizes = state_sizes(self.parts.optimizer, trained)
+                fixed = {
+                    "weights": bytes_of([*self.parts.model.state_dict(keep_vars=True).values()]),
+                    "gradients": bytes_of([*trained.values()]),
+                    "state of the optimizer": None if sizes is None else sum(sizes.values()),
+                    "average": bytes_of(self.parts.average.state_dict()),
+                }
+                rows.append(_row("made of", ", ".join(f"{name} {in_gib(n)}" for name, n in fixed.items() if n)))
             with suppress(Exception):
                 found = self._origins(self.parts, evaluating)
                 pattern = None if evaluating else repeated_blocks(self.parts.model, found)
@@ -172,19 +180,6 @@ def _samples(parts: Learner) -> int:
     """Count the samples that one process computes at once in training."""
     train = parts.data.train
     return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.size))
-
-
-def _made_of(parts: Learner) -> str:
-    """Say what memory is made of that does not depend on the batch."""
-    trained = {name: weight for name, weight in parts.model.named_parameters() if weight.requires_grad}
-    sizes = state_sizes(parts.optimizer, trained)
-    named = {
-        "weights": bytes_of([*parts.model.state_dict(keep_vars=True).values()]),
-        "gradients": bytes_of([*trained.values()]),
-        "state of the optimizer": None if sizes is None else sum(sizes.values()),
-        "average": bytes_of(parts.average.state_dict()),
-    }
-    return _row("made of", ", ".join(f"{name} {in_gib(count)}" for name, count in named.items() if count))
 
 
 def _length(batch: Any) -> int:

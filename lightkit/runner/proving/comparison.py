@@ -31,7 +31,7 @@ _FIXES = {
     "trainer.task": "nothing of a task is saved: keep it in a buffer of the model, or in a callback's state_dict()",
     "data": "nothing of data is saved: make it a function of the row, and draw from the global generators",
 }
-"""What to do about it, by the beginning of the path."""
+"""What to do about a value that is not saved, by the beginning of its path."""
 
 
 class Comparison(NamedTuple):
