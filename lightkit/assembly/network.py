@@ -175,8 +175,9 @@ def trained_network(
         if own is not None and weight is not None and own.ndim == weight.ndim:
             outputs = next((new for old, new in zip(own.shape, weight.shape) if old == known != new), known)
     if outputs != known:
-        named = {"num_classes": outputs, "class_names": ()} if info.vocab_size is None else {"vocab_size": outputs}
-        learnt: DataInfo = replace(info, **named)  # type: ignore[arg-type]
+        learnt = replace(info, vocab_size=outputs)
+        if info.vocab_size is None:
+            learnt = replace(info, num_classes=outputs, class_names=())
         model = build_network(cfg, learnt, engine, pretrained=False, run=run).model
     load_weights(model, weights)
     return model
@@ -276,7 +277,8 @@ def _inputs(info: DataInfo) -> list[Callable[[], Tensor]]:
     """Make functions that make up samples of the shape that the data has."""
     if info.vocab_size is not None:
         whole = info.context_length or (info.input_shape or (1,))[0]
-        return [partial(_tokens, length, info.vocab_size) for length in sorted({min(whole, _FEW), whole})]
+        sizes = [(_SAMPLES, length) for length in sorted({min(whole, _FEW), whole})]
+        return [partial(torch.clone, torch.arange(a * b).view(a, b) % info.vocab_size) for a, b in sizes]
     if not info.input_shape:
         return []
     shape = (_SAMPLES, *info.input_shape)
@@ -285,10 +287,6 @@ def _inputs(info: DataInfo) -> list[Callable[[], Tensor]]:
         lambda: torch.rand(shape, generator=numbers).requires_grad_().clone(),
         lambda: torch.zeros(shape, dtype=torch.long),
     ]
-
-
-def _tokens(length: int, vocab_size: int) -> Tensor:
-    return torch.arange(_SAMPLES * length).view(_SAMPLES, length) % vocab_size
 
 
 def _on(make: Callable[[], Tensor]) -> Forward:

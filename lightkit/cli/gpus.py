@@ -76,7 +76,15 @@ def gpus(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--query")
     options = parser.read(args)
-    seconds = None if options.watch is None else _seconds(options.watch)
+    seconds = None
+    if options.watch is not None:
+        try:
+            seconds = float(options.watch)
+        except ValueError:
+            seconds = math.nan
+        if not _SHORTEST_SECONDS <= seconds < math.inf:
+            expected = f"{_SHORTEST_SECONDS} seconds or more"
+            raise UserError("not a time", key="--watch", received=options.watch, expected=expected)
     fields = None
     if options.query is not None:
         fields = [name.strip() for name in options.query.split(",") if name.strip()]
@@ -98,16 +106,6 @@ def gpus(args: list[str]) -> int:
     finally:
         source.close()
     return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not _SHORTEST_SECONDS <= seconds < math.inf:
-        raise UserError("not a time", key="--watch", received=text, expected=f"{_SHORTEST_SECONDS} seconds or more")
-    return seconds
 
 
 def rows(source: Any) -> list[Row]:

@@ -69,7 +69,14 @@ def sweep(options: argparse.Namespace) -> int:
     passed_on += ["--config-name", options.config_name]
     if options.source is not None:
         passed_on = ["--from", str(find_run(options.source, project()))]
-    planned = Sweep(folder, _job_folders(folder, jobs), tuple(passed_on))
+    # The folder of a job is named by the overrides that tell it from the others.
+    varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
+    folders: dict[Path, Sequence[str]] = {}
+    for job in jobs:
+        base = slug(",".join(text for text in job.overrides if text in varied))
+        names = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
+        folders[next(folder / name for name in names if folder / name not in folders)] = job.overrides
+    planned = Sweep(folder, folders, tuple(passed_on))
     return _report(planned, _run_all(planned))
 
 
@@ -130,17 +137,6 @@ def _train_here(cfg: DictConfig) -> float | None:
     result = Runner(cfg, Path(job.runtime.output_dir), overrides=list(job.overrides.task)).run()
     value = result["objective"]["value"]
     return None if value is None else float(value)
-
-
-def _job_folders(folder: Path, jobs: list[Composed]) -> dict[Path, Sequence[str]]:
-    """Name a folder for every job, by the overrides that tell it from the others."""
-    varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
-    found: dict[Path, Sequence[str]] = {}
-    for job in jobs:
-        base = slug(",".join(text for text in job.overrides if text in varied))
-        names = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
-        found[next(folder / name for name in names if folder / name not in found)] = job.overrides
-    return found
 
 
 def _run_all(planned: Sweep) -> dict[Path, int]:

@@ -44,7 +44,10 @@ class FinetuneRecord:
             return
         self._plan, self._matches = build_plan_of(parts), matches_of(cfg, parts)
         ranks, sharded = parts.engine.ranks, any(map(is_shard, parts.model.parameters()))
-        self._rows_before = _read_audit_rows(self._path, state.step)
+        with suppress(OSError, ValueError, TypeError, LookupError):  # an older lightkit, or a power cut
+            if self._resumed:  # what an earlier part of the run found of phases that had ended by then
+                rows = json.loads(self._path.read_text(encoding="utf-8"))["audit"]
+                self._rows_before = [row for row in rows if row["to_step"] <= state.step]
         self.tuning = build_tuning(
             parts,
             self._plan,
@@ -100,12 +103,3 @@ class FinetuneRecord:
         """Write down what was found, for the run may be killed; a disk that is full is reported elsewhere."""
         with suppress(OSError):
             self.write()
-
-
-def _read_audit_rows(path: Path, step: int) -> list[dict[str, Any]]:
-    """Read what an earlier part of a run found of phases that ended before the step it is resumed at."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["audit"] if step else []
-        return [row for row in rows if row["to_step"] <= step]
-    except (OSError, ValueError, TypeError, LookupError):  # an older lightkit, or a power cut
-        return []

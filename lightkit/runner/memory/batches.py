@@ -134,9 +134,13 @@ def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], Non
     """Measure in a process until the answer is known, or memory runs out; returns what it said then."""
     while (size := search.next()) is not None:
         found = child.ask(size=size, window=asked.window(size))
-        if "error" in found and "peak" not in found:
-            if size > 1:
-                raise _failed(found)
+        failed = "error" in found and "peak" not in found  # whatever its size
+        if failed and size > 1:
+            if found.get("exit_code", FAILED) != FAILED:
+                raise UserError(found["error"], exit_code=found["exit_code"])
+            fix = f"{KEY}=null shows where"
+            raise UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=FAILED)
+        if failed:
             found = {"size": size, "peak": None}  # a single sample is an error in batch norm
         search.add(Probe(size, found["peak"], found.get("fixed", 0)))
         needs = "does not fit" if found["peak"] is None else f"needs {in_gib(found['peak'])} of {in_gib(search.limit)}"
@@ -144,14 +148,6 @@ def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], Non
         if found["peak"] is None:
             return str(found.get("error", ""))
     return ""
-
-
-def _failed(found: dict[str, Any]) -> UserError:
-    """Say that a step fails whatever its size."""
-    if found.get("exit_code", FAILED) != FAILED:
-        return UserError(found["error"], exit_code=found["exit_code"])
-    fix = f"{KEY}=null shows where"
-    return UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=FAILED)
 
 
 class Asked:
@@ -197,7 +193,12 @@ class Asked:
 
     def batch(self, search: Search, best: Probe, facts: dict[str, Any]) -> Batch:
         """Return what came of it."""
-        measured = f"{in_gib(best.peak or 0)} of {in_gib(facts['free'])} free at {best.size}{_next(search, best)}"
+        measured = f"{in_gib(best.peak or 0)} of {in_gib(facts['free'])} free at {best.size}"
+        larger, above = [size for size in search.sizes if size > best.size], search.too_large
+        if larger and above is not None and above.size <= min(larger):
+            measured += f"; {above.size} does not fit"
+        elif larger:
+            measured += f"; {min(larger)} would take about {in_gib(search.predicted(min(larger)))}"
         if self.largest:
             given = int(self.cfg.data.batch_size)
             lines = [f"batch   {best.size}: the largest that fits ({measured})"]
@@ -217,14 +218,3 @@ class Asked:
         named = ["batch norm (where there is any)", *(name for name, there in sees.items() if there)]
         parts_only = f"        {' and '.join(named)} see{'' if len(named) > 1 else 's'} the parts only"
         return Batch(best.size, accumulate, (f"{line} ({measured})", parts_only))
-
-
-def _next(search: Search, best: Probe) -> str:
-    """Say why it is not the next larger size."""
-    above = search.too_large
-    larger = [size for size in search.sizes if size > best.size]
-    if not larger:
-        return ""
-    if above is not None and above.size <= min(larger):
-        return f"; {above.size} does not fit"
-    return f"; {min(larger)} would take about {in_gib(search.predicted(min(larger)))}"
