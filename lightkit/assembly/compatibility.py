@@ -59,7 +59,10 @@ def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool =
         for name, path in named.items()
         if (needs := _needed(path, task)) != task
     ]
-    fix = _fix(task, loss=task not in suits, metrics=bool(strangers))
+    fix = "a task class of your own (trainer.task._target_) that knows these targets"
+    if task in OPTIONS:
+        suited = zip(("loss", "metrics"), OPTIONS[task], (task not in suits, bool(strangers)), strict=True)
+        fix = " ".join(f"{group}={option}" for group, option, wrong in suited if wrong)
     if two_classes and ("binary" in suits or any(needs == "binary" for *_, needs in strangers)):
         fix += "; or, with one output, data.dataset.binary=true loss=bce_with_logits metrics=binary"
     errors = []
@@ -77,13 +80,6 @@ def check_targets(task: str, *, loss: str, metrics: Metrics, two_classes: bool =
 
 def _needed(path: str, task: str) -> str:
     return next((needs for start, needs in METRIC_TASKS.items() if path.startswith(start)), task)
-
-
-def _fix(task: str, *, loss: bool, metrics: bool) -> str:
-    if task not in OPTIONS:
-        return "a task class of your own (trainer.task._target_) that knows these targets"
-    suited = zip(("loss", "metrics"), OPTIONS[task], (loss, metrics), strict=True)
-    return " ".join(f"{group}={option}" for group, option, wrong in suited if wrong)
 
 
 def check_monitor(monitor: str, metrics: Metrics, *, has_val: bool) -> None:

@@ -50,12 +50,25 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
     batch, error = attempt(lambda: small_batch(data.train))
     if error is not None:
         # It may be that the data set can only be read by workers.
-        return _unreadable(error) if attempt(lambda: whole_batch(data.train))[1] is not None else None
+        if attempt(lambda: whole_batch(data.train))[1] is None:
+            return None
+        what = f"a first training batch cannot be made: {in_short(error)}"
+        return _caused_by(error, UserError(what, key="data", origin=user_frame(error)))
     parts = copies(model, task, criterion) if is_small(model) else None
     if parts is None:
         return None
     seen: list[Any] = []
-    step, error = attempt(lambda: _try(parts, batch, seen))
+
+    def forward() -> StepOutput:
+        own_model, own_task, own_criterion = parts
+        own_model.to("cpu").eval()
+        own_model.register_forward_hook(lambda _module, _inputs, output: seen.append(logits(output)))
+        if isinstance(own_criterion, nn.Module):
+            own_criterion.to("cpu")
+        with torch.no_grad():
+            return own_task.step(own_model, batch, own_criterion)
+
+    step, error = attempt(forward)
     wrong = _wrong_weights(criterion, task, data.info.num_classes, seen)
     if wrong is not None:
         return wrong
@@ -64,17 +77,8 @@ def _first_failure(data: Data, model: nn.Module, task: Task, criterion: Criterio
     return None if _trains(data, (model, task, criterion), engine) else _misfit(error, data, batch, task, seen)
 
 
-def _try(parts: tuple[nn.Module, Task, Criterion], batch: Any, seen: list[Any]) -> StepOutput:
-    model, task, criterion = parts
-    model.to("cpu").eval().register_forward_hook(lambda _module, _inputs, output: seen.append(logits(output)))
-    if isinstance(criterion, nn.Module):
-        criterion.to("cpu")
-    with torch.no_grad():
-        return task.step(model, batch, criterion)
-
-
 def _no_number(step: StepOutput, task: Task) -> UserError | None:
-    """The error for a loss of many numbers, such as one for each sample, or of none."""
+    """Return the error of a loss that is not one number; None where it is one."""
     loss = getattr(step, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return None
@@ -87,7 +91,7 @@ def _no_number(step: StepOutput, task: Task) -> UserError | None:
 
 
 def _trains(data: Data, parts: tuple[nn.Module, Task, Criterion], engine: Engine) -> bool:
-    """Whether a whole batch passes in training mode; out of memory is for training itself to report."""
+    """Tell whether a training step on a whole batch works; out of memory counts as working, as training reports it."""
     copied = copies(*parts)
     if copied is None:
         return True
@@ -104,7 +108,7 @@ def _trains(data: Data, parts: tuple[nn.Module, Task, Criterion], engine: Engine
 
 
 def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """What a call gives, or the error that it raises."""
+    """Call a function, and return its result and the error that it raised; one of them is None."""
     try:
         return call(), None
     except Exception as error:
@@ -112,13 +116,13 @@ def attempt(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
 
 
 def is_small(model: nn.Module) -> bool:
-    """Whether a model is copied in no time, and can be."""
+    """Tell whether a model can be copied, and quickly."""
     lazy = any(nn.parameter.is_lazy(parameter) for parameter in model.parameters())
     return not lazy and sum(parameter.numel() for parameter in model.parameters()) <= _MOST_PARAMETERS
 
 
 def copies(*parts: Any) -> Any:
-    """The parts copied together, so that what they share is shared by the copies too; None where that fails."""
+    """Copy parts together, so that their copies share what they share; return None where that fails."""
     return attempt(lambda: copy.deepcopy(parts))[0]
 
 
@@ -136,24 +140,20 @@ def unnoticed(device: torch.device) -> Iterator[None]:
         np.random.set_state(states[1])
 
 
-def _unreadable(error: Exception) -> UserError:
-    if isinstance(error, UserError):
-        return error
-    problem = UserError(
-        f"a first training batch cannot be made: {in_short(error)}", key="data", origin=user_frame(error)
-    )
-    problem.__cause__ = error
-    return problem
-
-
 def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any]) -> UserError:
-    if isinstance(error, UserError):
-        return error
     usual = type(task) is Supervised
     info = data.info
     x, y = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
     if seen and usual and not isinstance(seen[-1], Tensor):
-        return _several(seen[-1], error)
+        kind = "no tensor" if seen[-1] is None else f"a {type(seen[-1]).__name__}"
+        problem = UserError(
+            f"the model gives {kind}, and the loss takes one tensor",
+            key="model",
+            expected="a tensor with the samples in dimension 0",
+            received=f"output {_shape(seen[-1])}",
+            fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
+        )
+        return _caused_by(error, problem)
     if seen:
         what = f"the output does not go with the targets: {in_short(error)}"
         received = f"output {_shape(seen[-1])}" + (f" for targets {_shape(y)}" if y is not None else "")
@@ -167,12 +167,19 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
         received=received,
         origin=user_frame(error),
     )
+    return _caused_by(error, problem)
+
+
+def _caused_by(error: Exception, problem: UserError) -> UserError:
+    """Return what an error means to the user; one that says so itself is returned as it is."""
+    if isinstance(error, UserError):
+        return error
     problem.__cause__ = error
     return problem
 
 
 def _wrong_weights(criterion: Criterion, task: Task, classes: int | None, seen: list[Any]) -> UserError | None:
-    """The error for weights of a loss of PyTorch's that are not as many as the outputs, or None.
+    """Return the error of a loss of PyTorch's that has another number of weights than there are outputs, or None.
 
     Some would not fail: what is one number too many may be as many as there are samples, and be spread over them.
     """
@@ -193,20 +200,6 @@ def _wrong_weights(criterion: Criterion, task: Task, classes: int | None, seen: 
             received = f"{weights.numel()}: {[round(value, 6) for value in weights.flatten().tolist()[:20]]}"
             return UserError("not one weight for each output", key=f"loss.{name}", expected=expected, received=received)
     return None
-
-
-def _several(output: Any, error: Exception) -> UserError:
-    """A model that gives more than the one tensor that a loss takes."""
-    kind = "no tensor" if output is None else f"a {type(output).__name__}"
-    problem = UserError(
-        f"the model gives {kind}, and the loss takes one tensor",
-        key="model",
-        expected="a tensor with the samples in dimension 0",
-        received=f"output {_shape(output)}",
-        fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
-    )
-    problem.__cause__ = error
-    return problem
 
 
 def _shape(value: Any) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
+from torch.optim import Optimizer
 
 from lightkit.assembly.dry_run import rehearse
-from lightkit.assembly.learning import build_optimizer, build_scheduler, build_task
 from lightkit.assembly.metrics_trial import try_metrics
-from lightkit.assembly.network import build_network, check_base
+from lightkit.assembly.network import Network, build_network, check_base, finetune_options, trained_network
 from lightkit.assembly.parts import (
     build_callbacks,
     build_engine,
@@ -23,9 +24,19 @@ from lightkit.assembly.parts import (
     check_metrics,
 )
 from lightkit.common.errors import keys_under
+from lightkit.config import instantiate, to_plain
+from lightkit.config.project import located
+from lightkit.data import DataInfo
+from lightkit.device import Engine
+from lightkit.device.implementation import FLAGS
 from lightkit.device.ranks import Ranks
+from lightkit.optim.groups import parameter_groups
+from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import Ema, NoAverage
+from lightkit.trainer.distill import Distillation
 from lightkit.trainer.learner import Learner, Shared
+from lightkit.trainer.tasks import Task
+from lightkit.trainer.timetable import Timetable
 
 
 def build_shared(
@@ -149,3 +160,62 @@ def build(
     """
     shared = build_shared(cfg, folder, pretrained=pretrained, trains=trains, report=report)
     return build_learner(cfg, shared, folder, pretrained=pretrained, trains=trains)
+
+
+def build_optimizer(cfg: DictConfig, made: Network, timetable: Timetable, engine: Engine) -> Optimizer:
+    """Build the optimizer, over named groups in which every parameter that ever trains stands once.
+
+    How it steps goes by the device, unless the configuration of the optimizer says so itself.
+    """
+    settings: dict[str, Any] = {
+        "lr": cfg.optim.get("lr"),
+        "weight_decay": cfg.optim.get("weight_decay"),
+        "rules": to_plain(cfg.optim.get("rules") or []),
+        "no_decay": cfg.optim.get("no_decay", False),
+        "layer_decay": cfg.optim.get("layer_decay"),
+    }
+    options, prepared = finetune_options(cfg), made.prepared
+    if options is not None and prepared is not None:
+        settings |= {
+            "rules": [*settings["rules"], *prepared.rules],
+            "names": prepared.trained,
+            "labels": prepared.group_labels(),
+            "depths": prepared.depths,
+            "slices": options["slices"],
+            "aliases": prepared.original_names,
+            "first_steps": prepared.first_steps(timetable.steps_per_epoch),
+        }
+        if options["layer_decay"] is not None:
+            settings |= {"layer_decay": options["layer_decay"], "layer_key": "finetune.layer_decay"}
+    with keys_under("optim"):
+        groups = parameter_groups(made.model, **settings)
+    own = any(cfg.optim.get(flag) is not None for flag in FLAGS)
+    with keys_under("device"):
+        steps = {} if own else engine.implementation(made.model, cfg.optim["_target_"].rpartition(".")[2])
+    return instantiate(cfg.optim, key="optim", expected=Optimizer, params=groups, **steps)
+
+
+def build_scheduler(cfg: DictConfig, optimizer: Optimizer, timetable: Timetable) -> Schedule:
+    """Build the schedule of the learning rates."""
+    return instantiate(
+        cfg.scheduler,
+        key="scheduler",
+        optimizer=optimizer,
+        total_steps=timetable.total_steps,
+        steps_per_epoch=timetable.steps_per_epoch,
+        mode=cfg.metrics.mode,
+        expected=Schedule,
+    )
+
+
+def build_task(cfg: DictConfig, info: DataInfo, engine: Engine, *, trains: bool = True) -> Task:
+    """Build the task, which turns a batch into a loss; in training, with the teacher where there is one."""
+    task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
+    options = finetune_options(cfg)
+    if options is None or not options["distill"]["teacher"] or not trains:
+        return task
+    distill = options["distill"]
+    where = {"trust": to_plain(cfg.trust), "key": "finetune.distill.teacher"}
+    teacher = trained_network(located(distill["teacher"]), info, engine, **where)
+    chosen = {"temperature": distill["temperature"], "weight": distill["weight"], "kind": info.task}
+    return Distillation(task, engine.precision.place(teacher), **chosen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +29,19 @@ class Match:
     """Number of elements in them."""
 
     def cells(self) -> list[str]:
-        """A row of a table, by `COLUMNS`."""
+        """Return the cells of a table's row, in the order of `COLUMNS`."""
         key, pattern, names, modules = self.found
         return [key, pattern, f"{len(names):,}" if modules else "", f"{len(self.names):,}", f"{self.parameters:,}"]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values, with all names."""
+        """Return the pattern and all matched names as plain values."""
         key, pattern, names, modules = self.found
         listed = {"modules": list(names)} if modules else {}
         return {"key": key, "pattern": pattern, **listed, "names": list(self.names), "parameters": self.parameters}
 
 
 def matches_of(cfg: DictConfig, parts: Learner) -> list[Match]:
-    """What each pattern of `optim`, `finetune` and `device` stands for, in this order.
+    """List the patterns of `optim`, `finetune` and `device`, in this order, with what they match.
 
     Parameters have the names they had before anything was injected; a tensor with several names counts once.
     """
@@ -59,11 +58,11 @@ def matches_of(cfg: DictConfig, parts: Learner) -> list[Match]:
     of_device = recomputed(parts.model, parts.engine.switches.activation_checkpointing)
     own = set(elements) - set(prepared.injected if prepared else ())
     every = [*renamed, *(prepared.matched if prepared else ()), *of_device]
-    return [_match(found, elements, [name for name in elements if name in own]) for found in every]
-
-
-def _match(found: Matched, elements: dict[str, int], own: Sequence[str]) -> Match:
-    names = found.names
-    if found.modules:
-        names = tuple(name for name in own if any(inside(name, path) for path in found.names))
-    return Match(found, names, sum(elements[name] for name in names))
+    matches = []
+    for found in every:
+        names = found.names
+        if found.modules:
+            within = (name for name in elements if name in own)
+            names = tuple(name for name in within if any(inside(name, path) for path in found.names))
+        matches.append(Match(found, names, sum(elements[name] for name in names)))
+    return matches

@@ -73,7 +73,7 @@ def try_metrics(
 
 
 def _tried(loader: Loader, meter: Any, parts: Parts, engine: Engine, *, training: bool, monitor: str) -> Tried | None:
-    """What comes of two samples of the split, or else of all of it; None where there are no outputs."""
+    """Compute metrics of two samples of the split, or else of all of it; return None where there are no outputs."""
     model = parts[0]
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
@@ -98,7 +98,7 @@ def _counted(meter: Any, steps: Iterable[tuple[StepOutput, int]], engine: Engine
 
 
 def _first(loader: Loader, parts: Parts, engine: Engine) -> StepOutput | None:
-    """What a small batch gives, or else a whole one; None where neither gives anything."""
+    """Return the outputs for a small batch, or else for a whole one; None where both fail."""
     for read in (small_batch, whole_batch):
         step, error = attempt(lambda read=read: _step(read(loader), parts, engine))  # type: ignore[misc]
         if error is None:
@@ -107,7 +107,7 @@ def _first(loader: Loader, parts: Parts, engine: Engine) -> StepOutput | None:
 
 
 def _all(loader: Loader, parts: Parts, engine: Engine) -> Iterator[tuple[StepOutput, int]]:
-    """What the batches of the split give, with their sizes, up to one that fails: that is for the run to report."""
+    """Yield outputs and size of each batch of the split, up to one that fails: that is for the run to report."""
     left, read = loader.num_samples, loader.epoch(0)
     with closing(engine.prefetch(read)) as batches:
         for batch in batches:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 
+from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
-from lightkit.assembly.sample import forwards
+from lightkit.assembly.parts import build_loss
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
@@ -23,18 +26,25 @@ from lightkit.config import instantiate, load_run, saved_group, to_plain
 from lightkit.config.project import located
 from lightkit.config.schema import FinetuneConfig
 from lightkit.data import Data, DataInfo
+from lightkit.data.probe import small_batch
 from lightkit.device import Engine
-from lightkit.finetune.head import Head, find_head
+from lightkit.finetune.head import find_head
 from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.prepare import prepare
+from lightkit.finetune.tracing import Forward
 from lightkit.optim.layers import layer_depths
 from lightkit.trainer.learner import Network
+from lightkit.trainer.tasks import Retrieval, Supervised, Task, logits
 from lightkit.trainer.timetable import Timetable
 
 _ASKED = "finetune.weights."
 _INJECTED = ("lora", "adapter", "prefix")
 _ASKING = ("freeze", "train", "schedule", "rules", "layer_decay", "slices")
 _SIZES = ("num_classes", "num_labels", "vocab_size", "out_features")
+_CPU = torch.device("cpu")
+_SAMPLES = 2
+_FEW = 16
+"""Tokens that are tried first: a large language model takes long for a whole sample."""
 
 
 def build_network(
@@ -47,7 +57,7 @@ def build_network(
     run: Path | None = None,
     data: Data | None = None,
 ) -> Network:
-    """The network as it is before the first step, on the CPU.
+    """Build the network as it is before the first step, on the CPU.
 
     Args:
         cfg: The configuration.
@@ -67,10 +77,13 @@ def build_network(
         return made
     adapter = options["weights"]["adapter"] if pretrained else None
     base = fingerprint(base_state(made)) if adapter else ""
+    outputs = info.vocab_size or info.num_classes or None
+    if options["head"]["replace"] == "auto" and any(name in cfg.model for name in _SIZES):
+        outputs = None  # the model was told its own number and is to keep it
     prepared = prepare(
         made.model,
         options,
-        outputs=_outputs(cfg, info, options),
+        outputs=outputs,
         depths=layer_depths,
         steps_per_epoch=timetable.steps_per_epoch if timetable else 1,
         total_steps=timetable.total_steps if timetable else sys.maxsize,
@@ -93,7 +106,7 @@ def build_base(
     run: Path | None = None,
     data: Data | None = None,
 ) -> Network:
-    """The network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
+    """Build the network with its pretrained weights, before fine-tuning changes anything; see `build_network`."""
     model = build_model(cfg, info, engine)
     options = finetune_options(cfg)
     weights = options["weights"] if options else {}
@@ -116,9 +129,13 @@ def build_base(
 
 
 def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Sequence[str]) -> Weights:
-    """Weights from a file; those of a run that trained low-rank updates with the updates merged into them."""
+    """Read weights from a file; LoRA's matrices, where a run has trained some, are merged into them."""
     path, mapping = located(weights["path"]), weights["mapping"] or None
-    if not (path / run_files.CONFIG).is_file() or not _injected(path):
+    injected = (path / run_files.CONFIG).is_file()
+    if injected:  # plain weights need nothing of the run built
+        with suppress(AttributeError, TypeError):  # not written by lightkit: reading the whole file tells what is wrong
+            injected = injects(_merged(asdict(FinetuneConfig()), saved_group(path, "finetune")))
+    if not injected:
         with keys_under("finetune.weights"):
             return read_weights(path, trust=weights["trust"], key=weights["key"], mapping=mapping, asked=_ASKED)
     state = merged_state(trained_network(path, info, engine, trust=trust))
@@ -128,18 +145,10 @@ def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Seq
     return Weights(state, path, "run of lightkit", "merged")
 
 
-def _injected(run: Path) -> bool:
-    """Whether a run put anything into its network, as its file says: plain weights need nothing of the run built."""
-    try:
-        return injects(_merged(asdict(FinetuneConfig()), saved_group(run, "finetune")))
-    except (AttributeError, TypeError):
-        return True  # not written by lightkit: reading the whole file tells what is wrong
-
-
 def trained_network(
     run: Path, info: DataInfo, engine: Engine, *, trust: Sequence[str] = (), key: str = "finetune.weights.path"
 ) -> nn.Module:
-    """The network of a run with its best weights, for inputs like these and with as many outputs as it has learnt.
+    """Build the network of a run with its best weights, for inputs like these and with the outputs that it has learnt.
 
     Args:
         run: Folder of the run.
@@ -157,33 +166,21 @@ def trained_network(
     check_vocabulary(run, info, key=key)
     made = build_network(cfg, info, engine, pretrained=False, run=run)
     head = made.head or find_head(made.model, forwards=forwards(cfg, info, engine))
-    learnt = _with_outputs_of(weights.state, made.model, head, info)
-    model = made.model if learnt == info else build_network(cfg, learnt, engine, pretrained=False, run=run).model
+    model = made.model
+    outputs = known = info.vocab_size or info.num_classes
+    if head:  # its outputs are what the weights have in the place of the data's number
+        live = {plain: own for own, plain in plain_names(model).items()}
+        name = live.get(f"{head.path}.weight", live.get(head.path, ""))
+        own, weight = model.state_dict().get(name), weights.state.get(name)
+        if own is not None and weight is not None and own.ndim == weight.ndim:
+            outputs = next((new for old, new in zip(own.shape, weight.shape) if old == known != new), known)
+    if outputs != known:
+        learnt = replace(info, vocab_size=outputs)
+        if info.vocab_size is None:
+            learnt = replace(info, num_classes=outputs, class_names=())
+        model = build_network(cfg, learnt, engine, pretrained=False, run=run).model
     load_weights(model, weights)
     return model
-
-
-def _with_outputs_of(
-    state: Mapping[str, torch.Tensor], model: nn.Module, head: Head | None, info: DataInfo
-) -> DataInfo:
-    """The facts about the data, but for the number of outputs, which is that of a run's own output layer."""
-    live = {plain: own for own, plain in plain_names(model).items()}
-    known = info.vocab_size or info.num_classes
-    outputs = _learnt(state, model, live, head.path, known) if head else known
-    if outputs == known:
-        return info
-    if info.vocab_size is not None:
-        return replace(info, vocab_size=outputs)
-    return replace(info, num_classes=outputs, class_names=())
-
-
-def _learnt(state: Mapping[str, torch.Tensor], model: nn.Module, live: Mapping[str, str], head: str, known: int) -> int:
-    """Number of outputs in the weights of a run: what its output layer has in the place of the data's number."""
-    name = live.get(f"{head}.weight", live.get(head, ""))
-    own, weight = model.state_dict().get(name), state.get(name)
-    if own is None or weight is None or own.ndim != weight.ndim:
-        return known
-    return next((new for old, new in zip(own.shape, weight.shape) if old == known != new), known)
 
 
 def check_base(cfg: DictConfig) -> None:
@@ -200,14 +197,14 @@ def check_base(cfg: DictConfig) -> None:
 
 
 def base_state(made: Network) -> dict[str, torch.Tensor]:
-    """Copies of the tensors of a base: those that came from a file, or all where none was read."""
+    """Copy the tensors of a base: those that came from a file, or all where none was read."""
     state = made.model.state_dict()
     names = state if made.report is None else made.report.loaded
     return {name: state[name].detach().clone() for name in names if isinstance(state[name], torch.Tensor)}
 
 
 def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
-    """The network as its class builds it, with the sizes of the data."""
+    """Build the network from its class, with the sizes of the data."""
     engine.seed_init()
     model = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -216,9 +213,13 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
 
 
 def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
-    """The group `finetune` with all its settings as plain values; None where it asks for nothing."""
+    """Return all settings of the group `finetune` as plain values; None where it asks for nothing."""
     options = _merged(asdict(FinetuneConfig()), to_plain(cfg.finetune))
-    if not _asks(options):
+    weights, head, gradual = options["weights"], options["head"], options["gradual"]
+    asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
+    asked += [gradual[name] for name in ("every_epochs", "every_steps", "share")]
+    changed = any(head[name] is not None for name in ("name", "lr", "lr_scale", "weight_decay"))
+    if not any(asked) and not changed and head["replace"] != "always" and not injects(options):
         return None
     if options["peft"] is not None:
         options["peft"] = instantiate(cfg.finetune.peft, key="finetune.peft")
@@ -226,23 +227,14 @@ def finetune_options(cfg: DictConfig) -> dict[str, Any] | None:
 
 
 def injects(options: Mapping[str, Any] | None) -> bool:
-    """Whether the group `finetune` puts LoRA, adapters, prefixes or layers of peft into the network."""
+    """Tell whether the group `finetune` puts LoRA, adapters, prefixes or layers of peft into the network."""
     if not options:
         return False
     return bool(options["peft"] or any(options[part]["match"] for part in _INJECTED))
 
 
-def _asks(options: Mapping[str, Any]) -> bool:
-    """Whether the group `finetune` asks for anything."""
-    weights, head, gradual = options["weights"], options["head"], options["gradual"]
-    asked = [*(options[name] for name in _ASKING), weights["path"], weights["adapter"], options["distill"]["teacher"]]
-    asked += [gradual[name] for name in ("every_epochs", "every_steps", "share")]
-    changed = head["replace"] == "always" or any(head[name] is not None for name in ("name", "lr", "lr_scale"))
-    return any(asked) or changed or head["weight_decay"] is not None or injects(options)
-
-
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given`, with what it leaves out; what an older lightkit did not know is as it is by default."""
+    """Fill in the defaults of settings that are not given, as in the file of an older lightkit."""
     merged = dict(defaults)
     for name, value in given.items():
         nested = isinstance(value, Mapping) and isinstance(defaults.get(name), Mapping) and defaults[name]
@@ -250,8 +242,68 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def _outputs(cfg: DictConfig, info: DataInfo, options: Mapping[str, Any]) -> int | None:
-    """Outputs that the data asks for; None where the model was told its own number and is to keep it."""
-    if options["head"]["replace"] == "auto" and any(name in cfg.model for name in _SIZES):
-        return None
-    return info.vocab_size or info.num_classes or None
+def forwards(cfg: DictConfig, info: DataInfo, engine: Engine, data: Data | None = None) -> list[Forward]:
+    """List ways to run a network, in the order in which to try them.
+
+    With the usual tasks that is on made-up inputs of the shape that the data tell, as numbers or as tokens; the others
+    know by themselves what their model takes and which of its outputs count, and need a batch.
+
+    Args:
+        cfg: The configuration.
+        info: Facts about the data.
+        engine: Device and seeds.
+        data: The data, for a batch of two of their samples; None goes without.
+    """
+    made_up = [_unnoticed(_on(make)) for make in _inputs(info)]
+    batch = list[Forward]()
+    if data is not None:
+        train = data.train
+
+        def by_task(model: nn.Module) -> Tensor:
+            """Return the outputs that the task hands to the metrics, or else its loss."""
+            task: Task = instantiate(cfg.trainer.task, key="trainer.task", expected=Task)
+            criterion = build_loss(cfg, info, engine)
+            if isinstance(criterion, nn.Module):
+                criterion.to(_CPU)
+            step = task.step(model, small_batch(train), criterion)
+            return step.loss if step.preds is None else step.preds
+
+        batch.append(_unnoticed(by_task))
+    usual = {f"{kind.__module__}.{kind.__qualname__}" for kind in (Supervised, Retrieval)}
+    return [*made_up, *batch] if cfg.trainer.task["_target_"] in usual else [*batch, *made_up]
+
+
+def _inputs(info: DataInfo) -> list[Callable[[], Tensor]]:
+    """Make functions that make up samples of the shape that the data has."""
+    if info.vocab_size is not None:
+        whole = info.context_length or (info.input_shape or (1,))[0]
+        sizes = [(_SAMPLES, length) for length in sorted({min(whole, _FEW), whole})]
+        return [partial(torch.clone, torch.arange(a * b).view(a, b) % info.vocab_size) for a, b in sizes]
+    if not info.input_shape:
+        return []
+    shape = (_SAMPLES, *info.input_shape)
+    numbers = torch.Generator().manual_seed(0)
+    return [
+        lambda: torch.rand(shape, generator=numbers).requires_grad_().clone(),
+        lambda: torch.zeros(shape, dtype=torch.long),
+    ]
+
+
+def _on(make: Callable[[], Tensor]) -> Forward:
+    return lambda model: _first(model(make()))
+
+
+def _first(output: Any) -> Tensor:
+    """Return the tensor that a loss would take, or the first of several."""
+    output = logits(output)
+    while isinstance(output, (Mapping, tuple, list)):
+        output = next(iter(output.values() if isinstance(output, Mapping) else output))
+    return output
+
+
+def _unnoticed(forward: Forward) -> Forward:
+    def quiet(model: nn.Module) -> Tensor:
+        with unnoticed(_CPU):
+            return forward(model)
+
+    return quiet

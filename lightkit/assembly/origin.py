@@ -29,7 +29,7 @@ _UNKNOWN: Any = object()
 
 
 def run_of(path: Path) -> Path | None:
-    """The folder of the run that weights lie in: itself, or that of a checkpoint or of an exported file."""
+    """Find the folder of the run that weights belong to: the path itself, or that of a checkpoint or exported file."""
     places = [path, path.parent, path.parent.parent]
     return next((place for place in places if (place / run_files.CONFIG).is_file()), None)
 
@@ -51,26 +51,31 @@ def check_vocabulary(path: Path, info: DataInfo, *, key: str) -> None:
     known = tuple(_facts(run).get("vocabulary") or ()) if run and info.vocabulary else ()
     if not known or known == info.vocabulary:
         return
+    text = "".join(known)
+    if len(text) != len(known) or len(text) > _WRITTEN:
+        own = f'data.dataset.vocabulary as it stands in {run}/{run_files.ENVIRONMENT} under "vocabulary"'
+    else:
+        own = f"data.dataset.vocabulary: {json.dumps(text.replace(UNKNOWN, ''), ensure_ascii=False)}"
     same = "the same number of other tokens" if len(known) == len(info.vocabulary) else f"{len(known)} tokens"
     raise UserError(
         "the weights belong to another vocabulary: the numbers of its tokens stand for others here",
         key=key,
         expected=f"the {len(info.vocabulary)} tokens of this data; not in the weights: {_some(info.vocabulary, known)}",
         received=f"{same}; not in this data: {_some(known, info.vocabulary)}",
-        fix=f"the base's own in a YAML file of yours, {_as_yaml(known, run)}; "
+        fix=f"the base's own in a YAML file of yours, {own}; "
         "or train the base with one for all texts, such as data.dataset.vocabulary=ascii",
     )
 
 
 def embeds_tokens(model: nn.Module, info: DataInfo, names: Collection[str]) -> bool:
-    """Whether any of these tensors has a row for each token."""
+    """Tell whether any of these tensors is an embedding with a row for each token."""
     tables = [path for path, module in model.named_modules() if isinstance(module, nn.Embedding)]
     sizes = {path: model.get_submodule(path).num_embeddings for path in tables}
     return any(f"{path}.weight" in names and size == info.vocab_size for path, size in sizes.items())
 
 
 def other_classes(path: Path, info: DataInfo) -> str | None:
-    """Which classes the outputs of a base stand for, in words, where these are others than those of the data.
+    """Name the classes of a base where they are not those of the data; return None where they are.
 
     Args:
         path: Where the weights are.
@@ -88,7 +93,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
-    """The scaling that `data.normalize=base` takes over; None where the base left its inputs as they were.
+    """Return the scaling that `data.normalize=base` takes over; None where the base did not scale its inputs.
 
     Args:
         cfg: The configuration.
@@ -115,7 +120,7 @@ def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
 
 
 def fitted_before(cfg: DictConfig, folder: Path) -> dict[str, Any]:
-    """What a run has fitted to its training rows, as arguments of `build_data`; without what is asked for differently.
+    """Return what a run fitted to its training rows, as arguments of `build_data`; without what is now set differently.
 
     Args:
         cfg: The configuration at hand.
@@ -131,12 +136,12 @@ def fitted_before(cfg: DictConfig, folder: Path) -> dict[str, Any]:
 
 
 def _as_before(cfg: DictConfig, run: Path, keys: Iterable[str]) -> bool:
-    """Whether these keys have the values that the configuration of a run has."""
+    """Tell whether these keys have the values that they have in the configuration of a run."""
     return all(OmegaConf.select(cfg, key) == _written(run, key) for key in keys)
 
 
 def head_of_run(run: Path, model: nn.Module) -> Head | None:
-    """The output layer that the fine-tuning of a run went by; None where it is not known.
+    """Return the output layer that was chosen when a run was fine-tuned; None where it is not known.
 
     Args:
         run: The folder of the run.
@@ -152,7 +157,7 @@ def head_of_run(run: Path, model: nn.Module) -> Head | None:
 
 
 def facts_of(data: Data) -> dict[str, Any]:
-    """What a run writes down of its data for those that will be fine-tuned from it."""
+    """Collect what a run records of its data, for runs that will be fine-tuned from it."""
     info = data.info
     found: dict[str, Any] = {"vocabulary": info.vocabulary} if info.vocabulary else {}
     found |= {"classes": info.class_names} if info.class_names else {}
@@ -162,7 +167,7 @@ def facts_of(data: Data) -> dict[str, Any]:
 
 
 def notes_on_base(cfg: DictConfig, data: Data) -> list[str]:
-    """Lines for people where a run differs from the one its weights come from: in classes, or in scaled inputs."""
+    """Note where a run differs from the one its weights come from: in its classes, or in how inputs are scaled."""
     path, weights = cfg.finetune.get("weights", {}).get("path"), cfg.finetune.get("weights", {})
     others = other_classes(located(path), data.info) if path and weights.get("head", "keep") == "keep" else None
     kept = cfg.finetune.get("head", {}).get("replace") == "never"
@@ -173,7 +178,7 @@ def notes_on_base(cfg: DictConfig, data: Data) -> list[str]:
 
 
 def scaling_note(cfg: DictConfig, rows: int) -> str | None:
-    """A line for people where a run scales its inputs in another way than the one its weights come from did.
+    """Note where a run scales its inputs in another way than the one its weights come from did; None where not.
 
     Args:
         cfg: The configuration of the run that begins.
@@ -197,7 +202,7 @@ def _scaling(run: Path) -> str | None:
 
 
 def _written(run: Path, key: str) -> Any:
-    """A value in the configuration of a run; None where it cannot be read."""
+    """Read a value from the configuration of a run; None where it cannot be read."""
     try:
         return OmegaConf.select(OmegaConf.load(run / run_files.CONFIG), key)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException):  # of others, or of an older lightkit
@@ -212,16 +217,8 @@ def _facts(run: Path | None, file: str = run_files.ENVIRONMENT) -> dict[str, Any
     return found if isinstance(found, dict) else {}
 
 
-def _as_yaml(tokens: tuple[str, ...], run: Path | None) -> str:
-    """How to write a vocabulary down, or where it stands if it is long."""
-    text = "".join(tokens)
-    if len(text) != len(tokens) or len(text) > _WRITTEN:
-        return f'data.dataset.vocabulary as it stands in {run}/{run_files.ENVIRONMENT} under "vocabulary"'
-    return f"data.dataset.vocabulary: {json.dumps(text.replace(UNKNOWN, ''), ensure_ascii=False)}"
-
-
 def _some(tokens: Collection[str], others: Collection[str]) -> str:
-    """The first few that the others lack."""
+    """Show the first few tokens that are not among the others."""
     only = sorted(set(tokens) - set(others))
     more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
     return ("".join(f"{token!r} " for token in only[:_SHOWN]).rstrip() + more) or "none, but in another order"

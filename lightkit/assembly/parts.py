@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def build_splits(
 
 
 def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
-    """Lengths and intervals, in optimizer steps of this data set."""
+    """Work out lengths and intervals in optimizer steps of this data set."""
     trainer, checkpoint = cfg.trainer, cfg.checkpoint
     table = Timetable(
         epoch_samples=data.train.epoch_samples,
@@ -102,16 +101,21 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
 
 
 def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
-    """The loss; one with tensors of its own (class weights) goes to the device."""
+    """Build the loss; one with tensors of its own (class weights) goes to the device."""
     loss: Criterion = engine.precision.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
     return loss
 
 
 def build_metrics(cfg: DictConfig, info: DataInfo, engine: Engine) -> dict[str, SplitMetrics | SharedMetrics]:
-    """Metrics of every split; torchmetrics is imported when the first results come in."""
+    """Build the metrics of every split; torchmetrics is imported when the first results come in."""
 
     def made(split: str) -> SplitMetrics | SharedMetrics:
-        make = partial(_make_metrics, cfg.metrics[split], f"metrics.{split}", info.sizes())
+        nodes, sizes = cfg.metrics[split], info.sizes()
+
+        def make() -> dict[str, Any]:
+            named = ((str(name), node) for name, node in nodes.items() if node is not None)
+            return {name: instantiate(node, key=f"metrics.{split}.{name}", **sizes) for name, node in named}
+
         part = SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
         return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 else part
 
@@ -142,13 +146,8 @@ def check_metrics(cfg: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -
         raise UserError(what, key="metrics.mode", received=cfg.metrics.mode, fix=fix)
 
 
-def _make_metrics(nodes: DictConfig, key: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    named = ((str(name), node) for name, node in nodes.items() if node is not None)
-    return {name: instantiate(node, key=f"{key}.{name}", **sizes) for name, node in named}
-
-
 def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
-    """Early stopping where asked for, then the user's own callbacks in their order, and the states to roll back to."""
+    """Build early stopping where asked for, the user's callbacks in order, and what keeps states to roll back to."""
     stopping, callbacks = cfg.trainer.early_stopping, dict[str, Callback]()
     if stopping.patience is not None:
         callbacks["early_stopping"] = EarlyStopping(
@@ -163,7 +162,7 @@ def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
 
 
 def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
-    """The folder of checkpoints."""
+    """Build the store of checkpoints; None where they are off."""
     options = cfg.checkpoint
     if not options.enabled:
         return None
@@ -179,13 +178,13 @@ def build_store(cfg: DictConfig, folder: Path) -> CheckpointStore | None:
 
 
 def build_console(cfg: DictConfig) -> ConsoleLogger:
-    """What whoever watches sees."""
+    """Build the logger of the console."""
     with keys_under("logger.console"):
         return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
 
 
 def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
-    """Console, run.log, metrics.jsonl and TensorBoard of a run folder."""
+    """Build the loggers of a run: console, run.log, metrics.jsonl and TensorBoard."""
     loggers: list[Logger] = [build_console(cfg), LogLogger(), JsonlLogger(folder / run_files.METRICS)]
     if cfg.logger.tensorboard.enabled:
         loggers.append(TensorBoardLogger(folder, cfg.metrics.monitor, cfg.metrics.mode))

@@ -17,12 +17,12 @@ from lightkit.trainer.learner import Learner
 
 
 def phases_of(parts: Learner) -> tuple[Phase, ...]:
-    """What trains when; in plain training there is one phase."""
+    """Return the phases, which say what trains when; in plain training there is one."""
     return parts.made.prepared.phases if parts.made.prepared else plain_phases(parts.model)
 
 
 def build_plan_of(parts: Learner) -> Plan:
-    """What is going to train, at which rate and when."""
+    """Plan what will train, at which rate and when."""
     phases, timetable = phases_of(parts), parts.timetable
     steps = phase_steps(phases, steps_per_epoch=timetable.steps_per_epoch, total_steps=timetable.total_steps)
     wanted = sorted({step for moments in steps for step in moments} | probe_steps(steps, timetable.total_steps))
@@ -41,7 +41,7 @@ def build_plan_of(parts: Learner) -> Plan:
 
 
 def notes_on_weights(cfg: DictConfig, parts: Learner) -> list[str]:
-    """A line for people where random weights are frozen: neither a file nor the model itself brings pretrained ones."""
+    """Note where random weights are frozen: neither a file nor the model itself brings pretrained ones."""
     given = cfg.finetune.get("weights", {}).get("path") or cfg.model.get("pretrained") or cfg.model.get("weights")
     some = len(phases_of(parts)[0].trainable) < len(list(parts.model.parameters()))
     if parts.made.prepared is None or given or not some:
@@ -59,7 +59,7 @@ def build_tuning(
     on_phase_end: Callable[[], None] = lambda: None,
     peers: PeerGroup | None = None,
 ) -> NoTuning:
-    """What holds the network to its phases; nothing in plain training.
+    """Build what freezes and unfreezes the network by its phases, and audits it; in plain training it does nothing.
 
     Args:
         parts: The parts of the run.

@@ -29,16 +29,13 @@ class Parser(argparse.ArgumentParser):
         """
         _, found, names = message.partition(_REQUIRED)
         if found:
+            from lightkit.cli.commands import help_of
+
+            lines = [line.partition("lightkit ")[2] for line in help_of(self.command.split()[0]).splitlines()]
+            usage = next((f"lightkit {line}" for line in lines if line.startswith(self.command)), None)
             missing = " and ".join(name.upper() for name in names.split(", ") if name != "overrides")
-            raise UserError(f"{missing} is missing", key=self.prog, expected=self._usage(), fix=f"{self.prog} --help")
+            raise UserError(f"{missing} is missing", key=self.prog, expected=usage, fix=f"{self.prog} --help")
         raise UserError(message, key=self.prog, fix=f"{self.prog} --help")
-
-    def _usage(self) -> str | None:
-        """Return the line of the command's own help that says how it is used."""
-        from lightkit.cli.entry import help_of
-
-        lines = [line.partition("lightkit ")[2] for line in help_of(self.command.split()[0]).splitlines()]
-        return next((f"lightkit {line}" for line in lines if line.startswith(self.command)), None)
 
     def read(self, args: list[str]) -> argparse.Namespace:
         """Parse `args`, in which options and positional arguments may be mixed.

@@ -11,19 +11,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.board_names import RunLinks
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import of_signal
-from lightkit.runs.catalog import project
+from lightkit.runs.catalog import dated, project
 
 HELP = {
     "board": """\
@@ -48,6 +48,10 @@ _USUAL = re.compile(
     r"|tensorboard/issues/4784|Press CTRL\+C"
 )
 """Lines on standard error that tell a user nothing."""
+_EVENTS = "tfevents"
+_REFRESH_SECONDS = 5.0
+_LONGEST_NAME = 200
+"""Characters of a name; file systems take a few more."""
 
 
 def board(args: list[str]) -> int:
@@ -72,10 +76,26 @@ def board(args: list[str]) -> int:
 
 
 def _serve(folder: Path, *, host: str, port: int) -> int:
-    """Run TensorBoard over the runs by their short names."""
-    signal.signal(signal.SIGTERM, _end)
+    """Run TensorBoard over the runs by their short names until it ends or Ctrl-C ends it; return its exit status."""
+
+    def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(of_signal(signal.SIGTERM))  # an exception, so that TensorBoard is ended with this process
+
+    signal.signal(signal.SIGTERM, end)
     with named_runs(folder) as runs:
-        return _listen(runs, host=host, port=port)
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--host", host]
+        rest = ["--port", str(port), "--reload_interval", "5"]
+        process = subprocess.Popen([*command, *rest], stderr=subprocess.PIPE, text=True, errors="replace")
+        threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            return 0
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
 
 
 @contextmanager
@@ -98,33 +118,11 @@ def named_runs(folder: Path) -> Iterator[Path]:
             follower.join()
 
 
-def _listen(folder: Path, *, host: str, port: int) -> int:
-    """Run TensorBoard until it ends or Ctrl-C ends it, and return its exit status."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", host]
-    rest = ["--port", str(port), "--reload_interval", "5"]
-    process = subprocess.Popen([*command, *rest], stderr=subprocess.PIPE, text=True, errors="replace")
-    threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        return 0
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-
-
 def _pass_on(lines: Iterable[str]) -> None:
     """Print what TensorBoard complains about, without what it says every time."""
     for line in lines:
         if not _USUAL.search(line):
             complain(line.rstrip())
-
-
-def _end(_number: int, _frame: FrameType | None) -> NoReturn:
-    """End this process by an exception, so that TensorBoard is ended with it."""
-    raise SystemExit(of_signal(signal.SIGTERM))
 
 
 def free_port(host: str, *, wanted: int | None = None) -> int:
@@ -168,3 +166,77 @@ def forwarding(port: int) -> str:
     except (KeyError, OSError):
         user = "USER"
     return f"ssh -L {port}:127.0.0.1:{port} {user}@{host}"
+
+
+class RunLinks:
+    """A folder with a link to every run below another folder.
+
+    TensorBoard calls a run by its folder, and its lists have room for the first letters of a path only: here the links
+    are called after what tells the runs from each other.
+
+    Args:
+        runs: Folder with the runs at any depth.
+        place: Where the links go.
+    """
+
+    def __init__(self, runs: Path, place: Path) -> None:
+        self.runs, self.place = runs.resolve(), place
+        self._known = dict[Path, Path]()
+
+    def follow(self, ended: threading.Event) -> None:
+        """Take new runs up as they come, until the end."""
+        while not ended.wait(_REFRESH_SECONDS):
+            with suppress(OSError):
+                self.refresh()
+
+    def refresh(self) -> None:
+        """Link runs that are new; one that was deleted loses its link. A name stays once it is given.
+
+        Raises:
+            OSError: Links cannot be made here.
+        """
+        for run, link in [*self._known.items()]:
+            if not run.is_dir():
+                link.unlink(missing_ok=True)
+                del self._known[run]
+        for run in sorted(_with_curves(self.runs)):
+            if run in self._known:
+                continue
+            name = short_name(run, self.runs)[:_LONGEST_NAME]
+            taken = {link.name for link in self._known.values()}
+            names = (name, *(f"{name} ({count})" for count in range(2, len(taken) + 3)))
+            link = self.place / next(text for text in names if text not in taken)
+            link.symlink_to(run, target_is_directory=True)
+            self._known[run] = link
+
+
+def _with_curves(folder: Path) -> Iterator[Path]:
+    """Find the folders that hold files of TensorBoard's; it looks into those below one by itself."""
+    seen = set[tuple[int, int]]()
+    for place, below, files in os.walk(folder, followlinks=True):
+        facts = Path(place).stat()
+        if any(_EVENTS in name for name in files) and (facts.st_dev, facts.st_ino) not in seen:
+            yield Path(place)
+        if any(_EVENTS in name for name in files) or (facts.st_dev, facts.st_ino) in seen:
+            below.clear()
+        seen.add((facts.st_dev, facts.st_ino))
+
+
+def short_name(run: Path, runs: Path) -> str:
+    """Name a run by what tells it from others, that first: `lr=0.1,seed=0 wine_mlp 01-31 12-00`.
+
+    Args:
+        run: The folder of the run; one whose name is the user's own goes by its path.
+        runs: The folder that paths are seen from.
+    """
+    found = dated(run)
+    if found is None:
+        below = run.relative_to(runs).parts if run.is_relative_to(runs) else ()
+        return " ".join(below) or run.name
+    # `optim.lr=0.1,seed=0` is shortened to the last part of each key, where that is of one key only.
+    parts = [part.partition("=") for part in found.job.removeprefix("/").split(",")]
+    last = {key: key.rpartition(".")[2] for key, mark, _ in parts if mark}
+    count = Counter(last.values())
+    names = [(last[key] if mark and count[last[key]] == 1 else key) + mark + value for key, mark, value in parts]
+    job = [",".join(names)] if found.job else []
+    return " ".join([*job, found.name, found.date[5:], found.time[:5]])

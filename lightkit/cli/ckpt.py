@@ -115,9 +115,13 @@ def diff(args: list[str]) -> int:
     parser = source_parser("diff", "first", "second")
     parser.add_argument("--all", action="store_true")
     options = parser.read(args)
-    from lightkit.checkpoint.compare import compare
+    from lightkit.checkpoint.compare import compare, flat
+    from lightkit.checkpoint.reading import read
+    from lightkit.checkpoint.weights import read_weights
 
-    first, second = (_state(text, options) for text in (options.first, options.second))
+    sources = [find_source(text) for text in (options.first, options.second)]
+    weights = [read_weights(source, trust=options.trust, key=options.key) for source in sources]
+    first, second = (flat(read(one.path)) if options.all else dict(one.state) for one in weights)
     machine = {name for name in (*first, *second) if any(start in name for start in MACHINE)}
     first, second = ({name: state[name] for name in state if name not in machine} for state in (first, second))
     found = compare(first, second)
@@ -148,7 +152,12 @@ def prune(args: list[str]) -> int:
     from lightkit.checkpoint.facts import size_text
     from lightkit.checkpoint.prune import prune as delete
 
-    with nullcontext() if options.dry_run else _locked(folder):
+    lock: AbstractContextManager[None] = nullcontext()
+    if not options.dry_run and (folder.parent / run_files.CONFIG).is_file():
+        from lightkit.runs.folder import RunFolder
+
+        lock = RunFolder(folder.parent).begun()  # no process goes on with the run meanwhile
+    with lock:
         staying, leaving = delete(
             folder, keep_last=last, keep_best=best, keep_every=every, mode=options.mode, dry_run=options.dry_run
         )
@@ -158,15 +167,6 @@ def prune(args: list[str]) -> int:
     verb = "would be freed" if options.dry_run else "freed"
     say(f"{freed} {verb}; {', '.join(kept)} {'stays' if len(kept) == 1 else 'stay'}")
     return 0
-
-
-def _locked(folder: Path) -> AbstractContextManager[None]:
-    """Let no process go on with the run whose checkpoints these are while inside."""
-    if not (folder.parent / run_files.CONFIG).is_file():
-        return nullcontext()
-    from lightkit.runs.folder import RunFolder
-
-    return RunFolder(folder.parent).begun()
 
 
 def _inspect_run(folder: Path) -> Path:
@@ -211,16 +211,6 @@ def _excerpt(config: str) -> list[tuple[str, str]]:
         if isinstance(value, (int, float, str)):
             lines.append((f"  {key}", str(value)))
     return lines
-
-
-def _state(text: str, options: Any) -> dict[str, Any]:
-    """Read the weights that are meant, or with `--all` the whole state of a checkpoint."""
-    from lightkit.checkpoint.compare import flat
-    from lightkit.checkpoint.reading import read
-    from lightkit.checkpoint.weights import read_weights
-
-    weights = read_weights(find_source(text), trust=options.trust, key=options.key)
-    return flat(read(weights.path)) if options.all else dict(weights.state)
 
 
 def _count(option: str, text: str, *, least: int = 0) -> int:

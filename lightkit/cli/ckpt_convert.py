@@ -86,14 +86,23 @@ def average(args: list[str]) -> int:
     """
     options = _average_options(args)
     out, kind = _output(options)
+    from lightkit.checkpoint.fitting import fit
     from lightkit.checkpoint.soup import average as mean
+    from lightkit.checkpoint.weights import read_weights
+    from lightkit.runner.models import plain_model
 
     sources = [_member(text, options) for text in options.files]
     members, runs = [member for member, _ in sources], [run for _, run in sources]
     if options.greedy:
         members = _choose(members, runs, trust=options.trust)
     soup = mean(members, options.shares)
-    _write(kind, soup.state, out, _model_with(runs[0], soup.state, trust=options.trust) if kind == "model" else None)
+    model = None
+    if kind == "model":
+        if runs[0] is None:
+            raise UserError("a whole model needs a run as the first of the models", key="--to", received="model")
+        model = plain_model(read_cfg(runs[0], trust=options.trust), read_weights(runs[0]))
+        fit(model, soup.state, source="the average")
+    _write(kind, soup.state, out, model)
     say(table(["model", "share"], [[label, number(share)] for label, share in soup.shares], right=[1]))
     say(f"\naverage of {len(soup.shares)} models written to {out}")
     if soup.statistics:
@@ -175,19 +184,6 @@ def _choose(members: Sequence[Member], runs: Sequence[Path | None], *, trust: bo
         if any(cfg.data[name] != other.data[name] for name in ("dataset", "split")):
             say(f"note: {member.label} had other data or another split: it may have learnt from rows of this one\n")
     return chosen
-
-
-def _model_with(run: Path | None, state: Any, *, trust: bool) -> Any:
-    """Build the plain model of a run with another state."""
-    from lightkit.checkpoint.fitting import fit
-    from lightkit.checkpoint.weights import read_weights
-    from lightkit.runner.models import plain_model
-
-    if run is None:
-        raise UserError("a whole model needs a run as the first of the models", key="--to", received="model")
-    model = plain_model(read_cfg(run, trust=trust), read_weights(run))
-    fit(model, state, source="the average")
-    return model
 
 
 def _output(options: Any) -> tuple[Path, str]:

@@ -88,6 +88,7 @@ def read_adapter_cfg(path: Path, found: Delta, base: str | None = None, *, trust
 
     from lightkit.config import load_run
     from lightkit.config.marks import is_marked
+    from lightkit.config.project import located
 
     known = trust or is_marked(path.resolve().parent, found.config)
     try:
@@ -96,19 +97,13 @@ def read_adapter_cfg(path: Path, found: Delta, base: str | None = None, *, trust
     except (yaml.YAMLError, AttributeError) as error:
         what = "there is no configuration in the adapter file"
         raise UserError(what, key=str(path), exit_code=UNREADABLE) from error
-    weights |= {"adapter": str(path.resolve()), "path": _base(weights.get("path"), base), "trust": trust}
+    below = base or weights.get("path")
+    if below is not None and not located(below).exists():
+        what = "there is no such file" if base else "the base of the adapter is not where it was"
+        raise UserError(what, key="--base", received=below, fix="--base FILE")
+    below = below if below is None else str(located(below).resolve())
+    weights |= {"adapter": str(path.resolve()), "path": below, "trust": trust}
     tree["device"] = {**(tree.get("device") or {}), "name": "cpu"}
     with TemporaryDirectory(prefix="lightkit-") as folder:
         (Path(folder) / run_files.CONFIG).write_text(yaml.safe_dump(tree), encoding="utf-8")
         return load_run(Path(folder), known=known, fix=f"--trust if you know who made {path}").cfg
-
-
-def _base(before: str | None, chosen: str | None) -> str | None:
-    """Return the absolute path of an adapter's base: the chosen one, else the one that was; None without either."""
-    from lightkit.config.project import located
-
-    path = chosen or before
-    if path is not None and not located(path).exists():
-        what = "there is no such file" if chosen else "the base of the adapter is not where it was"
-        raise UserError(what, key="--base", received=path, fix="--base FILE")
-    return path if path is None else str(located(path).resolve())

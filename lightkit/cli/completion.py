@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from lightkit.cli.entry import COMMANDS, help_of
+from lightkit.cli.commands import COMMANDS, help_of
 from lightkit.cli.terminal import say
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import all_runs, project, run_name
@@ -37,7 +37,9 @@ def completion(args: Sequence[str]) -> int:
         found = answer(os.environ.get("COMP_LINE", ""))
         say(("\n" if shell == "fish" else " ").join(found))
     else:
-        _hydra(["-sc", f"{action}={shell}"])
+        from lightkit.config import hydra_command
+
+        hydra_command(["-sc", f"{action}={shell}"])
     return 0
 
 
@@ -79,7 +81,13 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         return _runs()
     if command not in OVERRIDDEN:
         return []
-    overrides = _overrides([text for text in given if "=" in text], word)
+    from lightkit.config import hydra_command
+
+    # Of its plugins, the one for fish separates what it found by lines.
+    os.environ["COMP_LINE"] = " ".join(["lightkit", *(text for text in given if "=" in text), word])
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        hydra_command(["-sc", "query=fish"])
+    overrides = printed.getvalue().split("\n")
     groups = [text.rstrip("=/") for text in overrides if text.endswith(("=", "/")) and "." not in text]
     return [*overrides, *(groups if command == "config" and not given else [])]
 
@@ -87,17 +95,3 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
 def _runs() -> list[str]:
     names = [run_name(folder) for folder in all_runs(project())]
     return ["last", *names] if names else []
-
-
-def _overrides(given: list[str], word: str) -> list[str]:
-    # Of its plugins, the one for fish separates what it found by lines.
-    os.environ["COMP_LINE"] = " ".join(["lightkit", *given, word])
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        _hydra(["-sc", "query=fish"])
-    return printed.getvalue().split("\n")
-
-
-def _hydra(args: list[str]) -> None:
-    from lightkit.config import hydra_command
-
-    hydra_command(args)

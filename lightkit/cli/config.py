@@ -13,9 +13,7 @@ from lightkit.common.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from lightkit.config import Composed
     from lightkit.config.describe import OptionRow
-    from lightkit.config.options import Argument
 
 HELP = {
     "config": """\
@@ -55,29 +53,25 @@ def config(args: list[str]) -> int:
         say(group_text(options.overrides[0].strip("/"), options.config_dir))
         return 0
     from lightkit.config import compose
-
-    composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    text = as_yaml(composed.cfg, resolve=options.resolve, package=options.package)
-    say(_marked(text, composed, options.package))
-    return 0
-
-
-def _marked(text: str, composed: Composed, package: str | None) -> str:
-    """Mark a configuration with a comment at what the project's `conf/config.yaml` chooses and sets."""
     from lightkit.config.origins import parts_of, shown, with_origins
     from lightkit.config.project_defaults import choices_in, project_file
 
+    composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
+    text = as_yaml(composed.cfg, resolve=options.resolve, package=options.package)
     file = project_file()
     if file is None or not any(path == file for path, _ in composed.sources.layers):
-        return text
+        say(text)
+        return 0
+    # What the project's `conf/config.yaml` chooses and sets is marked with a comment.
     typed = {override.lstrip("+").partition("=")[0] for override in composed.overrides}
     chosen = [
         f"# {group}={option} is chosen in {shown(file)}:{line}"
         for group, (option, line) in choices_in(file).items()
         if composed.choices.get(group) == option and group not in typed
     ]
-    below = () if package in (None, "_global_") else parts_of(str(package))
-    return "\n".join([*chosen, with_origins(text, composed.sources, file, below=below)])
+    below = () if options.package in (None, "_global_") else parts_of(str(options.package))
+    say("\n".join([*chosen, with_origins(text, composed.sources, file, below=below)]))
+    return 0
 
 
 def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
@@ -120,7 +114,12 @@ def group_text(group: str, config_dir: str | None = None) -> str:
         parts += [f"choices of {group}:", table([], rows)]
         arguments = describe_arguments(group, config_dir=config_dir)
         parts += ["", f"arguments of {group}, by choice:"] if arguments else []
-        parts += [text for name, found in arguments.items() for text in _option_text(f"{group}={name}", found)]
+        for name, found in arguments.items():
+            set_here = [(f"    {item.key}={item.value}", _short(item.meaning)) for item in found if item.written]
+            others = [item for item in found if not item.written]
+            more = [item.key.rpartition(".")[2] + (f"={item.value}" if item.value else "") for item in others]
+            also = textwrap.fill("also: " + ", ".join(more), 112, initial_indent=" " * 4, subsequent_indent=" " * 10)
+            parts += [f"  {group}={name}", *([table([], set_here)] if set_here else []), *([also] if more else [])]
     if keys:
         parts += [*([""] if parts else []), f"keys of {group}:", *(_key_text(key) for key in keys)]
     return "\n".join(parts)
@@ -133,16 +132,6 @@ def _key_text(key: OptionRow) -> str:
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, 112, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
-def _option_text(choice: str, arguments: list[Argument]) -> list[str]:
-    """List what an option sets, a line each, and the names of what else its target takes."""
-    rows = [(f"    {item.key}={item.value}", _short(item.meaning)) for item in arguments if item.written]
-    more = [
-        item.key.rpartition(".")[2] + (f"={item.value}" if item.value else "") for item in arguments if not item.written
-    ]
-    also = textwrap.fill("also: " + ", ".join(more), 112, initial_indent=" " * 4, subsequent_indent=" " * 10)
-    return [f"  {choice}", *([table([], rows)] if rows else []), *([also] if more else [])]
 
 
 def _short(text: str) -> str:
@@ -164,14 +153,10 @@ def _one_key(key: str, config_dir: str | None) -> str:
     rows, group = describe_key(key), key.partition(".")[0]
     found = describe_arguments(group, config_dir=config_dir) if "." in key else {}
     takers = [(name, item) for name, items in found.items() for item in items if item.key == key]
-    if takers:
-        return _argument_text(group, key, takers)
-    if rows:
+    if not takers and rows:
         return "\n".join(map(_key_text, rows))
-    raise unknown_key(key, config_dir=config_dir)
-
-
-def _argument_text(group: str, key: str, takers: list[tuple[str, Argument]]) -> str:
+    if not takers:
+        raise unknown_key(key, config_dir=config_dir)
     kinds = {item.type for _, item in takers if item.type}
     meanings = {item.meaning for _, item in takers}
     meanings = meanings if len(meanings) == 1 else {_short(meaning) for meaning in meanings}

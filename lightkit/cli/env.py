@@ -136,27 +136,27 @@ def topology(program: str = "nvidia-smi") -> str | None:
 
 def text(found: dict[str, Any]) -> str:
     """Write the report as lines, a name and what there is to say in each."""
-    lines = [f"{name:<12}{value}".rstrip() for name, value in _lines(found)]
+    cpu, memory, git = found["cpu"], found["memory_gib"], found["git"]
+    sizes = [f"{size} GiB{_MEMORY[name]}" for name, size in memory.items() if size is not None]
+    state = "no repository" if git is None else f"{git['commit']} on {git['branch']}, {git['changed_files']} changed"
+    packages = [f"{name} {version}" for name, version in found["packages"].items()]
+    variables = [f"{name}={value}" for name, value in found["variables"].items()]
+    rows = [
+        ("lightkit", f"{found['lightkit'] or 'not installed'} in {found['folder']}"),
+        ("python", f"{found['python']}, {found['executable']}"),
+        ("platform", found["platform"]),
+        ("cpu", f"{cpu['model']}, {cpu['usable']} of {cpu['all']} usable"),
+        ("memory", ", ".join(sizes)),
+        *_torch(found["torch"]),
+        *_gpus(found["gpus"], found["torch"].get("no_cuda")),
+        *_wrapped("packages", packages),
+        *_wrapped("variables", variables or ["none"]),
+        ("project", f"{found['project']} ({state})"),
+    ]
+    lines = [f"{name:<12}{value}".rstrip() for name, value in rows]
     if found["topology"]:
         lines += ["", "topology (nvidia-smi topo -m)", *(f"  {line}" for line in found["topology"].splitlines())]
     return "\n".join(lines)
-
-
-def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "lightkit", f"{found['lightkit'] or 'not installed'} in {found['folder']}"
-    yield "python", f"{found['python']}, {found['executable']}"
-    yield "platform", found["platform"]
-    cpu, memory = found["cpu"], found["memory_gib"]
-    yield "cpu", f"{cpu['model']}, {cpu['usable']} of {cpu['all']} usable"
-    yield "memory", ", ".join(f"{size} GiB{_MEMORY[name]}" for name, size in memory.items() if size is not None)
-    yield from _torch(found["torch"])
-    yield from _gpus(found["gpus"], found["torch"].get("no_cuda"))
-    packages = [f"{name} {version}" for name, version in found["packages"].items()]
-    yield from _wrapped("packages", packages)
-    yield from _wrapped("variables", [f"{name}={value}" for name, value in found["variables"].items()] or ["none"])
-    git = found["git"]
-    state = "no repository" if git is None else f"{git['commit']} on {git['branch']}, {git['changed_files']} changed"
-    yield "project", f"{found['project']} ({state})"
 
 
 def _torch(torch: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -9,9 +9,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,29 @@ def gpus(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--query")
     options = parser.read(args)
-    seconds = None if options.watch is None else _seconds(options.watch)
-    fields = None if options.query is None else _fields(options.query)
+    seconds = None
+    if options.watch is not None:
+        try:
+            seconds = float(options.watch)
+        except ValueError:
+            seconds = math.nan
+        if not _SHORTEST_SECONDS <= seconds < math.inf:
+            expected = f"{_SHORTEST_SECONDS} seconds or more"
+            raise UserError("not a time", key="--watch", received=options.watch, expected=expected)
+    fields = None
+    if options.query is not None:
+        fields = [name.strip() for name in options.query.split(",") if name.strip()]
+        unknown = [name for name in fields if name not in FIELDS]
+        if unknown or not fields:
+            received = unknown[0] if unknown else options.query
+            raise UserError("no such field", key="--query", received=received, choices=FIELDS)
     from lightkit.monitor.nvml import open_source
 
     source = open_source()
     try:
-        show = _jsons(source, fields, indent=None if seconds else 2) if options.json else _texts(source, fields)
+        show = partial(_as_text, source, fields)
+        if options.json:
+            show = partial(_as_json, source, fields, indent=None if seconds else 2)
         if seconds is None or not source.gpus:
             say(show())
         else:
@@ -89,25 +106,6 @@ def gpus(args: list[str]) -> int:
     finally:
         source.close()
     return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not _SHORTEST_SECONDS <= seconds < math.inf:
-        raise UserError("not a time", key="--watch", received=text, expected=f"{_SHORTEST_SECONDS} seconds or more")
-    return seconds
-
-
-def _fields(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in FIELDS]
-    if unknown or not names:
-        received = unknown[0] if unknown else text
-        raise UserError("no such field", key="--query", received=received, choices=FIELDS)
-    return names
 
 
 def rows(source: Any) -> list[Row]:
@@ -129,25 +127,19 @@ def rows(source: Any) -> list[Row]:
     return found
 
 
-def _jsons(source: Any, fields: Sequence[str] | None, *, indent: int | None) -> Callable[[], str]:
-    def show() -> str:
-        found = [{name: row[name] for name in fields or FIELDS} for row in rows(source)]
-        content = {"source": source.name or None, "reason": source.reason or None, "gpus": found}
-        return json.dumps(content, indent=indent, allow_nan=False, default=str)
-
-    return show
+def _as_json(source: Any, fields: Sequence[str] | None, *, indent: int | None) -> str:
+    found = [{name: row[name] for name in fields or FIELDS} for row in rows(source)]
+    content = {"source": source.name or None, "reason": source.reason or None, "gpus": found}
+    return json.dumps(content, indent=indent, allow_nan=False, default=str)
 
 
-def _texts(source: Any, fields: Sequence[str] | None) -> Callable[[], str]:
-    def show() -> str:
-        if not source.gpus:
-            return without(source.reason)
-        found = rows(source)
-        if fields:
-            return table(fields, [[_plain(row[name]) for name in fields] for row in found])
-        return page(found, source, width=width())
-
-    return show
+def _as_text(source: Any, fields: Sequence[str] | None) -> str:
+    if not source.gpus:
+        return without(source.reason)
+    found = rows(source)
+    if fields:
+        return table(fields, [[_plain(row[name]) for name in fields] for row in found])
+    return page(found, source, width=width())
 
 
 def without(reason: str) -> str:
@@ -189,7 +181,13 @@ def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
         fitting(titles, cells, columns=[2], width=width),
         right=[at for at, title in enumerate(titles) if title in TITLES[3:-1]],
     )
-    parts = [head, body, _instances(found), _processes(found, width)]
+    slices = [
+        [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
+    ]
+    parts = [head, body]
+    if slices:
+        parts.append(f"a process computes on one MIG instance, chosen by its UUID:\n{table([], slices)}")
+    parts.append(_processes(found, width))
     if not is_order_known(source.gpus):
         parts.append("torch counts the fastest GPU first: CUDA_DEVICE_ORDER=PCI_BUS_ID makes it count as shown here")
     return "\n\n".join(part for part in parts if part)
@@ -211,30 +209,19 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _instances(found: Sequence[Row]) -> str:
-    """Tell how to choose each MIG instance; empty where there are none."""
-    lines = [
-        [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
-    ]
-    if not lines:
-        return ""
-    return f"a process computes on one MIG instance, chosen by its UUID:\n{table([], lines)}"
-
-
 def _processes(found: Sequence[Row], width: int | None) -> str:
     root = project().resolve()
-    lines = [
-        [_place(row), str(one["pid"]), one["user"] or "?", _memory(one["memory_mib"]), _work(one, root)]
-        for row in found
-        for one in row["processes"]
-    ]
+    lines = []
+    for row in found:
+        place = str(row["index"]) if row["mig"] is None else f"{row['index']} MIG {row['mig']}"
+        for one in row["processes"]:
+            mib, memory = one["memory_mib"], ""
+            if mib is not None:
+                memory = f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+            lines.append([place, str(one["pid"]), one["user"] or "?", memory, _work(one, root)])
     if not lines:
         return "no process uses them"
     return table(PROCESS_TITLES, fitting(PROCESS_TITLES, lines, columns=[4], width=width), right=[1, 3])
-
-
-def _place(row: Row) -> str:
-    return str(row["index"]) if row["mig"] is None else f"{row['index']} MIG {row['mig']}"
 
 
 def _work(process: Row, root: Path) -> str:
@@ -249,10 +236,6 @@ def _gib(mib: float | None) -> float | None:
     return None if mib is None else mib / 1024
 
 
-def _memory(mib: float | None) -> str:
-    return "" if mib is None else f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
-
-
 def _unit(value: float | None, unit: str) -> str:
     return "" if value is None else f"{value:.0f} {unit}"
 
@@ -264,22 +247,18 @@ def _of(value: float | None, limit: float | None, unit: str, *, digits: int) -> 
 
 def watch(show: Callable[[], str], seconds: float, *, live: bool) -> None:
     """Show it until it is interrupted: on a terminal in place, elsewhere one after the other."""
-    with _whole_screen() if live else _plainly() as put:
+
+    def put_plainly(text: str) -> None:
+        say(text if text.startswith("{") else f"{datetime.now():%H:%M:%S}  {text}\n")
+        sys.stdout.flush()
+
+    with _whole_screen() if live else nullcontext(put_plainly) as put:
         try:
             while True:
                 put(show())
                 time.sleep(seconds)
         except KeyboardInterrupt:
             return
-
-
-@contextmanager
-def _plainly() -> Iterator[Callable[[str], None]]:
-    def put(text: str) -> None:
-        say(text if text.startswith("{") else f"{datetime.now():%H:%M:%S}  {text}\n")
-        sys.stdout.flush()
-
-    yield put
 
 
 @contextmanager

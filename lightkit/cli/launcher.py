@@ -89,8 +89,21 @@ class Launcher:
             return self._outcome(log)
 
     def _start(self, files: ExitStack) -> None:
-        """Start the processes and give each its job."""
-        port = _free_port()
+        """Start the processes, tell each which one it is by the variables that `torchrun` uses, and give it its job."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        threads = max(1, (os.cpu_count() or 1) // self.count)
+        shared = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(self.count),
+            "LOCAL_WORLD_SIZE": str(self.count),
+        }
         for number in range(self.count):
             said = files.enter_context(tempfile.TemporaryFile()) if number else None  # noqa: SIM115
             process = subprocess.Popen(
@@ -98,7 +111,7 @@ class Launcher:
                 stdin=subprocess.PIPE,
                 stdout=None if said is None else subprocess.DEVNULL,
                 stderr=said,
-                env={**os.environ, **_environment(number, self.count, port)},
+                env={**shared, "RANK": str(number), "LOCAL_RANK": str(number)},
                 start_new_session=True,
             )
             self._ranks.append(_Rank(number, process, said))
@@ -121,13 +134,10 @@ class Launcher:
                 known = any(rank.process.returncode != LOST_RANK for rank in failed)
                 deadline = min(deadline, time.monotonic() + (GRACE_SECONDS if known else HUNG_SECONDS))
             if time.monotonic() > deadline:
-                self._abort([rank for rank in self._ranks if rank not in self._ended])
-                return
+                break
             time.sleep(POLL_SECONDS)
-
-    def _abort(self, hung: Sequence[_Rank]) -> None:
-        """End processes that hang, which say where before."""
-        for rank in hung:
+        hung = [rank for rank in self._ranks if rank not in self._ended]
+        for rank in hung:  # they say where they are before they end
             rank.aborted = True
             rank.process.send_signal(signal.SIGABRT)
             rank.process.send_signal(signal.SIGCONT)  # one that was stopped gets no other signal
@@ -180,26 +190,6 @@ class Launcher:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _environment(number: int, count: int, port: int) -> dict[str, str]:
-    """Make the variables that tell a process which one it is, as `torchrun` does."""
-    path = os.pathsep.join(filter(None, [str(Path(lightkit.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    threads = max(1, (os.cpu_count() or 1) // count)
-    named = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    return {
-        "PYTHONPATH": path,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-        "MASTER_ADDR": "127.0.0.1",
-        **{name: str(value) for name, value in named.items()},
-    }
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _reason(rank: _Rank) -> str:

@@ -45,7 +45,13 @@ examples:
 
 def plan(args: list[str]) -> int:
     """Print what would be trained."""
-    options = _parser().read(args)
+    parser = Parser("plan")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("-cn", "--config-name", default="config")
+    options = parser.read(args)
     overrides = [text for text in options.overrides if not text.startswith("hydra.")]
     from lightkit.config import compose
 
@@ -107,13 +113,3 @@ def _as_json(found: Plan, matches: Sequence[Match], parts: Learner) -> dict[str,
         more = {"reshaped": dict(report.reshaped), "reasons": dict(report.reasons)}
         content["weights"] = {"source": str(report.source), **names, **more}
     return content
-
-
-def _parser() -> Parser:
-    parser = Parser("plan")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--long", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("-cd", "--config-dir")
-    parser.add_argument("-cn", "--config-name", default="config")
-    return parser

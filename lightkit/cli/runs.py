@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import fitting, number, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import RunSummary, all_runs, project, summarize
+from lightkit.runs.catalog import all_runs, no_project_note, project, summarize
 
 HELP = {
     "runs": """\
@@ -41,7 +40,11 @@ def runs(args: list[str]) -> int:
         expected = "a whole number, 0 for all"
         raise UserError("not a number of runs", key="--limit", received=options.limit, expected=expected)
     root = project()
-    rows = [_row(summarize(folder), root) for folder in all_runs(root)[-int(options.limit) :]]
+    rows = list[dict[str, Any]]()
+    for folder in all_runs(root)[-int(options.limit) :]:
+        run = summarize(folder)
+        cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, str(folder.relative_to(root)))
+        rows.append(dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells))))
     if options.json:
         say(json.dumps(rows, indent=2, allow_nan=False))
     elif rows:
@@ -49,10 +52,6 @@ def runs(args: list[str]) -> int:
         say(table(COLUMNS, fitting(COLUMNS, texts, columns=[1, 7], width=width()), right=[2, 5, 6]))
     else:
         say(f"no runs in {root / run_files.OUTPUTS} yet: `lightkit train` makes one")
+        if note := no_project_note():
+            say(note)
     return 0
-
-
-def _row(run: RunSummary, root: Path) -> dict[str, Any]:
-    """Return a run as a row, with a cell for each of `COLUMNS`; its folder is shown relative to `root`."""
-    cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, str(run.folder.relative_to(root)))
-    return dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells)))

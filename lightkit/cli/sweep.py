@@ -65,12 +65,23 @@ def sweep(options: argparse.Namespace) -> int:
     chosen = hydra_folder(jobs[0], "sweep", options.overrides)
     name = str(jobs[0].cfg.name)
     folder = chosen_run_folder(chosen) if chosen else new_run_folder(project(), name, kind=run_files.SWEEPS)
-    planned = Sweep(folder, _job_folders(folder, jobs), _passed_on(options))
+    passed_on = ["--config-dir", options.config_dir] if options.config_dir else []
+    passed_on += ["--config-name", options.config_name]
+    if options.source is not None:
+        passed_on = ["--from", str(find_run(options.source, project()))]
+    # The folder of a job is named by the overrides that tell it from the others.
+    varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
+    folders: dict[Path, Sequence[str]] = {}
+    for job in jobs:
+        base = slug(",".join(text for text in job.overrides if text in varied))
+        names = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
+        folders[next(folder / name for name in names if folder / name not in folders)] = job.overrides
+    planned = Sweep(folder, folders, tuple(passed_on))
     return _report(planned, _run_all(planned))
 
 
 def _jobs(options: argparse.Namespace) -> list[Composed]:
-    """Compose and check every job.
+    """Compose and check every job, from the shipped options or over the configuration of an earlier run.
 
     Raises:
         UserErrors: Jobs with a wrong configuration.
@@ -85,16 +96,11 @@ def _jobs(options: argparse.Namespace) -> list[Composed]:
     if foreign:
         fix = f"leave {foreign[0]} out: the plain sweep of every combination"
         raise UserError("another sweeper or launcher cannot start from a run", key="--from", received=run.name, fix=fix)
-    return _jobs_from(run, own)
-
-
-def _jobs_from(run: Path, overrides: list[str]) -> list[Composed]:
-    """Compose and check the jobs of a sweep over the configuration of an earlier run."""
     from lightkit.config.compose import make_loader
     from lightkit.config.hydra_compat import split_sweep
 
     try:
-        combinations = split_sweep(make_loader(), overrides)
+        combinations = split_sweep(make_loader(), own)
     except ValueError as error:
         raise UserError(f"this sweep can't be laid out: {error}", key="--multirun") from error
     jobs: list[Composed] = []
@@ -107,13 +113,6 @@ def _jobs_from(run: Path, overrides: list[str]) -> list[Composed]:
     if errors:
         raise UserErrors(errors.values())
     return jobs
-
-
-def _passed_on(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the options that every job is started with."""
-    if options.source is not None:
-        return ("--from", str(find_run(options.source, project())))
-    return (*(["--config-dir", options.config_dir] if options.config_dir else []), "--config-name", options.config_name)
 
 
 def _print(jobs: list[Composed], options: argparse.Namespace) -> int:
@@ -140,17 +139,6 @@ def _train_here(cfg: DictConfig) -> float | None:
     return None if value is None else float(value)
 
 
-def _job_folders(folder: Path, jobs: list[Composed]) -> dict[Path, Sequence[str]]:
-    """Name a folder for every job, by the overrides that tell it from the others."""
-    varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
-    found: dict[Path, Sequence[str]] = {}
-    for job in jobs:
-        base = slug(",".join(text for text in job.overrides if text in varied))
-        names = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
-        found[next(folder / name for name in names if folder / name not in found)] = job.overrides
-    return found
-
-
 def _run_all(planned: Sweep) -> dict[Path, int]:
     """Train one job after the other, until one was told to end; return their exit statuses."""
     codes: dict[Path, int] = {}
@@ -158,22 +146,18 @@ def _run_all(planned: Sweep) -> dict[Path, int]:
         say(f"[{len(codes) + 1}/{len(planned.jobs)}] {folder.name}")
         sys.stdout.flush()
         command = lightkit_command("train", *overrides, *planned.options, "--folder", str(folder))
-        codes[folder] = _wait(subprocess.Popen(command))
+        process = subprocess.Popen(command)
+        try:
+            codes[folder] = process.wait()
+        except KeyboardInterrupt:
+            # The terminal sent Ctrl-C to the job as well, which saves a checkpoint before it ends.
+            codes[folder] = process.wait() or INTERRUPTED
+        except SystemExit as stop:
+            process.terminate()
+            codes[folder] = process.wait() or int(str(stop.code))
         if of_process(codes[folder]) in _STOPPED:
             break
     return codes
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit status of a job; when we are told to stop, so is the job, which then saves a checkpoint."""
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        # The terminal sent Ctrl-C to the job as well.
-        return process.wait() or INTERRUPTED
-    except SystemExit as stop:
-        process.terminate()
-        return process.wait() or int(str(stop.code))
 
 
 def _report(planned: Sweep, codes: dict[Path, int]) -> int:
@@ -181,7 +165,18 @@ def _report(planned: Sweep, codes: dict[Path, int]) -> int:
     rows = [_row(folder, overrides, planned, codes.get(folder)) for folder, overrides in planned.jobs.items()]
     cells = [[row["job"], row["status"], row["metric"], number(row["best"])] for row in rows]
     titles = ["job", "status", "metric", "best"]
-    _write(planned.folder, rows, table(titles, cells, right=[3]))
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        for name in (run_files.SWEEP_TABLE, run_files.SWEEP_RESULTS):
+            (planned.folder / name).unlink(missing_ok=True)  # a link of that name is not written through
+        text = table(titles, cells, right=[3])
+        (planned.folder / run_files.SWEEP_TABLE).write_text(text + "\n", encoding="utf-8")
+        with (planned.folder / run_files.SWEEP_RESULTS).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(names))
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        complain(f"cannot write the table: {error.strerror}")
     say("\n" + table(titles, fitting(titles, cells, columns=[0], width=width()), right=[3]))
     say(f"\nwritten to {planned.folder}, this table to {run_files.SWEEP_TABLE} and {run_files.SWEEP_RESULTS}")
     failed = [code for code in codes.values() if code]
@@ -204,24 +199,3 @@ def _row(folder: Path, overrides: Sequence[str], planned: Sweep, code: int | Non
         status = "interrupted" if of_process(code) in _STOPPED else f"failed ({code})"
     known = {"status": status, "metric": run.metric, "best": run.best, "epochs": run.epochs}
     return {"job": folder.name, **swept, **known, "exit_status": code}
-
-
-def _write(folder: Path, rows: list[dict[str, Any]], text: str) -> None:
-    """Keep the table: to read, and for a program.
-
-    Args:
-        folder: That of the sweep.
-        rows: A row for each job, for the program.
-        text: The table, to read.
-    """
-    names = dict.fromkeys(name for row in rows for name in row)
-    try:
-        for name in (run_files.SWEEP_TABLE, run_files.SWEEP_RESULTS):
-            (folder / name).unlink(missing_ok=True)  # a link of that name is not written through
-        (folder / run_files.SWEEP_TABLE).write_text(text + "\n", encoding="utf-8")
-        with (folder / run_files.SWEEP_RESULTS).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(names))
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        complain(f"cannot write the table: {error.strerror}")

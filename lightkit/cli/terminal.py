@@ -56,8 +56,8 @@ def fitting(
         columns: Numbers of the columns that may be cut, evenly, down to `SHORTEST` characters.
         width: Characters in a line; None cuts nothing.
     """
-    rows = [list(map(in_one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(titles, *rows)]
+    lines = [list(map(in_one_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *lines)]
     surplus = sum(widths) + 2 * (len(widths) - 1) - width if width is not None else 0
     while surplus > 0:
         widest = max(columns, key=lambda column: widths[column])
@@ -65,11 +65,12 @@ def fitting(
             break
         widths[widest] -= 1
         surplus -= 1
-    return [[_cut(cell, widths[i]) if i in columns else cell for i, cell in enumerate(row)] for row in rows]
-
-
-def _cut(cell: str, size: int) -> str:
-    return cell if len(cell) <= size else f"…{cell[len(cell) - size + 1 :]}"
+    for line in lines:
+        for column in columns:
+            cell, size = line[column], widths[column]
+            if len(cell) > size:
+                line[column] = f"…{cell[len(cell) - size + 1 :]}"
+    return lines
 
 
 def number(value: object) -> str:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import io
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,6 @@ from lightkit.runs.placement import (
 )
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from lightkit.config import Composed
 
 HELP = {
@@ -102,7 +99,15 @@ def train(args: list[str]) -> int:
         from lightkit.cli.sweep import sweep
 
         return sweep(options)
-    composed = _compose(options)
+    if options.source is None:
+        from lightkit.config import compose
+
+        composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
+    else:
+        from lightkit.runs.reading import read_run
+
+        own = [override for override in options.overrides if not override.startswith("hydra.")]
+        composed = read_run(find_run(options.source, project()), own, new=True)
     return _print(composed, options) if options.cfg else _start(composed, options)
 
 
@@ -116,8 +121,10 @@ def resume(args: list[str]) -> int:
 
     folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
-    allowed = _still_allowed(composed.cfg.resume.override, options.overrides)
-    if allowed != composed.cfg.resume.override:
+    # Of an earlier `resume.override` another value that is typed now wants its own.
+    given, keys = composed.cfg.resume.override, [text.lstrip("+~").partition("=")[0] for text in options.overrides]
+    allowed = [pattern for pattern in given if not any(named(key, (pattern,)) for key in keys)]
+    if allowed != given and "resume.override" not in keys:
         quoted = ",".join(f"'{pattern}'" for pattern in allowed)
         composed = read_run(folder, [*options.overrides, f"resume.override=[{quoted}]"])
     if status(folder) == "finished" and (
@@ -125,19 +132,6 @@ def resume(args: list[str]) -> int:
     ):
         return _finished(folder)
     return start(composed.cfg, folder, overrides=options.overrides, resume=True)
-
-
-def _still_allowed(given: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """Return what an earlier `resume.override` still allows: another value typed now wants its own.
-
-    Args:
-        given: The patterns of the earlier one.
-        overrides: What is typed now.
-    """
-    keys = [text.lstrip("+~").partition("=")[0] for text in overrides]
-    if "resume.override" in keys:
-        return list(given)
-    return [pattern for pattern in given if not any(named(key, (pattern,)) for key in keys)]
 
 
 def _finished(folder: Path) -> int:
@@ -155,7 +149,13 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
     if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(composed.cfg)):
         return _finished(earlier)
     # Of several processes that torchrun started, rank 0 has a folder for all.
-    folder = earlier or (root if follows() else _new_folder(root, composed, options))
+    folder = earlier or root
+    if earlier is None and not follows():
+        chosen = _named_folder(composed, options)
+        if chosen is None:
+            folder = new_run_folder(root, str(composed.cfg.name))
+        else:
+            folder = chosen if composed.cfg.resume.mode == "auto" else chosen_run_folder(chosen)
     try:
         return start(composed.cfg, folder, overrides=options.overrides, resume=earlier is not None)
     finally:
@@ -184,35 +184,17 @@ def _train_parser() -> Parser:
     return parser
 
 
-def _compose(options: argparse.Namespace) -> Composed:
-    """Compose and check what is to be trained, from the shipped options or from an earlier run."""
-    if options.source is None:
-        from lightkit.config import compose
-
-        return compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    from lightkit.runs.reading import read_run
-
-    own = [override for override in options.overrides if not override.startswith("hydra.")]
-    return read_run(find_run(options.source, project()), own, new=True)
-
-
 def _print(composed: Composed, options: argparse.Namespace) -> int:
-    """Print the configuration, Hydra's or both."""
+    """Print the configuration, Hydra's or both.
+
+    Hydra's has the folders that we use where its own are left as they come. It is never resolved: much of it is only
+    known while a run of Hydra's goes on.
+    """
     from lightkit.cli.config import as_yaml
 
     if options.cfg == "job":
         say(as_yaml(composed.cfg, resolve=options.resolve, package=options.package))
-    else:
-        both = _with_hydra(composed, alone=options.cfg == "hydra", resolve=options.resolve)
-        say(as_yaml(both, resolve=False, package=options.package))
-    return 0
-
-
-def _with_hydra(composed: Composed, *, alone: bool, resolve: bool) -> DictConfig:
-    """Join the configuration and Hydra's own, with the folders that we use where Hydra's are left as they come.
-
-    Hydra's own part is never resolved: much of it is only known while a run of Hydra's goes on.
-    """
+        return 0
     if composed.hydra_cfg is None:
         raise UserError("the configuration of a run has no part for Hydra", key="--cfg", fix="--cfg job")
     from omegaconf import OmegaConf
@@ -224,8 +206,9 @@ def _with_hydra(composed: Composed, *, alone: bool, resolve: bool) -> DictConfig
         if hydra_folder(composed, kind) is None:
             base = project() / run_files.OUTPUTS / below
             own.hydra[kind].dir = f"{base}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-{slug(str(composed.cfg.name))}"
-    job: Any = {} if alone else OmegaConf.to_container(composed.cfg, resolve=resolve)
-    return OmegaConf.create({**job, **own})
+    job: Any = {} if options.cfg == "hydra" else OmegaConf.to_container(composed.cfg, resolve=options.resolve)
+    say(as_yaml(OmegaConf.create({**job, **own}), resolve=False, package=options.package))
+    return 0
 
 
 def _hydra(args: list[str]) -> int:
@@ -253,14 +236,6 @@ def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) ->
         return named
     moves = named is None or (options.folder is None and has_dated_folder(composed, "run", options.overrides))
     return find_unfinished(root, to_yaml(composed.cfg)) if moves else None
-
-
-def _new_folder(root: Path, composed: Composed, options: argparse.Namespace) -> Path:
-    """Return `--folder` or `hydra.run.dir` where they are given, else make a new folder in `outputs/runs/`."""
-    folder = _named_folder(composed, options)
-    if folder is None:
-        return new_run_folder(root, str(composed.cfg.name))
-    return folder if composed.cfg.resume.mode == "auto" else chosen_run_folder(folder)
 
 
 def _named_folder(composed: Composed, options: argparse.Namespace) -> Path | None:

@@ -13,9 +13,6 @@ from lightkit.cli.terminal import complain, say, table
 from lightkit.common.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lightkit.runner.proving.unsaved import UnsavedValue
     from lightkit.runner.proving.verify import VerifyResult
 
 _SHOWN = 10
@@ -70,21 +67,10 @@ def verify_resume(args: list[str]) -> int:
 
     # Told here what is wrong with it, before torch is imported.
     compose(overrides, config_dir=options.config_dir, config_name=options.config_name)
-    base = Path(tempfile.mkdtemp(prefix="lightkit-verify-"))
-    try:
-        return _verify(options, overrides, base)
-    finally:
-        if options.keep:
-            say(f"kept in {base}")
-        else:
-            shutil.rmtree(base, ignore_errors=True)
-
-
-def _verify(options: argparse.Namespace, overrides: list[str], base: Path) -> int:
-    """Do the runs in a folder, print what came of them, and return the exit status."""
     from lightkit.runner.proving.job import TracedJob
     from lightkit.runner.proving.verify import verify
 
+    base = Path(tempfile.mkdtemp(prefix="lightkit-verify-"))
     job = TracedJob(
         folder=str(base),
         trace="",
@@ -95,13 +81,19 @@ def _verify(options: argparse.Namespace, overrides: list[str], base: Path) -> in
         steps=options.steps,
         at=None if options.at == "random" else int(options.at),
     )
-    result = verify(job, phase=options.phase, progress=complain)
-    _report(result)
-    return 0 if result.same else 1
+    try:
+        result = verify(job, phase=options.phase, progress=complain)
+        _report(result)
+        return 0 if result.same else 1
+    finally:
+        if options.keep:
+            say(f"kept in {base}")
+        else:
+            shutil.rmtree(base, ignore_errors=True)
 
 
 def _report(result: VerifyResult) -> None:
-    """Print where the run was killed, what was compared, and what differs."""
+    """Print where the run was killed, what was compared and differs, and what changes without being saved."""
     moment = result.moment
     say(f"{result.steps} steps, killed {moment.describe()}, resumed at step {result.resumed_at}")
     heads = ["crossed", "steps", "epoch ends", "validations", "saves"]
@@ -116,16 +108,12 @@ def _report(result: VerifyResult) -> None:
         say(f"\nDIFFERENT: {result.reason}")
         return
     say("\nthe same bits with and without the kill")
-    if result.unsaved:
-        _warn(result.unsaved)
-
-
-def _warn(found: Sequence[UnsavedValue]) -> None:
-    """Name what changes without being saved, and how to save it."""
+    if not result.unsaved:
+        return
     say("\nWARNING: this changes while training and is not saved. It made no difference in this run, but where the")
     say("result ever depends on it, a resumed run will be another one:")
-    for fix in dict.fromkeys(item.fix for item in found):
-        lines = [str(item) for item in found if item.fix == fix]
+    for fix in dict.fromkeys(item.fix for item in result.unsaved):
+        lines = [str(item) for item in result.unsaved if item.fix == fix]
         more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         say("\n".join(f"  {line}" for line in [*lines[:_SHOWN], *more]))
         say(f"  fix: {fix}")

@@ -36,7 +36,7 @@ class CsvFile:
 
     @property
     def codec(self) -> str:
-        """Python's name of the encoding.
+        """Return Python's name of the encoding.
 
         Raises:
             UserError: There is no such encoding.
@@ -146,7 +146,17 @@ def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", argum
         expected = "a line of column names and rows"
         raise UserError("the file has no rows", argument=argument, expected=expected, received=str(path))
     names = tuple(name.strip() for name in first[0])
-    _check_names(path, names, delimiter)
+    for mark, typed in ((";", "';'"), ("\t", "'\\t'"), ("|", "'|'"), (",", "','")):
+        if len(names) == 1 and mark in names[0]:  # which looks like another delimiter
+            raise UserError(
+                f"{path} has one column, by its first line",
+                argument="delimiter",
+                received=delimiter,
+                fix=f'"data.dataset.delimiter={typed}"',
+            )
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise UserError(f"{path} names a column twice", argument="path", received=twice[0])
     return replace(file, names=names)
 
 
@@ -158,18 +168,3 @@ def _content(path: Path, argument: str) -> bytes | None:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"the file cannot be read: {error}", argument=argument, received=str(path)) from error
-
-
-def _check_names(path: Path, names: Sequence[str], delimiter: str) -> None:
-    """Refuse a single column whose name holds what looks like another delimiter, and a name that is there twice."""
-    for mark, typed in ((";", "';'"), ("\t", "'\\t'"), ("|", "'|'"), (",", "','")):
-        if len(names) == 1 and mark in names[0]:
-            raise UserError(
-                f"{path} has one column, by its first line",
-                argument="delimiter",
-                received=delimiter,
-                fix=f'"data.dataset.delimiter={typed}"',
-            )
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise UserError(f"{path} names a column twice", argument="path", received=twice[0])

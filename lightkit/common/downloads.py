@@ -84,28 +84,25 @@ def _checked_download(download: Callable[..., Any]) -> Callable[..., Any]:
 def _checked_file(inspect: Callable[[str], bool]) -> Callable[[str], bool]:
     def wrapped(filename: str) -> bool:
         expected = _checksum_in(filename) if _for_library(sys._getframe(1)) else None
-        if expected is not None:
-            _compare(filename, expected)
+        if expected is None:
+            return inspect(filename)
+        digest = hashlib.sha256()
+        with Path(filename).open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        found = digest.hexdigest()[: len(expected)]
+        if found != expected:
+            raise UserError(
+                "the pretrained file is not the one that was published; it was not opened",
+                key=_shown(filename),
+                expected=f"a SHA-256 that begins with {expected}, as the name says",
+                received=found,
+                fix=_again(filename),
+                exit_code=UNREADABLE,
+            )
         return inspect(filename)
 
     return wrapped
-
-
-def _compare(file: str, expected: str) -> None:
-    digest = hashlib.sha256()
-    with Path(file).open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    found = digest.hexdigest()[: len(expected)]
-    if found != expected:
-        raise UserError(
-            "the pretrained file is not the one that was published; it was not opened",
-            key=_shown(file),
-            expected=f"a SHA-256 that begins with {expected}, as the name says",
-            received=found,
-            fix=_again(file),
-            exit_code=UNREADABLE,
-        )
 
 
 def _checksum_in(file: str) -> str | None:

@@ -58,7 +58,12 @@ class UserError(ValueError):
         if self.received is not None:
             rows.append(("received", f"{self.received!r}"))
         if self.choices:
-            rows.append(("choices", self._choices_text()))
+            close = nearest(str(self.received), self.choices)
+            count = len(self.choices)
+            shown = ", ".join(self.choices[:20]) + (f", … ({count} in all)" if count > 20 else "")
+            if close and count > _MOST:  # the first of hundreds tell nobody anything
+                shown = f"{count} in all"
+            rows.append(("choices", f"{shown} (nearest: {', '.join(close)})" if close else shown))
         rows.append(("fix", self.fix))
         return "\n".join([head, *(f"    {label + ':':<10}{text}" for label, text in rows if text)])
 
@@ -67,13 +72,6 @@ class UserError(ValueError):
         if self.key is None and self.argument is not None:
             self.key = f"{key}.{self.argument}" if self.argument else key
             self.args = (self.render(),)
-
-    def _choices_text(self) -> str:
-        close = nearest(str(self.received), self.choices)
-        if close and len(self.choices) > _MOST:  # the first of hundreds tell nobody anything
-            return f"{len(self.choices)} in all (nearest: {', '.join(close)})"
-        shown = ", ".join(self.choices[:20]) + (f", … ({len(self.choices)} in all)" if len(self.choices) > 20 else "")
-        return f"{shown} (nearest: {', '.join(close)})" if close else shown
 
 
 class UserErrors(UserError):

@@ -26,13 +26,10 @@ def read_gpus(value: Any) -> tuple[int | str, ...] | int:
     numbers = tuple(value)
     if not numbers:
         raise ValueError("this chooses no GPU")
-    if not all(map(_is_name, numbers)):
+    # A UUID may be that of a GPU or of a MIG instance, or the beginning of one.
+    named = (_UUID.fullmatch(item) if isinstance(item, str) else type(item) is int and item >= 0 for item in numbers)
+    if not all(named):
         raise ValueError("not the numbers or UUIDs of GPUs")
     if len(set(numbers)) < len(numbers):
         raise ValueError("a GPU is named twice")
     return numbers
-
-
-def _is_name(item: Any) -> bool:
-    """Tell whether it is a number, or the UUID of a GPU or of a MIG instance, or the beginning of one."""
-    return (type(item) is int and item >= 0) or (isinstance(item, str) and _UUID.fullmatch(item) is not None)

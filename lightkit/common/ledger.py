@@ -82,15 +82,20 @@ class RowsAudit:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong in words; empty where all is as it was logged."""
+        """Describe what is wrong; empty where all is as it was logged."""
         found = []
         for steps, one, many in (
             (self.missing, "1 row is missing", "{} rows are missing"),
             (self.changed, "1 row has other values than were logged", "{} rows have other values than were logged"),
             (self.foreign, "1 row was not logged by this run", "{} rows were not logged by this run"),
         ):
-            if steps:
-                found.append((one if len(steps) == 1 else many.format(len(steps))) + f" ({_steps(steps)})")
+            if not steps:
+                continue
+            distinct = sorted(set(steps))
+            shown = f"step{'s' if len(distinct) > 1 else ''} {', '.join(map(str, distinct))}"
+            if len(distinct) > _SHOWN:
+                shown = f"steps {distinct[0]} to {distinct[-1]}"
+            found.append((one if len(steps) == 1 else many.format(len(steps))) + f" ({shown})")
         return found
 
 
@@ -124,21 +129,12 @@ def audit(rows: Sequence[Mapping[str, Any]], ledger: Ledger, *, step: int) -> Ro
 
 
 def _mark(values: Mapping[str, Any], step: int, epoch: Any) -> Mark:
-    told = {name: _plain(value) for name, value in values.items() if not name.startswith(MACHINE) and name not in FACTS}
+    told = {name: value for name, value in values.items() if not name.startswith(MACHINE) and name not in FACTS}
+    for name, value in told.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            told[name] = None
     return step & 0xFFFFFFFF, _checksum([epoch, *told]), _checksum(list(told.values()))
 
 
 def _checksum(content: list[Any]) -> int:
     return zlib.crc32(json.dumps(content).encode()) & 0xFFFF
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _steps(steps: Sequence[int]) -> str:
-    """Put steps in words, `steps 4, 8`; of many the first and the last."""
-    distinct = sorted(set(steps))
-    if len(distinct) > _SHOWN:
-        return f"steps {distinct[0]} to {distinct[-1]}"
-    return f"step{'s' if len(distinct) > 1 else ''} {', '.join(map(str, distinct))}"

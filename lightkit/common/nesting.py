@@ -46,18 +46,14 @@ def rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool = False) ->
     if kind in (dict, OrderedDict):
         items = {key: change(item) for key, item in value.items()}
         return items if kind is dict else OrderedDict(items)
-    return _rebuilt(change, value, fresh=fresh)
-
-
-def _rebuilt(change: Callable[[Any], Any], value: Any, *, fresh: bool) -> Any:
-    """Copy what may be more than its items: a mapping or dataclass of somebody's own."""
+    # A mapping or dataclass of somebody's own may be more than its items.
     is_mapping = isinstance(value, MutableMapping)
-    if not is_mapping and not hasattr(type(value), "__dataclass_fields__"):
+    if not is_mapping and not hasattr(kind, "__dataclass_fields__"):
         return value
     names = list(value) if is_mapping else [field.name for field in dataclasses.fields(value)]
-    items = {name: value[name] if is_mapping else getattr(value, name) for name in names}
-    changed = {name: change(item) for name, item in items.items()}
-    if not fresh and all(changed[name] is item for name, item in items.items()):
+    before = {name: value[name] if is_mapping else getattr(value, name) for name in names}
+    changed = {name: change(item) for name, item in before.items()}
+    if not fresh and all(changed[name] is item for name, item in before.items()):
         return value
     clone = copy.copy(value)
     for name, item in changed.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -45,7 +45,8 @@ class Pattern:
 
     def covers(self, name: str) -> bool:
         """Tell whether it fits the name or that of something above it, in which the name lies."""
-        return any(map(self.fits, _with_those_above(name)))
+        parts = name.split(".")
+        return any(self.fits(".".join(parts[:count])) for count in range(1, len(parts) + 1))
 
 
 class Matched(NamedTuple):
@@ -71,9 +72,3 @@ def _compiled(text: str) -> Callable[[str], object]:
     if text.startswith(_EXPRESSION):
         return re.compile(text.removeprefix(_EXPRESSION)).search
     return re.compile(fnmatch.translate(text)).fullmatch
-
-
-def _with_those_above(name: str) -> Iterator[str]:
-    """Return a dotted name with all above it: `a.b.c` → `a`, `a.b`, `a.b.c`."""
-    parts = name.split(".")
-    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))

@@ -18,17 +18,13 @@ _PLAIN = str.maketrans({odd: plain for plains, odds in _LIKE.items() for plain, 
 
 def visible(text: str) -> str:
     r"""Write out what a terminal would act on: `\x1b` for an escape, `\u202e` for a turn."""
-    return _ACTING.sub(_written_out, text)
+    # From 0x20 on JSON knows the longer form only.
+    return _ACTING.sub(lambda at: f"\\x{ord(at[0]):02x}" if at[0] < " " else f"\\u{ord(at[0]):04x}", text)
 
 
 def in_one_line(text: str) -> str:
     """Write out what a terminal would act on, tabs and line breaks too."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _written_out(found: re.Match[str]) -> str:
-    number = ord(found[0])
-    return f"\\x{number:02x}" if number < 0x20 else f"\\u{number:04x}"  # JSON knows the longer form only
 
 
 def plain_letters(text: str) -> str:

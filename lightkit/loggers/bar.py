@@ -53,7 +53,12 @@ class Bar:
     def render(self, progress: Progress) -> RenderableType:
         """Render the two lines, no wider than the terminal."""
         width = self.console.width - 1
-        before, after = _before(progress), _after(progress, width)
+        before = f"epoch {progress.epoch}/{progress.epochs}" if progress.epochs else f"epoch {progress.epoch}"
+        if progress.phase != "train":
+            before = f"{before} {progress.phase} {progress.batch}/{progress.batches}"
+        pace = rate(progress.samples_per_second) if width >= _NARROW else ""
+        facts = (f"{progress.step}/{progress.total_steps}", pace, left(progress))
+        after = "  ".join(fact for fact in facts if fact)
         room = width - len(before) - len(after) - 2
         values = Text(in_one_line("  ".join(highlights(progress))), style="dim", no_wrap=True, overflow="ellipsis")
         if room < _SMALLEST_BAR:
@@ -99,14 +104,3 @@ class Bar:
             live, self._live = self._live, None
             self._measure()  # it draws once more
             live.stop()
-
-
-def _before(progress: Progress) -> str:
-    epoch = f"epoch {progress.epoch}/{progress.epochs}" if progress.epochs else f"epoch {progress.epoch}"
-    return epoch if progress.phase == "train" else f"{epoch} {progress.phase} {progress.batch}/{progress.batches}"
-
-
-def _after(progress: Progress, width: int) -> str:
-    steps = f"{progress.step}/{progress.total_steps}"
-    pace = rate(progress.samples_per_second) if width >= _NARROW else ""
-    return "  ".join(part for part in (steps, pace, left(progress)) if part)

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.common.errors import UserError
@@ -40,7 +41,8 @@ class ConsoleLogger(Logger):
         if style not in STYLES:
             raise UserError("unknown style", argument="style", received=style, choices=STYLES)
         self.stream: TextIO | None = sys.stdout if stream is None else stream
-        live = style in ("auto", "bar") and _is_terminal(self.stream)
+        draws = os.environ.get("TERM", "") not in ("dumb", "unknown")
+        live = style in ("auto", "bar") and self.stream is not None and self.stream.isatty() and draws
         self.style = style if style == "quiet" else "bar" if live else "lines"
         self.every_seconds = every_seconds
         self._bar: Bar | None = None
@@ -119,8 +121,9 @@ class ConsoleLogger(Logger):
     def _say(self, text: str) -> None:
         self._next_line = time.monotonic() + self.every_seconds
         text = visible(text)
-        if self.style == "bar":
-            text = wrapped(text, _columns(self.stream))
+        if self.style == "bar" and self.stream is not None:
+            with suppress(OSError, ValueError):  # the terminal may have gone
+                text = wrapped(text, os.get_terminal_size(self.stream.fileno()).columns)
         if self._bar is not None:
             self._guarded(lambda: self._live().say(text))
         else:
@@ -145,15 +148,3 @@ def _write(stream: TextIO | None, text: str) -> None:
         encoding = stream.encoding or "ascii"
         stream.write(f"{text}\n".encode(encoding, "replace").decode(encoding))
     stream.flush()
-
-
-def _columns(stream: TextIO | None) -> int:
-    """Return the width of a terminal as it is now; 0 when it has gone."""
-    try:
-        return 0 if stream is None else os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        return 0
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str,
     Returns:
         Plain values, ready for JSON.
     """
+    memory: float | None = None
+    gpus = list[str]()
+    with suppress(AttributeError, ValueError, OSError):  # not every system tells
+        memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    torch = sys.modules.get("torch")  # only asked where it is already in use
+    if torch is not None and torch.cuda.is_available():
+        gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         **facts,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -40,10 +48,10 @@ def environment(*, project: Path | str | None = None, **facts: Any) -> dict[str,
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "cpus": usable_cpus(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": memory,
         "python": platform.python_version(),
         "packages": versions(),
-        "gpus": _gpus(),
+        "gpus": gpus,
         "git": git_state(Path(project) if project is not None else Path.cwd()),
     }
 
@@ -91,18 +99,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace").rstrip() if done.returncode == 0 else None
-
-
-def _memory_gib() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _gpus() -> list[str]:
-    """Name the visible GPUs; torch is only asked where it is already in use."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return []
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

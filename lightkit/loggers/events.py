@@ -3,10 +3,47 @@
 from __future__ import annotations
 
 import logging
+import os
+import struct
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from lightkit.common import run_files
+
+_HEAD = struct.Struct("<QI")
+_FOOT_BYTES = 4
+
+
+def read_events(file: Path) -> Iterator[tuple[int, int, Any]]:
+    """Yield where each record begins and ends, and its event.
+
+    A last record that a kill has torn is left out. Where a file is damaged, the event of what cannot be read is None.
+
+    Args:
+        file: An event file.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    with file.open("rb") as source:
+        size, begin = os.fstat(source.fileno()).st_size, 0
+        while len(head := source.read(_HEAD.size)) == _HEAD.size:
+            length, checksum = _HEAD.unpack(head)
+            end = begin + _HEAD.size + length + _FOOT_BYTES
+            if masked_crc32c(head[:8]) != checksum:
+                yield begin, size, None
+                return
+            if end > size:
+                return
+            try:
+                event = Event.FromString(source.read(length))
+            except Exception:  # protobuf's class for it has moved between its versions
+                event = None
+            yield begin, end, event
+            source.seek(end)
+            begin = end
 
 
 def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
@@ -15,8 +52,6 @@ def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
     Args:
         folder: The directory of the run.
     """
-    from lightkit.loggers.rewind import read_events
-
     found = Counter(
         (value.tag, int(event.step))
         for file in Path(folder).glob(run_files.EVENTS_PATTERN)

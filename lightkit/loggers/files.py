@@ -129,7 +129,9 @@ def replace_bytes(target: Path, fill: Callable[[IO[bytes]], object], *, scratch:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
+        mask = os.umask(0)  # reading it means setting it
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
         Path(temporary).replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -158,10 +160,3 @@ def plain(content: Any) -> Any:
     if isinstance(content, float):
         return content if math.isfinite(content) else None
     return str(content)
-
-
-def _umask() -> int:
-    """Return the process's file mask; reading it means setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -10,21 +10,18 @@ forget it, and the next resume takes it out.
 from __future__ import annotations
 
 import math
-import os
-import struct
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from lightkit.common.disk import sync_folder
+from lightkit.loggers.events import read_events
 from lightkit.loggers.files import replace_bytes
 
 SCRATCH = "events"
 """What the names of unfinished files begin with; TensorBoard would read one whose name has `tfevents` in it."""
-_HEAD = struct.Struct("<QI")
-_FOOT_BYTES = 4
 _BLOCK_BYTES = 1 << 20
 _FIRST_RECORDS = 4
 
@@ -123,47 +120,14 @@ class _Sieve:
                 continue
             if event is not None and not _of_the_end(event):
                 here = 0 < event.step == self.step < limit
-                self.left -= here and self._is_row(event)
+                numbers = (value.tag for value in event.summary.value if value.HasField("simple_value"))
+                self.left -= here and any(tag.partition("/")[0] in self.own for tag in numbers)
                 over = over or event.step > last or (here and self.left < 0)
                 if here and not over and not _tags(event) <= self.repeated:
                     cut.carried.append(event)
             if not over and (event is None or (event.step < last and not _of_the_end(event))):
                 cut.keep(begin, end)
         return cut
-
-    def _is_row(self, event: Any) -> bool:
-        values = event.summary.value
-        return any(value.HasField("simple_value") and value.tag.partition("/")[0] in self.own for value in values)
-
-
-def read_events(file: Path) -> Iterator[tuple[int, int, Any]]:
-    """Yield where each record begins and ends, and its event.
-
-    A last record that a kill has torn is left out. Where a file is damaged, the event of what cannot be read is None.
-
-    Args:
-        file: An event file.
-    """
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
-
-    with file.open("rb") as source:
-        size, begin = os.fstat(source.fileno()).st_size, 0
-        while len(head := source.read(_HEAD.size)) == _HEAD.size:
-            length, checksum = _HEAD.unpack(head)
-            end = begin + _HEAD.size + length + _FOOT_BYTES
-            if masked_crc32c(head[:8]) != checksum:
-                yield begin, size, None
-                return
-            if end > size:
-                return
-            try:
-                event = Event.FromString(source.read(length))
-            except Exception:  # protobuf's class for it has moved between its versions
-                event = None
-            yield begin, end, event
-            source.seek(end)
-            begin = end
 
 
 def _purges_from(file: Path) -> float:

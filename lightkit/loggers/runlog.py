@@ -45,7 +45,7 @@ def run_log(path: Path | str) -> Iterator[logging.Handler]:
         logger.addHandler(added)
     logger.setLevel(min(level or logging.INFO, logging.INFO))
     try:
-        with _noted_warnings(handler), _noted_records(handler):
+        with _noted(handler):
             yield handler
     finally:
         for added in filter(None, (handler, echo)):
@@ -79,8 +79,8 @@ class _Echo(logging.Handler):
 
 
 @contextmanager
-def _noted_warnings(handler: logging.Handler) -> Iterator[None]:
-    """Note warnings in the log; those that do not come from a library are shown as before."""
+def _noted(handler: logging.Handler) -> Iterator[None]:
+    """Note warnings and records that no handler takes; those that do not come from a library are shown as before."""
     shown: Any = warnings.showwarning
 
     def note(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:
@@ -89,10 +89,14 @@ def _noted_warnings(handler: logging.Handler) -> Iterator[None]:
         if not _of_library(filename):
             shown(message, category, filename, lineno, file, line)
 
-    warnings.showwarning = note
+    last_resort = logging.lastResort
+    noting = _LastResort(handler, last_resort)
+    warnings.showwarning, logging.lastResort = note, noting
     try:
         yield
     finally:
+        if logging.lastResort is noting:
+            logging.lastResort = last_resort
         if warnings.showwarning is note:
             warnings.showwarning = shown
 
@@ -108,18 +112,6 @@ class _LastResort(logging.Handler):
         self.file.handle(record)
         if self.printed is not None and not _of_library(record.pathname):
             self.printed.handle(record)
-
-
-@contextmanager
-def _noted_records(handler: logging.Handler) -> Iterator[None]:
-    before = logging.lastResort
-    noting = _LastResort(handler, before)
-    logging.lastResort = noting
-    try:
-        yield
-    finally:
-        if logging.lastResort is noting:
-            logging.lastResort = before
 
 
 def _of_library(filename: str) -> bool:

@@ -47,7 +47,7 @@ Report = Callable[[BaseException], UserError]
 
 @contextmanager
 def translate_errors(folder: Path | None = None, memory: Report | None = None) -> Iterator[None]:
-    """Inside, failures of the machine become errors that say what to do.
+    """Turn failures of the machine into errors that say what to do, while inside.
 
     Args:
         folder: Whatever goes wrong with a file in here is told too; elsewhere it may be the user's own code.
@@ -67,15 +67,34 @@ def translate_errors(folder: Path | None = None, memory: Report | None = None) -
 
 
 def as_user_error(error: BaseException, folder: Path | None = None, memory: Report | None = None) -> UserError | None:
-    """The user's view of an error of the machine; None for any other error."""
+    """Translate a failure of the machine into an error for the user; None for any other error."""
     if isinstance(error, UserError):
         return None
     if is_out_of_memory(error):
-        return (memory or _memory)(error)
-    if is_dead_worker(error):
-        return _dead_worker(error)
+        if memory is not None:
+            return memory(error)
+        return UserError(
+            f"out of memory: {reason(error)}",
+            fix="a smaller data.batch_size with trainer.accumulate to make up for it, device.precision=bf16, or a "
+            "smaller model; then `lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
+            exit_code=OUT_OF_MEMORY,
+        )
+    if is_dead_worker(error):  # of a data loader of the user's own
+        return UserError(
+            f"a worker process of a data loader died: {str(error).strip().splitlines()[0]}",
+            key="data.dataset",
+            fix="if it was killed, memory may have run out: fewer workers, or num_workers=0 in that data loader; "
+            "`lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
+            exit_code=FAILED,
+        )
     if is_lost(error):
-        return _lost(error)
+        _LOG.info("what PyTorch says of the other processes: %s", str(error).strip())
+        return UserError(
+            "another process of this run has ended or does not answer",
+            key="device.parallel",
+            fix="see what it says below, or in its own output; `lightkit resume RUN` goes on from the last checkpoint",
+            exit_code=LOST_RANK,
+        )
     return _of_file(error, folder) if isinstance(error, OSError) else _refused(str(error))
 
 
@@ -83,7 +102,10 @@ def _of_file(error: OSError, folder: Path | None) -> UserError | None:
     if error.errno in _DISK:
         what, fix = _DISK[error.errno]
         return _disk(error, what, fix)
-    if folder is not None and _within(error.filename, folder):
+    file = error.filename
+    if folder is None or not isinstance(file, (str, bytes, os.PathLike)):
+        return None
+    if Path(os.fsdecode(file)).absolute().is_relative_to(folder.absolute()):
         return _disk(error, error.strerror or str(error), "see to the folder, then `lightkit resume RUN`")
     return None
 
@@ -96,42 +118,6 @@ def _refused(said: str) -> UserError | None:
     return UserError(what, key=key, received=said.splitlines()[0], fix=fix)
 
 
-def _within(name: object, folder: Path) -> bool:
-    if not isinstance(name, (str, bytes, os.PathLike)):
-        return False
-    return Path(os.fsdecode(name)).absolute().is_relative_to(folder.absolute())
-
-
 def _disk(error: OSError, what: str, fix: str) -> UserError:
     key = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else None
     return UserError(f"cannot write: {what}", key=key, fix=fix, exit_code=FAILED)
-
-
-def _memory(error: BaseException) -> UserError:
-    return UserError(
-        f"out of memory: {reason(error)}",
-        fix="a smaller data.batch_size with trainer.accumulate to make up for it, device.precision=bf16, or a smaller "
-        "model; then `lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
-        exit_code=OUT_OF_MEMORY,
-    )
-
-
-def _dead_worker(error: BaseException) -> UserError:
-    """The message about a worker process of a data loader of the user's own."""
-    return UserError(
-        f"a worker process of a data loader died: {str(error).strip().splitlines()[0]}",
-        key="data.dataset",
-        fix="if it was killed, memory may have run out: fewer workers, or num_workers=0 in that data loader; "
-        "`lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
-        exit_code=FAILED,
-    )
-
-
-def _lost(error: BaseException) -> UserError:
-    _LOG.info("what PyTorch says of the other processes: %s", str(error).strip())
-    return UserError(
-        "another process of this run has ended or does not answer",
-        key="device.parallel",
-        fix="see what it says below, or in its own output; `lightkit resume RUN` goes on from the last checkpoint",
-        exit_code=LOST_RANK,
-    )

@@ -44,7 +44,10 @@ class FinetuneRecord:
             return
         self._plan, self._matches = build_plan_of(parts), matches_of(cfg, parts)
         ranks, sharded = parts.engine.ranks, any(map(is_shard, parts.model.parameters()))
-        self._rows_before = _read_audit_rows(self._path, state.step)
+        with suppress(OSError, ValueError, TypeError, LookupError):  # an older lightkit, or a power cut
+            if self._resumed:  # what an earlier part of the run found of phases that had ended by then
+                rows = json.loads(self._path.read_text(encoding="utf-8"))["audit"]
+                self._rows_before = [row for row in rows if row["to_step"] <= state.step]
         self.tuning = build_tuning(
             parts,
             self._plan,
@@ -58,7 +61,11 @@ class FinetuneRecord:
 
     def introduce(self) -> None:
         """Report what was loaded, and what trains when."""
-        for line in self._notes_on_start():
+        report, lines = self._parts.made.report, list[str]()
+        if report is not None:
+            lines += [f"weights {report.source}: {report.summary()}", *report.text().splitlines()]
+            lines += notes_on_base(self._cfg, self._parts.data)
+        for line in lines if self._resumed else [*lines, *notes_on_weights(self._cfg, self._parts)]:
             self._logger.message(line)
         prepared = self._parts.made.prepared
         if prepared is None:
@@ -74,14 +81,6 @@ class FinetuneRecord:
         for line in self._plan.lines():
             self._logger.message(line)
         self.write()
-
-    def _notes_on_start(self) -> list[str]:
-        """Say what was loaded, and what has no weights to start from."""
-        report, lines = self._parts.made.report, list[str]()
-        if report is not None:
-            lines += [f"weights {report.source}: {report.summary()}", *report.text().splitlines()]
-            lines += notes_on_base(self._cfg, self._parts.data)
-        return lines if self._resumed else [*lines, *notes_on_weights(self._cfg, self._parts)]
 
     def write(self) -> None:
         """Write the plan, and what the audit found so far, into the run's folder."""
@@ -104,12 +103,3 @@ class FinetuneRecord:
         """Write down what was found, for the run may be killed; a disk that is full is reported elsewhere."""
         with suppress(OSError):
             self.write()
-
-
-def _read_audit_rows(path: Path, step: int) -> list[dict[str, Any]]:
-    """Read what an earlier part of a run found of phases that ended before the step it is resumed at."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["audit"] if step else []
-        return [row for row in rows if row["to_step"] <= step]
-    except (OSError, ValueError, TypeError, LookupError):  # an older lightkit, or a power cut
-        return []

@@ -49,7 +49,7 @@ class Machine:
         return {**self._monitor.read(), **{f"{PREFIX}{name}": value for name, value in self.memory.read().items()}}
 
     def summary(self) -> dict[str, Any]:
-        """What `result.json` says of the machine; empty where it was not watched."""
+        """Sum up the machine for `result.json`; empty where it was not watched."""
         if type(self._monitor) is NoMonitor:
             return {}
         trained, waited = self.clock.totals()
@@ -58,7 +58,7 @@ class Machine:
 
 
 def make_monitor(cfg: DictConfig, folder: Path, engine: Engine) -> NoMonitor:
-    """What watches the machine under a run, where that is asked for.
+    """Make the monitor of the machine, where the configuration asks for one.
 
     Of several processes rank 0 watches, also the GPUs of the others on its machine; all have to call this.
 
@@ -78,7 +78,7 @@ def make_monitor(cfg: DictConfig, folder: Path, engine: Engine) -> NoMonitor:
 
 
 def local_gpus(engine: Engine) -> dict[int, str]:
-    """The GPUs on the machine of rank 0 that the processes of a run compute on; known to rank 0 only.
+    """Find the GPUs on the machine of rank 0 that the processes of a run compute on; only rank 0 learns them.
 
     Every process computes on the GPU that has its number on its machine, and tells once which one that is.
 
@@ -99,7 +99,7 @@ def local_gpus(engine: Engine) -> dict[int, str]:
 
 
 def loading(data: Data) -> Loading:
-    """How the training batches of these data reach the loop."""
+    """Describe how the training batches of these data reach the loop."""
     options = data.train.options
     workers = None if isinstance(data.train.source, Taker) else options.num_workers
     return Loading(options.batch_size, workers, options.pin_memory)

@@ -72,7 +72,7 @@ class KeyChange(NamedTuple):
 
 
 def merge_configs(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> tuple[DictConfig, list[KeyChange]]:
-    """The configuration to go on with.
+    """Merge the checkpoint's configuration with the one at hand.
 
     Values that would change what was learnt (rates, losses, data, seeds) stay as they were, unless they are named in
     `resume.override`; `FREE` ones come from the configuration at hand.
@@ -105,7 +105,7 @@ def merge_configs(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> 
 def _merged(
     saved: Mapping[str, Any], now: Mapping[str, Any], override: tuple[str, ...], prefix: str, changes: list[KeyChange]
 ) -> dict[str, Any]:
-    """The values to go on with; what differs is added to `changes`."""
+    """Merge the values below a key, and add what differs to `changes`."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys([*now, *saved]):
         key, before, after = f"{prefix}{name}", saved.get(name, MISSING), now.get(name, MISSING)
@@ -113,18 +113,15 @@ def _merged(
             merged[name] = _merged(before, after, override, f"{key}.", changes)
             continue
         chosen = after
-        # What else the checkpoint lacks belongs to the schema of a later lightkit than the one that wrote it.
-        if before != after and (before is not MISSING or _is_choice(now, after)):
+        # Of keys that the checkpoint lacks, somebody added the arguments of a target, and whole targets. What else it
+        # lacks belongs to the schema of a later lightkit than the one that wrote it.
+        added = "_target_" in now or (isinstance(after, dict) and "_target_" in after)
+        if before != after and (before is not MISSING or added):
             changes.append(KeyChange(key, before, after, named(key, (*FREE, *override))))
             chosen = after if changes[-1].taken else before
         if chosen is not MISSING:
             merged[name] = chosen
     return merged
-
-
-def _is_choice(parent: Mapping[str, Any], value: Any) -> bool:
-    """Whether a key that the checkpoint lacks was added by somebody: an argument of a target, or a whole target."""
-    return "_target_" in parent or (isinstance(value, dict) and "_target_" in value)
 
 
 def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -22,7 +22,7 @@ from lightkit.trainer.interrupt import Interrupted
 def introduce(
     cfg: DictConfig, folder: Path, parts: Learner, logger: Logger, *, step: int, notes: Sequence[str]
 ) -> None:
-    """The lines a run starts with.
+    """Log the lines that a run starts with.
 
     Args:
         cfg: The configuration.
@@ -52,7 +52,7 @@ def introduce(
 
 
 def _show_inputs(parts: Learner, logger: Logger, *, images: int, graph: bool) -> None:
-    """Training images and the graph of the model, where asked for."""
+    """Log training images and the graph of the model, where asked for."""
     if not images and not graph:
         return
     batch = next(iter(parts.data.train.epoch(0)))
@@ -69,7 +69,7 @@ def _show_inputs(parts: Learner, logger: Logger, *, images: int, graph: bool) ->
 
 
 def farewell(stop: Interrupted, folder: Path, *, saved: bool) -> str:
-    """The last line of a run that a signal has ended."""
+    """Word the last line of a run that a signal has ended."""
     if not saved:
         return f"ended by {stop}; nothing is saved, as checkpoints are off"
     return f"ended by {stop}, saved; go on with: lightkit resume {folder}"
@@ -84,7 +84,7 @@ def conclude(
     overrides: Sequence[str],
     system: Mapping[str, Any],
 ) -> None:
-    """Hyperparameters with the final values, the closing table, and how the machine was used.
+    """Log hyperparameters with the final values, the closing table, and how the machine was used.
 
     Args:
         cfg: The configuration.

@@ -12,16 +12,20 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lightkit.assembly import Learner, Network, build, build_engine, build_network, build_splits
-from lightkit.assembly.network import build_model
+from lightkit.assembly.network import base_state, build_base, build_model
 from lightkit.assembly.origin import check_vocabulary, run_of
+from lightkit.checkpoint.delta import delta, fingerprint, write_delta
+from lightkit.checkpoint.export import FILES, export
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common.errors import UserError
+from lightkit.common.shards import is_shard
+from lightkit.config import to_yaml
 from lightkit.config.project import located
 from lightkit.data import DataInfo
 from lightkit.device import Engine
 from lightkit.finetune.new_head import replace_head
-from lightkit.finetune.peft.merging import merged_state
+from lightkit.finetune.peft.merging import merged_state, plain_names, unmergeable
 from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.evaluation import load_weights as load_checkpoint
 
@@ -29,7 +33,7 @@ Measure = Callable[[Mapping[str, torch.Tensor]], float]
 
 
 def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
-    """The model of a run as it was trained, with everything injected, and its weights.
+    """Build the model of a run as it was trained, with everything injected, and load its weights.
 
     Args:
         cfg: Configuration of the run.
@@ -45,7 +49,7 @@ def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
 
 
 def plain_model(cfg: DictConfig, weights: Weights | None = None) -> nn.Module:
-    """The model of a run in its plain architecture, with what was injected merged into its weights.
+    """Build the model of a run in its plain architecture, with what was injected merged into its weights.
 
     Args:
         cfg: Configuration of the run.
@@ -64,7 +68,7 @@ def plain_model(cfg: DictConfig, weights: Weights | None = None) -> nn.Module:
 
 
 def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network) -> nn.Module:
-    """The network as it would be with nothing injected, with the weights that do the same; on the CPU.
+    """Build the network with nothing injected and with weights that compute the same, on the CPU.
 
     Args:
         cfg: The configuration.
@@ -86,7 +90,7 @@ def plain_version(cfg: DictConfig, info: DataInfo, engine: Engine, made: Network
 
 
 def with_checkpoint(parts: Learner, checkpoint: str, folder: Path, cfg: DictConfig) -> Learner:
-    """The parts of a run with the weights of one of its checkpoints, or with any weights of its network.
+    """Load the weights of a checkpoint, or any weights of its network, into the parts of a run.
 
     Args:
         parts: The parts; their network is changed.
@@ -111,7 +115,7 @@ def with_checkpoint(parts: Learner, checkpoint: str, folder: Path, cfg: DictConf
 
 
 def with_state(parts: Learner, state: Mapping[str, torch.Tensor], cfg: DictConfig, *, source: str) -> Learner:
-    """The parts with other weights, of the network as it was trained or of its plain architecture.
+    """Load other weights into the parts, of the network as it was trained or of its plain architecture.
 
     Raises:
         UserError: They fit neither, or hold NaN or infinities.
@@ -126,7 +130,7 @@ def with_state(parts: Learner, state: Mapping[str, torch.Tensor], cfg: DictConfi
 
 @contextmanager
 def measuring(cfg: DictConfig, folder: Path) -> Iterator[Measure]:
-    """Gives a function from weights, of the run's plain network or its own, to the run's monitored value on `val`.
+    """Yield a function that measures weights, of the run's plain network or its own, by the monitored value on `val`.
 
     Args:
         cfg: Configuration of the run whose data, network and metrics are used.
@@ -151,8 +155,43 @@ def measuring(cfg: DictConfig, folder: Path) -> Iterator[Measure]:
 
 
 def _surroundings(cfg: DictConfig) -> tuple[Engine, DataInfo]:
-    """What a network is built with: the device room, and the sizes of the data."""
+    """Build the engine, and read the sizes of the data, which a network is built with."""
     engine = build_engine(cfg)
     data = build_splits(OmegaConf.merge(cfg, {"data": {"normalize": "none"}}), engine)  # type: ignore[arg-type]
     data.close()
     return engine, data.info
+
+
+def export_run(cfg: DictConfig, folder: Path, parts: Learner) -> None:
+    """Write the weights that count into the run's folder, as `checkpoint.export` asks for.
+
+    Low-rank updates are merged, so that the plain architecture opens the file. What cannot be merged (adapters,
+    prefixes, LoRA after spectral norm) is written as it is in the network. An `adapter` holds only what differs from
+    the pretrained weights.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    kind = cfg.checkpoint.export
+    if not parts.store or kind == "none":
+        return
+    if any(map(is_shard, parts.model.parameters())):  # this process holds a part of the model only
+        made = build_network(cfg, parts.data.info, parts.engine, pretrained=False, run=folder)
+        parts = replace(parts, made=made, model=made.model)
+    load_checkpoint(parts, "last" if cfg.trainer.test == "last" else "best", folder)
+    if kind == "adapter":
+        base = build_base(cfg, parts.data.info, parts.engine, run=folder)
+        source = "" if base.report is None else base.report.source
+        built, names = base_state(base), plain_names(parts.model)
+        parts.engine.place_model(base.model)  # into the format that the trained weights are compared in
+        found = delta(parts.model.state_dict(), base_state(base), names, source=source, config=to_yaml(cfg))
+        formats = {tensor.dtype for tensor in built.values() if tensor.is_floating_point()}
+        tensors = dict(found.tensors)
+        if len(formats) == 1:  # floats in the format that the network is built with, whatever it was trained in
+            (wanted,) = formats
+            tensors |= {name: tensor.to(wanted) for name, tensor in tensors.items() if tensor.is_floating_point()}
+        write_delta(folder / FILES[kind], replace(found, tensors=tensors, fingerprint=fingerprint(built)))
+        return
+    mergeable = not unmergeable(parts.model)
+    model = plain_version(cfg, parts.data.info, parts.engine, parts.made) if mergeable else parts.model
+    export(kind, folder, model)

@@ -22,14 +22,14 @@ class FollowerFolder(RunFolder):
 
     @contextmanager
     def begun(self, *, fresh: bool = False) -> Iterator[None]:
-        """Rank 0 has the lock."""
+        """Lock nothing: rank 0 has the lock."""
         del fresh
         self.is_begun = True
         yield
 
     @contextmanager
     def log(self) -> Iterator[None]:
-        """Nothing is logged, here or on standard error."""
+        """Keep log records from everywhere, standard error too."""
         logger, silent = logging.getLogger("lightkit"), logging.NullHandler()
         logger.addHandler(silent)
         try:
@@ -38,11 +38,11 @@ class FollowerFolder(RunFolder):
             logger.removeHandler(silent)
 
     def record(self, cfg: DictConfig, overrides: Sequence[str], **facts: Any) -> None:
-        """Rank 0 writes it down."""
+        """Write nothing: rank 0 does."""
         self.is_recorded = True
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Rank 0 writes it."""
+        """Write nothing: rank 0 does."""
 
 
 class Together(NamedTuple):
@@ -58,7 +58,7 @@ class Together(NamedTuple):
 
 @contextmanager
 def process_group(cfg: DictConfig, folder: Path) -> Iterator[Together]:
-    """While inside, this process is one of those that its launcher started for the run, or alone.
+    """Join the processes that the launcher started for the run while inside, if there are several.
 
     Raises:
         UserError: What was started does not go with the configuration.
@@ -82,7 +82,7 @@ def process_group(cfg: DictConfig, folder: Path) -> Iterator[Together]:
 
 
 def newest(store: CheckpointStore | None, ranks: Ranks) -> dict[str, Any] | None:
-    """The content of the newest checkpoint that is whole, in every process: rank 0 finds out which it is.
+    """Read the newest checkpoint that is whole, in every process: rank 0 finds out which it is.
 
     Raises:
         UserError: None can be read, or not by this process: its machine does not see the folder of the run.

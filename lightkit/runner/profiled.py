@@ -22,7 +22,7 @@ DETAILS = ("memory", "stacks", "shapes")
 
 @contextmanager
 def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger) -> Iterator[NoSpans]:
-    """While inside, the run may be profiled; afterwards it is told where the time went.
+    """Profile the run while inside, where the configuration asks for it; report afterwards where the time went.
 
     Args:
         cfg: The configuration.
@@ -39,11 +39,20 @@ def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger)
     if not cfg.get("profile") or left <= 0 or state.stop_reason is not None:
         yield NoSpans()
         return
-    from lightkit.diagnostics.profiling import Recorder
+    from lightkit.diagnostics.profiling import Details, Recorder, Window
 
-    wanted, details = _settings(to_plain(cfg.logger.get("profile")) or {})
+    options = to_plain(cfg.logger.get("profile")) or {}
+    names = {"skip_steps": "skip", "warmup_steps": "warmup", "steps": "steps"}
+    wanted = Window(**{field: options[name] for name, field in names.items() if name in options})
+    details = Details(**{name: options[name] for name in DETAILS if name in options})
     window = wanted.fitted(left)
-    _announce(window, state.step, logger, short=window != wanted)
+    if window.steps:
+        first = state.step + window.skip + window.warmup + 1
+        why = f": the run has only {window.skip + window.warmup + window.steps} left" if window != wanted else ""
+        warmup = f", after {window.warmup} to warm up" if window.warmup else ""
+        logger.message(f"profile steps {first} to {first + window.steps - 1} will be recorded{warmup}{why}")
+    else:
+        logger.message("profile time is counted, and nothing recorded (logger.profile.steps=0)")
     place, ranks = folder / run_files.PROFILE, learner.engine.ranks
     recorder = Recorder(window, learner.engine.device, place, tell=logger.message, details=details, rank=ranks.rank)
     try:
@@ -53,26 +62,6 @@ def profiled(cfg: DictConfig, folder: Path, learner: Learner, *, logger: Logger)
             _conclude(recorder, place, logger, step=state.step, main=ranks.main)
         raise
     _conclude(recorder, place, logger, step=state.step, main=ranks.main)
-
-
-def _settings(options: dict[str, Any]) -> tuple[Any, Any]:
-    """The steps to profile, and what to record of them."""
-    from lightkit.diagnostics.profiling import Details, Window
-
-    names = {"skip_steps": "skip", "warmup_steps": "warmup", "steps": "steps"}
-    window = Window(**{field: options[name] for name, field in names.items() if name in options})
-    return window, Details(**{name: options[name] for name in DETAILS if name in options})
-
-
-def _announce(window: Any, step: int, logger: Logger, *, short: bool) -> None:
-    """Say which steps will be profiled."""
-    if not window.steps:
-        logger.message("profile time is counted, and nothing recorded (logger.profile.steps=0)")
-        return
-    first = step + window.skip + window.warmup + 1
-    why = f": the run has only {window.skip + window.warmup + window.steps} left" if short else ""
-    warmup = f", after {window.warmup} to warm up" if window.warmup else ""
-    logger.message(f"profile steps {first} to {first + window.steps - 1} will be recorded{warmup}{why}")
 
 
 def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bool) -> None:
@@ -86,7 +75,10 @@ def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bo
     tables = [stretches_table(recorder.recorded, recorder.seconds, recorder.whole, order=STRETCHES)]
     if recorder.recorded is not None:
         tables.append(operators_table(recorder.recorded))
-    hints = _hints(recorder, place)
+    hints = list[str]()
+    if recorder.trace is not None:
+        hints.append(f"profile {recorder.trace}: open it in https://ui.perfetto.dev,")
+        hints.append(f"        or `pip install torch-tb-profiler` and `tensorboard --logdir {place}`")
     text = "\n\n".join([*(plain_table(*table) for table in tables), "\n".join(hints)]).rstrip() + "\n"
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -98,13 +90,3 @@ def _conclude(recorder: Any, place: Path, logger: Logger, *, step: int, main: bo
     logger.text("profile", f"```text\n{text}```", step=step)
     for line in hints:
         logger.message(line)
-
-
-def _hints(recorder: Any, place: Path) -> list[str]:
-    """What to do with the trace; nothing without one."""
-    if recorder.trace is None:
-        return []
-    return [
-        f"profile {recorder.trace}: open it in https://ui.perfetto.dev,",
-        f"        or `pip install torch-tb-profiler` and `tensorboard --logdir {place}`",
-    ]

@@ -12,12 +12,11 @@ from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
 from lightkit.runner.evaluation import evaluate_split, final_test
-from lightkit.runner.exporting import export_run
 from lightkit.runner.faults import translate_errors
 from lightkit.runner.fit import fit
 from lightkit.runner.member import member_run
 from lightkit.runner.memory.oom import MemoryReport
-from lightkit.runner.models import with_checkpoint
+from lightkit.runner.models import export_run, with_checkpoint
 from lightkit.runner.observer import Observer
 from lightkit.runner.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.runner.session import Session, memory_released, session

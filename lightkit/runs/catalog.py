@@ -66,6 +66,16 @@ def project() -> Path:
     return project_root() or Path.cwd()
 
 
+def no_project_note() -> str:
+    """Say how the working directory becomes a project, which it is not yet; empty inside of a project or a run."""
+    from lightkit.config.project import is_run, project_root
+
+    here = Path.cwd()
+    if project_root() is not None or any(map(is_run, (here, *here.parents))):  # no folder of a run becomes one
+        return ""
+    return "this folder is no project, as it has neither conf/ nor experiments/: `mkdir conf` makes it one"
+
+
 def all_runs(root: Path) -> list[Path]:
     """List every folder below `<root>/outputs` that holds a run, the newest last."""
     return runs_below(root / run_files.OUTPUTS)
@@ -125,7 +135,13 @@ def started(folder: Path) -> datetime:
         # The jobs of a sweep start long after the sweep.
         noted = _time(read_facts(folder).get("time"), "%Y-%m-%dT%H:%M:%S%z")
         named = noted.astimezone().replace(tzinfo=None) if noted else named
-    return named or datetime.fromtimestamp(max(_age(folder / name) for name in (run_files.RESULT, run_files.CONFIG)))
+    if named is not None:
+        return named
+    ages = [0.0]
+    for name in (run_files.RESULT, run_files.CONFIG):
+        with contextlib.suppress(OSError):
+            ages.append((folder / name).stat().st_mtime)
+    return datetime.fromtimestamp(max(ages))
 
 
 def _time(text: Any, form: str) -> datetime | None:
@@ -133,13 +149,6 @@ def _time(text: Any, form: str) -> datetime | None:
         return datetime.strptime(text, form)
     except (ValueError, TypeError):
         return None
-
-
-def _age(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def run_name(folder: Path) -> str:
@@ -221,19 +230,17 @@ def find_run(text: str, root: Path) -> Path:
         return same_name[0]
     if text == "last":
         raise UserError(f"no run here: {root / run_files.OUTPUTS} has none yet", fix="`lightkit train` makes one")
+    # What the user may have meant, as one would type it: what resembles it, then the newest.
+    likely = same_folder or newest_first
+    shown = [str(folder.relative_to(root)) for folder in likely]
+    known = shown
+    if "/" not in text and not same_folder:
+        shown = [*dict.fromkeys(map(run_name, likely))]
+        known = [*shown, *(folder.name for folder in likely)]
+    fix = "`lightkit runs` lists the runs; `last` is the newest"
     raise UserError(
         "several runs have this name" if same_folder else f"no run here: a run's folder holds {run_files.CONFIG}",
         received=text,
-        choices=_like(text, same_folder or newest_first, root),
-        fix="`lightkit runs` lists the runs; `last` is the newest",
+        choices=dict.fromkeys([*nearest(text, known), *shown[:_SHOWN]]),
+        fix="; ".join(filter(None, [fix, "" if same_folder else no_project_note()])),
     )
-
-
-def _like(text: str, folders: list[Path], root: Path) -> list[str]:
-    """List what the user may have meant, as one would type it: what resembles it, then the newest."""
-    paths = [str(folder.relative_to(root)) for folder in folders]
-    if "/" in text or all(folder.name == text for folder in folders):
-        return [*dict.fromkeys([*nearest(text, paths), *paths[:_SHOWN]])]
-    names = [*dict.fromkeys(map(run_name, folders))]
-    known = [*names, *(folder.name for folder in folders)]
-    return [*dict.fromkeys([*nearest(text, known), *names[:_SHOWN]])]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import shutil
+import socket
+import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from omegaconf import DictConfig
 
@@ -23,7 +29,6 @@ from lightkit.loggers.files import bad_lines, replace_file, write_json
 from lightkit.loggers.rewind import SCRATCH
 from lightkit.loggers.runlog import run_log
 from lightkit.runs.catalog import has_checkpoints, has_members
-from lightkit.runs.lock import locked
 from lightkit.runs.reading import read_facts, read_metrics, read_overrides
 
 _LOG = logging.getLogger(__name__)
@@ -51,6 +56,8 @@ _WRITTEN = (
     f".{run_files.CONFIG}.*",
 )
 """Names in the folder that are written to."""
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+_TRIES, _TRY_SECONDS = 5, 0.01
 
 
 class RunFolder:
@@ -94,7 +101,9 @@ class RunFolder:
                     with suppress(OSError):
                         left.unlink()
             for name in (run_files.LOG, run_files.METRICS):
-                _unshare(self.path / name)
+                path = self.path / name
+                if path.is_file() and path.stat().st_nlink > 1:  # another name in the file system leads to it, too
+                    replace_file(path, path.read_text(encoding="utf-8", errors="replace"))
             self.is_begun = True
             try:
                 yield
@@ -155,7 +164,12 @@ class RunFolder:
         problems = [*([f"{left} of {counted} rows are missing"] if left else []), *found.problems]
         problems += [f"{bad} line{'s' if bad > 1 else ''} cannot be read"] if bad else []
         if problems:
-            kept = f"; as it is, it is kept as {_copy_aside(path)}" if found.foreign or bad else ""
+            kept = ""
+            if found.foreign or bad:
+                copies = (path.with_name(f"{path.stem}.changed{number}{path.suffix}") for number in count(1))
+                copy = next(copy for copy in copies if not copy.exists())
+                shutil.copyfile(path, copy)
+                kept = f"; as it is, it is kept as {copy.name}"
             what = f"{path.name} has been changed since the checkpoint of step {step} was written"
             _LOG.warning("%s: %s%s. The run goes on with the rows that are left", what, "; ".join(problems), kept)
         return found.rows
@@ -163,14 +177,6 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> None:
         """Replace `result.json`."""
         write_json(self.path / run_files.RESULT, result)
-
-
-def _copy_aside(path: Path) -> str:
-    """Copy a file to a free name beside it; returns that."""
-    copies = (path.with_name(f"{path.stem}.changed{number}{path.suffix}") for number in count(1))
-    copy = next(copy for copy in copies if not copy.exists())
-    shutil.copyfile(path, copy)
-    return copy.name
 
 
 def _refuse_links(folder: Path) -> None:
@@ -183,12 +189,6 @@ def _refuse_links(folder: Path) -> None:
             what = "this link leads out of the folder of the run, so nothing is written"
             fix = "delete it, or put what it leads to in its place"
             raise UserError(what, key=str(path), received=str(path.readlink()), fix=fix)
-
-
-def _unshare(path: Path) -> None:
-    """Give a file that is appended to a copy of its own, where another name in the file system leads to it, too."""
-    if path.is_file() and path.stat().st_nlink > 1:
-        replace_file(path, path.read_text(encoding="utf-8", errors="replace"))
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
@@ -207,3 +207,75 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     packages = {**before.get("packages", {}), **now.get("packages", {})}
     rows += [(name, before.get("packages", {}).get(name), now.get("packages", {}).get(name)) for name in packages]
     return [f"{name} differs: {old} before, {new} now" for name, old, new in rows if old != new]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run folder while inside.
+
+    It goes with the process that holds it, however that ends; worker processes give it up.
+
+    Args:
+        folder: An existing folder.
+
+    Raises:
+        UserError: Another process runs in it.
+        OSError: The file of the lock cannot be made or written.
+    """
+
+    def without_links(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+    with open(folder / run_files.LOCK, "a+b", buffering=0, opener=without_links) as file:
+        _lock(file, folder)
+        yield
+
+
+def lock_holder(folder: Path) -> str | None:
+    """Return which process runs in a folder, such as `process 4711 on host`; None where none does, or nobody knows."""
+    with suppress(OSError, ImportError):
+        import fcntl
+
+        with (folder / run_files.LOCK).open("rb", buffering=0) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as error:
+                return _holder(file) if error.errno in _TAKEN else None
+    return None
+
+
+def _lock(file: IO[bytes], folder: Path) -> None:
+    """Lock a file and write into it who has done so; where there are no locks, do nothing."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            # Not `lockf`: that lock ends as soon as anything in this process reads the file, a backup for instance.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                return  # a file system without locks
+            if not tries_left:
+                fix = "wait for it or end it; `lightkit runs` lists the runs"
+                raise UserError(f"{_holder(file)} is running in this folder", key=str(folder), fix=fix) from error
+            time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
+    os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
+    if os.fstat(file.fileno()).st_nlink > 1:
+        return  # it is another file, too, whose content is not ours
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+
+def _holder(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace").strip() or "another process"
+
+
+def _close(file: weakref.ref[IO[bytes]]) -> None:
+    """Give a lock up in a forked process, where it would live on in a worker that outlives the run."""
+    held = file()
+    if held is not None:
+        held.close()

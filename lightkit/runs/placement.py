@@ -93,9 +93,22 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
     found = _set_by_user(composed, kind, typed)
     if found is None:
         return None
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     from lightkit.config.project import project_root
 
-    key, text, root = f"hydra.{kind}.dir", _resolved(found[0], kind, found[1]), project_root()
+    if not OmegaConf.has_resolver("now"):
+        # As Hydra does when it starts an application: one time for everything that is composed.
+        OmegaConf.register_new_resolver("now", lambda form: f"{datetime.now():{form}}", use_cache=True)
+    whole, written = found
+    key = f"hydra.{kind}.dir"
+    try:
+        text = str(whole.hydra[kind].dir)
+    except OmegaConfBaseException as error:
+        what = f"cannot be worked out: {str(error).splitlines()[0]}"
+        raise UserError(what, key=key, received=written, fix=f"{key}=FOLDER") from error
+    root = project_root()
     if not text.strip():  # which would be the working directory: a shell variable that is not set
         raise UserError("a folder is missing", key=key, received=text, fix=f"{key}=FOLDER, or leave it out")
     folder = Path(text).absolute()
@@ -128,18 +141,3 @@ def _set_by_user(composed: Composed, kind: str, typed: Sequence[str]) -> tuple[A
     whole = OmegaConf.create(OmegaConf.to_container(whole))
     whole.name = composed.cfg.name  # which is made up where the user gave none
     return whole, str(whole.hydra[kind]._get_node("dir")._value())
-
-
-def _resolved(whole: Any, kind: str, text: str) -> str:
-    """Work out the interpolations of `text` in the whole configuration."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    if not OmegaConf.has_resolver("now"):
-        # As Hydra does when it starts an application: one time for everything that is composed.
-        OmegaConf.register_new_resolver("now", lambda form: f"{datetime.now():{form}}", use_cache=True)
-    try:
-        return str(whole.hydra[kind].dir)
-    except OmegaConfBaseException as error:
-        what = f"cannot be worked out: {str(error).splitlines()[0]}"
-        raise UserError(what, key=f"hydra.{kind}.dir", received=text, fix=f"hydra.{kind}.dir=FOLDER") from error

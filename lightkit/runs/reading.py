@@ -40,7 +40,23 @@ def read_run(folder: Path, overrides: Sequence[str] = (), **options: Any) -> Com
         home = _other_project(folder)
         if home is None:
             raise
-        raise UserErrors([_pointing_to(home, error) for error in found.errors]) from found
+        pointing = list[UserError]()
+        for error in found.errors:
+            if error.key is None or not error.key.endswith("_target_"):
+                pointing.append(error)
+                continue
+            same = UserError(
+                error.what,
+                key=error.key,
+                expected=error.expected,
+                received=error.received,
+                choices=error.choices,
+                fix=f"the run is from another project; if you know it, run the command in {home}",
+                origin=error.origin,
+                exit_code=error.exit_code,
+            )
+            pointing.append(same)
+        raise UserErrors(pointing) from found
 
 
 def read_run_unchanged(folder: Path, overrides: Sequence[str]) -> Composed:
@@ -113,19 +129,3 @@ def _other_project(folder: Path) -> Path | None:
     homes = [project_of(place) for place in places if place.is_dir()]
     home = next((found for found in homes if found is not None), None)
     return None if home == project_root() else home
-
-
-def _pointing_to(home: Path, error: UserError) -> UserError:
-    """Replace the fix of an error about a class that is not found by the project to go to."""
-    if error.key is None or not error.key.endswith("_target_"):
-        return error
-    return UserError(
-        error.what,
-        key=error.key,
-        expected=error.expected,
-        received=error.received,
-        choices=error.choices,
-        fix=f"the run is from another project; if you know it, run the command in {home}",
-        origin=error.origin,
-        exit_code=error.exit_code,
-    )

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli import completion as module
+from lightkit.cli.commands import COMMANDS
 from lightkit.cli.completion import answer
-from lightkit.cli.entry import COMMANDS
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]

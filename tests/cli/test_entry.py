@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightkit.cli import entry, main
-from lightkit.cli.entry import COMMANDS
+from lightkit.cli.commands import COMMANDS
 from lightkit.common.errors import UserError
 from tests.conftest import ROOT
 
@@ -94,12 +94,12 @@ def test_missing_argument(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_exit_status(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "_module", raising(error))
+    monkeypatch.setattr(entry, "module_of", raising(error))
     assert main(["runs"]) == code
 
 
 def test_user_errors_show_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(entry, "_module", raising(UserError("no such key", key="a.b")))
+    monkeypatch.setattr(entry, "module_of", raising(UserError("no such key", key="a.b")))
     monkeypatch.delenv("LIGHTKIT_DEBUG", raising=False)
     main(["runs"])
     out, err = capsys.readouterr()
@@ -110,7 +110,7 @@ def test_user_errors_show_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_bugs_show_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(entry, "_module", raising(ZeroDivisionError("a bug")))
+    monkeypatch.setattr(entry, "module_of", raising(ZeroDivisionError("a bug")))
     main(["runs"])
     err = capsys.readouterr().err
     assert "Traceback" in err

@@ -24,6 +24,17 @@ def test_no_runs_yet(cli: Cli) -> None:
     done = cli("runs")
     assert done.code == 0
     assert "no runs in" in done.out
+    assert "no project" not in done.out
+
+
+def test_outside_of_a_project_a_folder_learns_how_it_becomes_one(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path / "plain")
+        done, missing = cli("runs"), cli("resume", "last")
+    note = "this folder is no project, as it has neither conf/ nor experiments/: `mkdir conf` makes it one"
+    assert done.out.endswith(f"\n{note}\n")
+    assert f"`last` is the newest; {note}" in missing.err
 
 
 def test_table_is_tolerant(cli: Cli, project: Path) -> None:

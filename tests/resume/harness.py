@@ -19,7 +19,7 @@ import tests.preloaded
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner
 from lightkit.runner.proving.comparison import compare_runs, read_trace
-from lightkit.runner.proving.observer import traced_runner
+from lightkit.runner.proving.job import traced_runner
 from lightkit.runner.proving.trace import Moment
 from lightkit.runs import folder
 

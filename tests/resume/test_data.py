@@ -11,7 +11,7 @@ from lightkit.assembly import build_engine, build_splits
 from lightkit.config import compose, load_run
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from lightkit.runner.proving.observer import traced_runner
+from lightkit.runner.proving.job import traced_runner
 from lightkit.runner.proving.trace import Moment
 from tests.resume.harness import BASE, foreign_draws, forked
 

@@ -57,7 +57,7 @@ def test_a_run_killed_again_and_again(case: Case) -> None:
 
 def _kill_resumed(case: Case, place: Path, moment: Moment) -> None:
     from lightkit.config import load_run
-    from lightkit.runner.proving.observer import traced_runner
+    from lightkit.runner.proving.job import traced_runner
 
     def job() -> None:
         trace = place.with_name(f"{place.name}-{moment.step}.jsonl")

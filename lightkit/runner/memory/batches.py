@@ -20,7 +20,7 @@ from lightkit.config import to_yaml
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.capacity import Probe, Search, parts, steps_up_to
 from lightkit.diagnostics.memory import in_gib
-from lightkit.runner.memory.measuring import KEY, Child
+from lightkit.runner.memory.bench import KEY, Child
 
 _SCALING_ROWS = 256
 """Training rows that the scaling is fitted on to measure with: what it is exactly does not matter there."""
@@ -119,7 +119,14 @@ def find_batch(
             reason = _go_on(search, child, asked, tell) or reason
     best = search.best
     if best is None:
-        raise _nothing(search, reason)
+        least = min(search.probes, key=lambda probe: probe.size)
+        samples = f"{least.size} sample{'' if least.size == 1 else 's'}"
+        if least.peak is not None:
+            needs = f"needs {in_gib(least.peak)}, of which {in_gib(least.fixed)} do not depend on the batch"
+            reason = f"a training step on {samples} {needs}; {in_gib(search.limit)} may be used"
+        what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
+        fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
+        raise UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
     return asked.batch(search, best, first)
 
 
@@ -127,9 +134,13 @@ def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], Non
     """Measure in a process until the answer is known, or memory runs out; returns what it said then."""
     while (size := search.next()) is not None:
         found = child.ask(size=size, window=asked.window(size))
-        if "error" in found and "peak" not in found:
-            if size > 1:
-                raise _failed(found)
+        failed = "error" in found and "peak" not in found  # whatever its size
+        if failed and size > 1:
+            if found.get("exit_code", FAILED) != FAILED:
+                raise UserError(found["error"], exit_code=found["exit_code"])
+            fix = f"{KEY}=null shows where"
+            raise UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=FAILED)
+        if failed:
             found = {"size": size, "peak": None}  # a single sample is an error in batch norm
         search.add(Probe(size, found["peak"], found.get("fixed", 0)))
         needs = "does not fit" if found["peak"] is None else f"needs {in_gib(found['peak'])} of {in_gib(search.limit)}"
@@ -137,26 +148,6 @@ def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], Non
         if found["peak"] is None:
             return str(found.get("error", ""))
     return ""
-
-
-def _nothing(search: Search, reason: str) -> UserError:
-    """Say that not even the smallest size fits."""
-    least = min(search.probes, key=lambda probe: probe.size)
-    samples = f"{least.size} sample{'' if least.size == 1 else 's'}"
-    if least.peak is not None:
-        needs = f"needs {in_gib(least.peak)}, of which {in_gib(least.fixed)} do not depend on the batch"
-        reason = f"a training step on {samples} {needs}; {in_gib(search.limit)} may be used"
-    what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
-    fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
-    return UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
-
-
-def _failed(found: dict[str, Any]) -> UserError:
-    """Say that a step fails whatever its size."""
-    if found.get("exit_code", FAILED) != FAILED:
-        return UserError(found["error"], exit_code=found["exit_code"])
-    fix = f"{KEY}=null shows where"
-    return UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=FAILED)
 
 
 class Asked:
@@ -202,39 +193,28 @@ class Asked:
 
     def batch(self, search: Search, best: Probe, facts: dict[str, Any]) -> Batch:
         """Return what came of it."""
-        measured = f"{in_gib(best.peak or 0)} of {in_gib(facts['free'])} free at {best.size}{_next(search, best)}"
+        measured = f"{in_gib(best.peak or 0)} of {in_gib(facts['free'])} free at {best.size}"
+        larger, above = [size for size in search.sizes if size > best.size], search.too_large
+        if larger and above is not None and above.size <= min(larger):
+            measured += f"; {above.size} does not fit"
+        elif larger:
+            measured += f"; {min(larger)} would take about {in_gib(search.predicted(min(larger)))}"
         if self.largest:
-            return self._largest(best.size, measured)
+            given = int(self.cfg.data.batch_size)
+            lines = [f"batch   {best.size}: the largest that fits ({measured})"]
+            if best.size != given:
+                times = f"{best.size / given:.3g} times the {given} of data.batch_size"
+                lines.append(f"        a step sees {times}: the learning rate is not adapted to that")
+            return Batch(best.size, int(self.cfg.trainer.accumulate), tuple(lines))
         accumulate = self.effective // best.size
         if accumulate == 1:
             return Batch(best.size, 1, (f"batch   {best.size}: fits as a whole ({measured})",))
         line = f"batch   {best.size} x {accumulate} accumulated: the largest part of {self.effective} that fits"
-        return Batch(best.size, accumulate, (f"{line} ({measured})", *self._differences()))
-
-    def _largest(self, size: int, measured: str) -> Batch:
-        accumulate, given = int(self.cfg.trainer.accumulate), int(self.cfg.data.batch_size)
-        lines = [f"batch   {size}: the largest that fits ({measured})"]
-        if size != given:
-            times = f"{size / given:.3g} times the {given} of data.batch_size"
-            lines.append(f"        a step sees {times}: the learning rate is not adapted to that")
-        return Batch(size, accumulate, tuple(lines))
-
-    def _differences(self) -> list[str]:
-        """Name what sees the parts of a batch instead of the whole, in spite of the same gradients."""
+        # In spite of the same gradients, some things see the parts of a batch instead of the whole.
         sees = {
             "mixup": self.cfg.data.mixup.alpha is not None,
             "the contrastive loss": str(self.cfg.loss["_target_"]).endswith("Contrastive"),
         }
         named = ["batch norm (where there is any)", *(name for name, there in sees.items() if there)]
-        return [f"        {' and '.join(named)} see{'' if len(named) > 1 else 's'} the parts only"]
-
-
-def _next(search: Search, best: Probe) -> str:
-    """Say why it is not the next larger size."""
-    above = search.too_large
-    larger = [size for size in search.sizes if size > best.size]
-    if not larger:
-        return ""
-    if above is not None and above.size <= min(larger):
-        return f"; {above.size} does not fit"
-    return f"; {min(larger)} would take about {in_gib(search.predicted(min(larger)))}"
+        parts_only = f"        {' and '.join(named)} see{'' if len(named) > 1 else 's'} the parts only"
+        return Batch(best.size, accumulate, (f"{line} ({measured})", parts_only))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +20,7 @@ from lightkit.assembly import build
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
 from lightkit.common.failures import in_short, is_out_of_memory
+from lightkit.common.processes import lightkit_command, lightkit_path
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
@@ -36,6 +40,11 @@ _LIBRARIES = 256 << 20
 """Bytes of memory of the machine that a run takes for what it imports and these steps do not: TensorBoard, figures."""
 _VICTIM = "1000"
 """What tells Linux to end this process, and no other one, where memory runs out all the same."""
+KEY = "device.batch_size"
+_ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What a launcher has told this process, and the one that measures must not know: it is alone."""
+_KILLED = (-int(getattr(signal, "SIGKILL", 9)), 137)
+_TAIL = 2000
 
 
 class Bench:
@@ -83,7 +92,13 @@ class Bench:
             self.parts.engine.compiler.next_step()  # which that has forgotten
         self.memory.release()
         self.memory.restart()
-        loader, batch_bytes = self._loader(size, window)
+        train = self.parts.data.train  # in the order of its first epoch, the part of the size for this process
+        own = -(-min(size, train.num_samples) // self._ranks)
+        order, count = train.order(0), own * window * STEPS
+        rows = order.repeat(-(-count // len(order)))[:count]
+        loader = train.with_rows(rows, batch_size=own, shuffle=False, drop_last=False, num_workers=0)
+        with closing(_iterated(loader)) as batches:
+            batch_bytes = bytes_of(next(batches))
         self._steps(loader, window)
         tries = 0
         while not self.parts.optimizer.state and tries < _MOST_SKIPPED:
@@ -91,17 +106,9 @@ class Bench:
             tries += 1
         self._evaluate(size)
         beside = self._beside(batch_bytes)
-        return {"size": size, "peak": self.memory.usage().peak + beside, "fixed": self._fixed() + beside}
-
-    def _loader(self, size: int, window: int) -> tuple[Loader, int]:
-        """Make batches of this process's part of the size, in the order of the first epoch; count the bytes of one."""
-        train = self.parts.data.train
-        own = -(-min(size, train.num_samples) // self._ranks)
-        order, count = train.order(0), own * window * STEPS
-        rows = order.repeat(-(-count // len(order)))[:count]
-        loader = train.with_rows(rows, batch_size=own, shuffle=False, drop_last=False, num_workers=0)
-        with closing(_iterated(loader)) as batches:
-            return loader, bytes_of(next(batches))
+        trained = [parameter for parameter in self.parts.model.parameters() if parameter.requires_grad]
+        fixed = self._base + bytes_of(trained) + bytes_of(dict(self.parts.optimizer.state))
+        return {"size": size, "peak": self.memory.usage().peak + beside, "fixed": fixed + beside}
 
     def _steps(self, loader: Loader, window: int) -> None:
         parts, engine, metrics = self.parts, self.parts.engine, self.parts.metrics["train"]
@@ -130,11 +137,6 @@ class Bench:
             with parts.average.applied():
                 evaluate(parts.network, some, [meter], task=parts.task, criterion=parts.criterion, context=parts.engine)
             meter.reset()
-
-    def _fixed(self) -> int:
-        """Count the bytes that do not depend on the size of a batch."""
-        trained = (parameter for parameter in self.parts.model.parameters() if parameter.requires_grad)
-        return self._base + bytes_of(list(trained)) + bytes_of(dict(self.parts.optimizer.state))
 
     def _beside(self, batch_bytes: int) -> int:
         """Count the bytes that the run needs and these steps do not: copies of the state, batches ahead, libraries."""
@@ -212,3 +214,82 @@ def _failure(error: Exception, scene: MemoryReport) -> dict[str, Any]:
         return {"peak": None, "error": str(scene.report(error)), "exit_code": OUT_OF_MEMORY}
     text = str(error) if isinstance(error, UserError) else in_short(error)
     return {"error": text, "exit_code": getattr(error, "exit_code", FAILED)}
+
+
+class Child:
+    """A process that measures, while inside; it does not outlive that.
+
+    Args:
+        job: What it has to know, in one line.
+        command: Arguments of Python; none starts the process that measures.
+    """
+
+    def __init__(self, job: str, command: Sequence[str] = ()) -> None:
+        self._job, self._command = job, command or lightkit_command("train", "--measure")[1:]
+
+    def __enter__(self) -> Child:
+        path = lightkit_path()
+        env = {name: value for name, value in os.environ.items() if name not in _ALONE}
+        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, *self._command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**env, "PYTHONPATH": path},
+        )
+        self._write(self._job)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process = self._process
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, self._said):
+            with suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the first answer: facts of the run.
+
+        Raises:
+            UserError: The parts of the run cannot be built.
+        """
+        found = self._read()
+        if found is None:
+            raise self._lost()
+        if "error" in found:
+            raise UserError(found["error"], exit_code=found["exit_code"])
+        return found
+
+    def ask(self, *, size: int, window: int) -> dict[str, Any]:
+        """Ask what a size needs; `peak` is null where it did not fit.
+
+        Raises:
+            UserError: The process ended, and not because memory ran out.
+        """
+        self._write(json.dumps({"size": size, "window": window}))
+        found = self._read()
+        if found is not None:
+            return found
+        if self._process.wait() in _KILLED:  # by the system, which had no memory left
+            return {"size": size, "peak": None}
+        raise self._lost()
+
+    def _write(self, line: str) -> None:
+        with suppress(BrokenPipeError):  # it has ended; what it said is read next
+            self._process.stdin.write(f"{line}\n".encode())  # type: ignore[union-attr]
+            self._process.stdin.flush()  # type: ignore[union-attr]
+
+    def _read(self) -> dict[str, Any] | None:
+        line = self._process.stdout.readline()  # type: ignore[union-attr]
+        found: dict[str, Any] | None = json.loads(line) if line.endswith(b"\n") else None
+        return found
+
+    def _lost(self) -> UserError:
+        code = self._process.wait()
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
+        said = self._said.read().decode(errors="replace").strip()
+        what = f"the process that measures ended with status {code}" + (f":\n{said}" if said else "")
+        return UserError(what, key=KEY, fix=f"{KEY}=null", exit_code=FAILED)

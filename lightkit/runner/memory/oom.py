@@ -57,12 +57,17 @@ class MemoryReport:
 
     @property
     def state(self) -> State:
-        """Counters of the run; zero while it is built."""
+        """Return the counters of the run; zero while it is built."""
         return State() if self.parts is None else self.parts.state
 
     def report(self, error: BaseException) -> UserError:
         """Make the error as the user sees it. Whatever cannot be found out is left out: this never raises."""
-        names = _functions(error)
+        names, trace = list[str](), error.__traceback__
+        while trace is not None:  # functions of lightkit on the way to the error
+            module = str(trace.tb_frame.f_globals.get("__name__", ""))
+            if module.startswith("lightkit."):
+                names.append(f"{module.removeprefix('lightkit.')}.{trace.tb_frame.f_code.co_name}")
+            trace = trace.tb_next
         rows, pattern = [f"out of memory{self._where(names)}: {reason(error)}"], None
         evaluating = any(name in names for name in (_VALIDATION, *_EVALUATION))
         release_frames(error)
@@ -71,7 +76,15 @@ class MemoryReport:
                 memory = self.memory or memory_of(self.parts.engine.parallel.devices)
                 rows.append(_row("memory", memory.usage().in_words()))
             with suppress(Exception):
-                rows.append(_made_of(self.parts))
+                trained = {name: p for name, p in self.parts.model.named_parameters() if p.requires_grad}
+                sizes = state_sizes(self.parts.optimizer, trained)
+                fixed = {
+                    "weights": bytes_of([*self.parts.model.state_dict(keep_vars=True).values()]),
+                    "gradients": bytes_of([*trained.values()]),
+                    "state of the optimizer": None if sizes is None else sum(sizes.values()),
+                    "average": bytes_of(self.parts.average.state_dict()),
+                }
+                rows.append(_row("made of", ", ".join(f"{name} {in_gib(n)}" for name, n in fixed.items() if n)))
             with suppress(Exception):
                 found = self._origins(self.parts, evaluating)
                 pattern = None if evaluating else repeated_blocks(self.parts.model, found)
@@ -100,7 +113,12 @@ class MemoryReport:
         if not parts.engine.parallel.forward_is_local:
             return {}
         engine, batch = parts.engine, small_batch(parts.data.train)
-        samples, size = _length(batch), _samples(parts)
+        first = batch
+        if isinstance(batch, (tuple, list)):
+            first = batch[0]
+        elif batch:
+            first = next(iter(batch.values()))
+        samples, size = len(first), _samples(parts)
         if evaluating:
             size = int(self.cfg.data.eval_batch_size or self.cfg.data.batch_size)
 
@@ -145,17 +163,6 @@ def reason(error: BaseException) -> str:
     return f"{lines[-1]} (in a loader process)" if lines[0].startswith(_FROM_WORKER) else lines[0]
 
 
-def _functions(error: BaseException) -> list[str]:
-    """Name the modules and functions of lightkit on the way to an error."""
-    found, trace = list[str](), error.__traceback__
-    while trace is not None:
-        module = str(trace.tb_frame.f_globals.get("__name__", ""))
-        if module.startswith("lightkit."):
-            found.append(f"{module.removeprefix('lightkit.')}.{trace.tb_frame.f_code.co_name}")
-        trace = trace.tb_next
-    return found
-
-
 def release_frames(error: BaseException) -> None:
     """Let go of the tensors in the functions that have ended with an error about memory.
 
@@ -172,24 +179,6 @@ def _samples(parts: Learner) -> int:
     """Count the samples that one process computes at once in training."""
     train = parts.data.train
     return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.size))
-
-
-def _made_of(parts: Learner) -> str:
-    """Say what memory is made of that does not depend on the batch."""
-    trained = {name: weight for name, weight in parts.model.named_parameters() if weight.requires_grad}
-    sizes = state_sizes(parts.optimizer, trained)
-    named = {
-        "weights": bytes_of([*parts.model.state_dict(keep_vars=True).values()]),
-        "gradients": bytes_of([*trained.values()]),
-        "state of the optimizer": None if sizes is None else sum(sizes.values()),
-        "average": bytes_of(parts.average.state_dict()),
-    }
-    return _row("made of", ", ".join(f"{name} {in_gib(count)}" for name, count in named.items() if count))
-
-
-def _length(batch: Any) -> int:
-    first = batch[0] if isinstance(batch, (tuple, list)) else next(iter(batch.values())) if batch else batch
-    return len(first)
 
 
 def _row(label: str, text: str) -> str:

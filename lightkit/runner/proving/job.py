@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from lightkit.assembly import build_engine, build_splits, build_timetable
+from lightkit.assembly import Learner, build_engine, build_splits, build_timetable
+from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import compose, load_run
 from lightkit.data import Data
 from lightkit.device.ranks import Ranks
+from lightkit.metrics import SplitMetrics
 from lightkit.runner.memory.batches import Batch, resolve_batch_size
-from lightkit.runner.proving.observer import traced_runner
-from lightkit.runner.proving.trace import Moment
+from lightkit.runner.observer import Observer
+from lightkit.runner.proving.live_state import live_state, metrics_of, objects_of
+from lightkit.runner.proving.trace import Moment, RunTrace, TracedTask
+from lightkit.runner.run import Runner
 from lightkit.trainer.timetable import Timetable
 
 SETTINGS = "settings.json"
 """File beside the folder of the first run, with what the run was shortened by."""
 _BLOCKS = 10
+CALLBACK = "verify_resume"
 
 
 @dataclass(frozen=True)
@@ -117,11 +123,15 @@ def shortened(job: TracedJob) -> TracedJob:
         data.close()
     total = min(table.total_steps, job.steps, job.epochs * table.steps_per_epoch)
     found |= _intervals(cfg, table, total)
+    # About five saves in the run; one at the step of the kill and two before it.
+    every = min(max(1, total // 5), table.save_steps or total)
+    if job.at is not None:
+        every = max((number for number in range(1, min(every, job.at // 3) + 1) if job.at % number == 0), default=1)
     settings = (
         *(f"{key}={'null' if value is None else value}" for key, value in found.items()),
         f"trainer.steps={total}",
         "checkpoint.enabled=true",
-        f"checkpoint.every_steps={_save_steps(table, total, job.at)}",
+        f"checkpoint.every_steps={every}",
         f"logger.every_steps={min(table.log_steps, max(1, total // 10))}",
         "logger.console.style=quiet",
         "profile=false",
@@ -154,9 +164,59 @@ def _intervals(cfg: DictConfig, table: Timetable, total: int) -> dict[str, int]:
     return found
 
 
-def _save_steps(table: Timetable, total: int, at: int | None) -> int:
-    """Return the steps between two saves: about five in the run; one at the step of the kill and two before it."""
-    most = min(max(1, total // 5), table.save_steps or total)
-    if at is None:
-        return most
-    return max((number for number in range(1, min(most, at // 3) + 1) if at % number == 0), default=1)
+class TraceObserver(Observer):
+    """Writes down what a run does, and may end it at a moment of that.
+
+    Args:
+        trace: What is written to.
+        rows: Rows to keep of each split.
+        blocks: Blocks of an epoch in which metrics count at least: one that counts nothing before the end of a short
+            epoch loses nothing in a resume.
+    """
+
+    def __init__(self, trace: RunTrace, *, rows: Mapping[str, int] | None = None, blocks: int | None = None) -> None:
+        self.rows, self._trace, self._blocks = dict(rows or {}), trace, blocks
+
+    def watch(self, learner: Learner) -> Learner:
+        """Add a callback and a task that tell the trace."""
+        objects = objects_of(learner)
+        self._trace.live_state = lambda: live_state({**objects, **metrics_of(learner)})
+        counted = learner.metrics["train"]
+        if self._blocks is not None and isinstance(counted, SplitMetrics):
+            batches = learner.timetable.steps_per_epoch * learner.timetable.accumulate
+            counted.block = max(1, min(counted.block, batches // self._blocks))
+        callbacks = {**learner.callbacks, CALLBACK: self._trace}
+        return replace(learner, task=TracedTask(learner.task, self._trace), callbacks=callbacks)
+
+    @contextmanager
+    def saving(self, learner: Learner) -> Iterator[None]:
+        """Write down the moments of a save; it is on the disk before the run goes on."""
+        with self._trace.saving():
+            yield
+            if learner.store:
+                learner.store.flush()  # otherwise the moments of the writing would fall anywhere
+
+
+def traced_runner(
+    cfg: DictConfig,
+    folder: Path,
+    *,
+    trace: Path,
+    rows: Mapping[str, int] | None = None,
+    blocks: int | None = None,
+    end_at: Moment | None = None,
+    end: Callable[[], None] | None = None,
+) -> Runner:
+    """Return a run that writes down what it does, and may end at a moment of it.
+
+    Args:
+        cfg: See `Runner`.
+        folder: See `Runner`.
+        trace: File of the trace; appended to.
+        rows: See `TraceObserver`.
+        blocks: See `TraceObserver`.
+        end_at: Moment at which the process is killed.
+        end: What is called there instead.
+    """
+    run_trace = RunTrace(trace, Path(folder) / run_files.CHECKPOINTS, end_at=end_at, end=end)
+    return Runner(cfg, folder, observer=TraceObserver(run_trace, rows=rows, blocks=blocks))

@@ -87,21 +87,16 @@ def live_state(objects: Mapping[str, Any]) -> dict[str, LiveValue]:
         objects: From `objects_of`.
     """
     model = objects.get("model")
-    saved = {id(tensor) for tensor in _saved_tensors(model)} if isinstance(model, nn.Module) else set()
+    saved = set[int]()
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        buffers = (item for name, item in module._buffers.items() if name not in module._non_persistent_buffers_set)
+        saved |= {id(tensor) for tensor in (*module._parameters.values(), *buffers) if tensor is not None}
     walk, found = _StateWalk(saved), dict[str, LiveValue]()
     walk.seen.update(id(item) for item in objects.values() if not isinstance(item, _CONTAINERS))
     for name, item in objects.items():
         walk.seen.discard(id(item))
         found.update(walk.values_below(name, item, 0))
     return found
-
-
-def _saved_tensors(model: nn.Module) -> Iterator[Tensor]:
-    """Yield the parameters and buffers that are in the model's state_dict."""
-    yield from model.parameters()
-    for module in model.modules():
-        transient = module._non_persistent_buffers_set
-        yield from (buffer for name, buffer in module._buffers.items() if buffer is not None and name not in transient)
 
 
 class _StateWalk:
@@ -177,10 +172,10 @@ def _of_metric() -> frozenset[str]:
 
     class Plain(Metric):
         def update(self) -> None:
-            """Nothing."""
+            """Do nothing."""
 
         def compute(self) -> None:
-            """Nothing."""
+            """Do nothing."""
 
     return frozenset({*vars(Plain()), "validate_args"})  # lightkit checks the first batch only
 

@@ -20,10 +20,19 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command, lightkit_path
 from lightkit.common.randomness import mix
-from lightkit.runner.proving.comparison import Comparison, Mismatch, compare_runs, first_mismatch, read_trace
+from lightkit.runner.proving.comparison import (
+    Comparison,
+    Mismatch,
+    Snapshots,
+    UnsavedValue,
+    compare_runs,
+    find_unsaved,
+    first_mismatch,
+    lost_paths,
+    read_trace,
+)
 from lightkit.runner.proving.job import SETTINGS, TracedJob
 from lightkit.runner.proving.trace import PHASES, Moment
-from lightkit.runner.proving.unsaved import Snapshots, UnsavedValue, find_unsaved, lost_paths
 
 _LOG_LINES = 15
 
@@ -133,9 +142,20 @@ def choose_moment(
     Raises:
         UserError: There is no such moment.
     """
-    possible = _possible(reference, phase)
+    saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
+    if len(saves) < 3:
+        raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
+    moments = [Moment(*(row[name] for name in Moment._fields)) for row in reference if row["phase"] in PHASES]
+    # The second save waits for the first one, which may be written while training goes on.
+    possible = [moment for moment in moments if moment.step > saves[1] and phase in (None, moment.phase)]
+    if not possible:
+        raise UserError(f"the run has no {phase or 'moment'} after its first checkpoint", key="--phase", received=phase)
     if at is None:
-        possible = _most_telling(possible, reference) or possible
+        # Those prove most that have the end of an epoch before and another one after them, and go on in mid-epoch.
+        ends = [row["step"] for row in reference if row["phase"] == "epoch"]
+        between = [moment for moment in possible if ends and ends[0] < moment.step < ends[-1]]
+        inside = [moment for moment in between if max(step for step in saves if step < moment.step) not in ends]
+        possible = inside or between or possible
     steps = sorted({moment.step for moment in possible})
     if at is not None and at not in steps:
         what = f"the shortened run has no {phase or 'moment'} there to be killed at"
@@ -145,35 +165,6 @@ def choose_moment(
     numbers = [moment for moment in possible if (moment.step, moment.phase) == (step, kind)]
     # Drawn from the step, so that the same step and phase can be asked for again.
     return numbers[mix("moment", step, kind) % len(numbers)]
-
-
-def _possible(reference: Sequence[dict[str, Any]], phase: str | None) -> list[Moment]:
-    """Return the moments of the phase, or of any, with a checkpoint on the disk.
-
-    Raises:
-        UserError: There are none.
-    """
-    saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
-    if len(saves) < 3:
-        raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
-    moments = [Moment(*(row[name] for name in Moment._fields)) for row in reference if row["phase"] in PHASES]
-    # The second save waits for the first one, which may be written while training goes on.
-    possible = [moment for moment in moments if moment.step > saves[1] and phase in (None, moment.phase)]
-    if not possible:
-        raise UserError(f"the run has no {phase or 'moment'} after its first checkpoint", key="--phase", received=phase)
-    return possible
-
-
-def _most_telling(possible: Sequence[Moment], reference: Sequence[dict[str, Any]]) -> list[Moment]:
-    """Return those of some moments that prove most.
-
-    The end of an epoch lies before and another one after them, and the checkpoint to go on from is in mid-epoch.
-    """
-    ends = [row["step"] for row in reference if row["phase"] == "epoch"]
-    saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
-    found = [moment for moment in possible if ends and ends[0] < moment.step < ends[-1]]
-    inside = [moment for moment in found if max(step for step in saves if step < moment.step) not in ends]
-    return inside or found
 
 
 def run_in_process(job: TracedJob, file: Path, *, want: int = 0) -> None:

@@ -11,9 +11,10 @@ import torch
 
 import lightkit.device.compiling as compiling
 import lightkit.runner.memory.bench as bench
+from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.diagnostics.memory import Memory, Usage
-from lightkit.runner.memory.bench import Bench, serve
+from lightkit.runner.memory.bench import Bench, Child, serve
 from lightkit.trainer.tasks import StepOutput, Supervised
 
 QUICK = ["data=wine", "model.hidden=[8]", "device=cpu", "metrics.figures=[]"]
@@ -180,3 +181,29 @@ def test_parts_that_cannot_be_built_are_told() -> None:
     (found,) = answers([{"size": 8, "window": 1}], "device.name=cuda:7")
     assert "no " in found["error"]
     assert found["exit_code"] == 2
+
+
+def test_a_process_that_was_killed_for_its_memory_did_not_fit() -> None:
+    code = (
+        "import os, sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+    )
+    with Child("{}", ("-c", code)) as child:
+        assert child.answer() == {}
+        assert child.ask(size=8, window=1) == {"size": 8, "peak": None}
+
+
+def test_a_process_that_ends_by_itself_is_told() -> None:
+    code = "import sys; sys.stderr.write('Segfault or worse'); sys.exit(3)"
+    with (
+        Child("{}", ("-c", code)) as child,
+        pytest.raises(UserError, match=r"ended with status 3:\nSegfault or worse") as caught,
+    ):
+        child.answer()
+    assert caught.value.exit_code == 1
+
+
+def test_parts_that_cannot_be_built_end_the_search() -> None:
+    code = 'print(\'{"error": "no such file", "exit_code": 2}\')'
+    with Child("{}", ("-c", code)) as child, pytest.raises(UserError, match="no such file") as caught:
+        child.answer()
+    assert caught.value.exit_code == 2

@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightkit.runner.proving.job import TracedJob, shortened
+import pytest
+
+from lightkit.config import compose
+from lightkit.runner import Runner
+from lightkit.runner.proving.comparison import compare_runs, read_trace
+from lightkit.runner.proving.job import TracedJob, shortened, traced_runner
+from tests.resume.harness import forked
 
 PLAIN = ["data=wine", "model.hidden=[8]", "data.batch_size=16", "device=cpu", "metrics.figures=[]"]
+TINY = ["data=wine", "model.hidden=[4]", "trainer.steps=4", "device=cpu", "metrics.figures=[]", "logger=quiet"]
 
 
 def test_the_run_is_made_short(tmp_path: Path) -> None:
@@ -48,3 +55,17 @@ def test_long_epochs_and_rare_validations_are_shortened_to_cross_several(tmp_pat
 def test_a_job_comes_back_from_its_file(tmp_path: Path) -> None:
     job = TracedJob("run", "trace", overrides=("data=wine",), at=3, end_at=("step", 3, 0), rows={"train": 8})
     assert TracedJob.read(job.write(tmp_path / "job.json")) == job
+
+
+@pytest.mark.thorough
+def test_a_trace_changes_nothing_of_a_run(tmp_path: Path) -> None:
+    cfg = compose(TINY).cfg
+    Runner(cfg, tmp_path / "plain").run()
+    # In a process of its own: what listens for file operations stays until it ends.
+    forked(lambda: traced_runner(cfg, tmp_path / "traced", trace=tmp_path / "trace").run(), tmp_path / "log")
+    compared = {item.name: item.different for item in compare_runs(tmp_path / "plain", tmp_path / "traced")}
+    assert {name for name, different in compared.items() if different} <= {"callbacks"}
+    phases = [row["phase"] for row in read_trace(tmp_path / "trace")]
+    assert phases[0] == "start"
+    assert (phases.count("step"), phases.count("end")) == (4, 1)
+    assert {"micro", "save", "live", "validation", "test"} <= set(phases)
