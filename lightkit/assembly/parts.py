@@ -71,7 +71,7 @@ def build_splits(
     options["augment"] = [
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
     ]
-    options |= {"rank": engine.ranks.rank, "ranks": engine.ranks.size}
+    options |= {"replica": engine.ranks.replica, "replicas": engine.ranks.replicas}
     if cfg.data.normalize == "base":
         options["normalize"] = scaling_of_base(cfg, folder)
     elif folder is not None:

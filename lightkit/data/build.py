@@ -117,8 +117,8 @@ def build_data(
     timeout_seconds: float | None = None,
     seed: int = 0,
     pin_default: bool = False,
-    rank: int = 0,
-    ranks: int = 1,
+    replica: int = 0,
+    replicas: int = 1,
     report: Report = lambda line: None,
 ) -> Data:
     """Split a data set, fit the scaling on its training rows and make the loaders.
@@ -141,8 +141,8 @@ def build_data(
         timeout_seconds: Longest wait for a batch of those processes; None or 0 waits for as long as it takes.
         seed: Seed of order, augmentation and mixup.
         pin_default: Whether batches go to a GPU.
-        rank: Number of this process among those that train together; each reads its part of every batch.
-        ranks: Number of those processes.
+        replica: Which part of every batch to read, where processes share the batches.
+        replicas: Number of those parts.
         report: Called with a line now and then while the scaling is being fitted.
 
     Raises:
@@ -164,8 +164,8 @@ def build_data(
         # Page-locking is done by the GPU's driver and raises where there is none.
         pin_memory=(pin_default if pin_memory is None else pin_memory) and torch.cuda.is_available(),
         persistent_workers=persistent_workers,
-        rank=rank,
-        ranks=ranks,
+        replica=replica,
+        replicas=replicas,
         split="train",
     )
     if eval_batch_size is not None and eval_batch_size < 1:

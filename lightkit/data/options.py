@@ -21,8 +21,8 @@ class LoaderOptions:
         persistent_workers: Keep them alive between epochs.
         prefetch_factor: Batches each of them prepares ahead.
         timeout_seconds: Longest wait for a batch of those processes; None or 0 waits for as long as it takes.
-        rank: Number of this process among those that train together.
-        ranks: Number of those processes.
+        replica: Which part of every batch to read, where processes share the batches.
+        replicas: Number of those parts.
         split: Name of the split, for messages.
 
     Raises:
@@ -38,8 +38,8 @@ class LoaderOptions:
     persistent_workers: bool = True
     prefetch_factor: int = 2
     timeout_seconds: float | None = None
-    rank: int = 0
-    ranks: int = 1
+    replica: int = 0
+    replicas: int = 1
     split: str = ""
 
     def __post_init__(self) -> None:

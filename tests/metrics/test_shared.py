@@ -34,6 +34,8 @@ class Played:
         self._common["barrier"].wait(PATIENCE_SECONDS)
         return found
 
+    leads_replica = True
+
     def shared(self, make: Any) -> Any:
         return self._all(make() if self.main else None)[0]
 
