@@ -20,7 +20,7 @@ from lightkit.runner.models import with_checkpoint
 from lightkit.runner.observer import Observer
 from lightkit.runner.plan import OneModel, RunPlan
 from lightkit.runner.session import memory_released, session
-from lightkit.trainer.predictions import Predictions
+from lightkit.trainer.evaluate import Predictions
 
 _LOG = logging.getLogger(__name__)
 
