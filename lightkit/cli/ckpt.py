@@ -146,7 +146,7 @@ def prune(args: list[str]) -> int:
     last, best = _count("--keep-last", options.keep_last), _count("--keep-best", options.keep_best)
     every = None if options.keep_every is None else _count("--keep-every", options.keep_every, least=1)
     from lightkit.checkpoint.facts import size_text
-    from lightkit.checkpoint.prune import prune as delete
+    from lightkit.checkpoint.listing import prune as delete
 
     with nullcontext() if options.dry_run else _locked(folder):
         staying, leaving = delete(
