@@ -70,7 +70,7 @@ def build_splits(
     options["augment"] = [
         instantiate(node, key=f"data.augment[{i}]", **sizes) for i, node in enumerate(cfg.data.augment)
     ]
-    options |= {"rank": engine.ranks.rank, "ranks": engine.ranks.size}
+    options |= {"replica": engine.ranks.replica, "replicas": engine.ranks.replicas}
     if options["pin_memory"] is None:
         options["pin_memory"] = engine.placement.pins_memory
     if cfg.data.normalize == "base":

@@ -50,7 +50,17 @@ def describe(path: Path, *, trust: bool = False, key: str | None = None) -> Fact
     if weights.kind == "lightkit checkpoint":
         content = open_file(weights.path)
         label, content = content[LABEL], upgrade(content)
-        lines += _state_lines(label, content)
+        optimizer, value, average = content["optimizer"], label["value"], content["ema"]
+        lines += [
+            ("format", f"version {content['version']}, written with PyTorch {content['torch']}"),
+            ("step", f"{label['step']}" + ("" if label["epoch"] is None else f", {label['epoch']} epochs done")),
+            ("value", "not measured at this step" if value is None else f"{value:.6g}"),
+            ("optimizer", f"{optimizer['kind']}, {len(optimizer['groups'])} groups, {amount(optimizer['state'])}"),
+        ]
+        lines += [("average", f"over {average['steps']} steps")] if average else []
+        groups = ("callbacks", "metrics")
+        kept = [f"{group}.{name}" for group in groups for name, state in content[group].items() if state]
+        lines += [("also", ", ".join(kept))] if kept else []
         config = content["config"]
     lines.append(("weights", amount(weights.state)))
     if weights.left_out:
@@ -125,35 +135,17 @@ def _adapter(path: Path) -> Facts:
 
 
 def _file_lines(path: Path, kind: str) -> list[tuple[str, str]]:
-    size = f"{size_text(path.stat().st_size)}, {_checksum(path)}"
-    return [("file", str(path)), ("kind", kind), ("size", size)]
+    entry = entry_of(path)
+    if entry is not None and entry.sha256:  # `read_weights` has compared it, and would have refused the file
+        checksum = "checksum as in the manifest"
+    else:
+        checksum = "the archive's own checksums are right" if kind_of(path) == ARCHIVE else "no checksum known"
+    return [("file", str(path)), ("kind", kind), ("size", f"{size_text(path.stat().st_size)}, {checksum}")]
 
 
 def _rows(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str, str]]:
     shapes = {name: "×".join(map(str, tensor.shape)) or "single" for name, tensor in tensors.items()}
     return [(name, shapes[name], _type(tensor)) for name, tensor in tensors.items()]
-
-
-def _state_lines(label: Mapping[str, Any], content: Mapping[str, Any]) -> list[tuple[str, str]]:
-    optimizer, value = content["optimizer"], label["value"]
-    lines = [
-        ("format", f"version {content['version']}, written with PyTorch {content['torch']}"),
-        ("step", f"{label['step']}" + ("" if label["epoch"] is None else f", {label['epoch']} epochs done")),
-        ("value", "not measured at this step" if value is None else f"{value:.6g}"),
-        ("optimizer", f"{optimizer['kind']}, {len(optimizer['groups'])} groups, {amount(optimizer['state'])}"),
-    ]
-    average = content["ema"]
-    lines += [("average", f"over {average['steps']} steps")] if average else []
-    kept = [f"{group}.{name}" for group in ("callbacks", "metrics") for name, state in content[group].items() if state]
-    return lines + ([("also", ", ".join(kept))] if kept else [])
-
-
-def _checksum(path: Path) -> str:
-    """Say what `read_weights` has compared, as it would have refused the file."""
-    entry = entry_of(path)
-    if entry is not None and entry.sha256:
-        return "checksum as in the manifest"
-    return "the archive's own checksums are right" if kind_of(path) == ARCHIVE else "no checksum known"
 
 
 def _type(tensor: torch.Tensor) -> str:

@@ -104,7 +104,12 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
     """
     unfinished = path.with_name(scratch)
     try:
-        with _new(unfinished) as raw:
+        try:
+            raw = unfinished.open("xb")
+        except FileExistsError:  # never into a left-over, or what a link of that name leads to
+            unfinished.unlink()
+            raw = unfinished.open("xb")
+        with raw:
             target = HashingFile(raw)
             fill(target)
             digest = target.finish()
@@ -113,15 +118,6 @@ def draft(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) ->
             unfinished.unlink()
         raise
     return Draft(path, unfinished, digest, target.count_bytes)
-
-
-def _new(path: Path) -> IO[bytes]:
-    """Open a file of that name that is new: never a left-over, or what a link of that name leads to."""
-    try:
-        return path.open("xb")
-    except FileExistsError:
-        path.unlink()
-        return path.open("xb")
 
 
 def write_atomically(path: Path, fill: Callable[[HashingFile], object], *, scratch: str) -> tuple[str, int]:

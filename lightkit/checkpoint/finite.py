@@ -36,18 +36,17 @@ def check_finite(
 
 def _fault(name: str, tensor: torch.Tensor, built: torch.Tensor) -> str | None:
     """Say what is wrong with the values of a tensor; None where nothing is."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or _surely_finite(tensor):
+    if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
-    tensor = tensor if tensor.element_size() > 1 else tensor.float()
+    if tensor.element_size() == 1:
+        tensor = tensor.float()
+    else:  # the sum is not finite where a value is not: one pass without a copy
+        wide = None if tensor.is_complex() or tensor.element_size() > 4 else torch.float32
+        if torch.isfinite(tensor.sum(dtype=wide)):
+            return None
     odd = ~torch.isfinite(tensor)
     if built.shape == tensor.shape:
         odd &= tensor != built.to(tensor)
     nan = torch.isnan(tensor) & odd
     kinds = [kind for kind, found in (("NaN", nan), ("infinite", odd & ~nan)) if found.any()]
     return f"{name}: {int(odd.sum()):,} of {tensor.numel():,} values are {' or '.join(kinds)}" if kinds else None
-
-
-def _surely_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether the sum is finite, as none with NaN or an infinity is; one pass without a copy."""
-    wide = None if tensor.is_complex() or tensor.element_size() > 4 else torch.float32
-    return tensor.element_size() > 1 and bool(torch.isfinite(tensor.sum(dtype=wide)))

@@ -109,7 +109,8 @@ def fit(
     """
     _check_choice("strict", strict, STRICT)
     _check_choice("head", head, HEAD)
-    here = _own(model)
+    full = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    here = {own: full[name] for name, own in unwrapped(full).items()}
     there, prefix = _aligned(state, here)
     under = _head_prefix(list(here), head_name)
     report = _compared(here, there, LoadReport(source, prefix=prefix), under=under, head=head)
@@ -128,12 +129,6 @@ def fit(
 def _check_choice(argument: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise UserError("no such way to load weights", argument=argument, received=value, choices=choices)
-
-
-def _own(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the model's live tensors by its own names, without those of wrappers."""
-    state = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    return {own: state[name] for name, own in unwrapped(state).items()}
 
 
 def _aligned(
@@ -162,9 +157,16 @@ def _compared(
 ) -> LoadReport:
     """Compare the two sides; `under` is the module or tensor that the head is."""
     both = [name for name in here if name in there]
-    fits = [name for name in both if _alike(here[name], there[name])]
+    fits = [name for name in both if _kind(here[name]) == _kind(there[name])]
     reshaped = {name: _differing(here[name], there[name]) for name in both if name not in set(fits)}
-    absent = _really_missing(here, there, fits)
+    filled = {
+        (here[name].data_ptr(), here[name].shape) for name in fits
+    }  # a tied tensor gets its value by another name
+    absent = [
+        name
+        for name, tensor in here.items()
+        if name not in there and not name.endswith(_OPTIONAL) and (tensor.data_ptr(), tensor.shape) not in filled
+    ]
     # What names of the head a choice other than `refuse` leaves as they were built.
     freed = under if head != "refuse" else None
     unfit = {*absent, *reshaped, *(fits if head == "reset" else ())}
@@ -211,18 +213,6 @@ def _is_below(name: str, path: str | None) -> bool:
     return path is not None and inside(name, path)
 
 
-def _really_missing(
-    here: Mapping[str, torch.Tensor], there: Mapping[str, torch.Tensor], loaded: Iterable[str]
-) -> list[str]:
-    """Find names that get no value: neither from the file nor by being the same tensor as one that does."""
-    filled = {(here[name].data_ptr(), here[name].shape) for name in loaded}
-    return [
-        name
-        for name, tensor in here.items()
-        if name not in there and not name.endswith(_OPTIONAL) and (tensor.data_ptr(), tensor.shape) not in filled
-    ]
-
-
 def _advice(report: LoadReport, strict: str, head: str, asked: str | None) -> str | None:
     """Suggest what would let more weights through than was asked for."""
     if asked is None:
@@ -253,9 +243,9 @@ def _refuse(report: LoadReport, strict: str, *, head: str, head_fits: bool, fix:
         raise UserError(what.rstrip(), key=report.source, fix=fix)
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    kinds = one.is_floating_point() == other.is_floating_point() and one.is_complex() == other.is_complex()
-    return one.shape == other.shape and kinds
+def _kind(tensor: torch.Tensor) -> tuple[torch.Size, bool, bool]:
+    """Return what two tensors have in common where one can be copied into the other."""
+    return tensor.shape, tensor.is_floating_point(), tensor.is_complex()
 
 
 def _differing(one: torch.Tensor, other: torch.Tensor) -> tuple[str, str]:
@@ -297,15 +287,11 @@ def _layers(names: Iterable[str]) -> dict[str, str]:
     """
     plain = {name: _PARAMETRIZED.sub(r"\1", name) for name in names}
     modules = {own.rpartition(".")[0] for own in plain.values()}
-    holding = {above for module in modules for above in _above(module)}
+    holding: set[str] = set()  # the modules above another one, with the empty path of the network
+    for parts in (module.split(".") for module in modules if module):
+        holding |= {".".join(parts[:count]) for count in range(len(parts))}
     found = {}
     for name, own in plain.items():
         module, _, last = own.rpartition(".")
         found[name] = f"{module}.{_ROLE.sub('', last)}" if module in holding else module
     return found
-
-
-def _above(path: str) -> list[str]:
-    """List the paths above a module, with the empty one of the network."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[:count]) for count in range(len(parts))]

@@ -62,7 +62,10 @@ def open_file(path: Path, *, trust: bool = False, asked: str = "") -> Any:
     if kind == ARCHIVE:
         _check_archive(path)
     try:
-        return _open_trusted(path) if trust else _open_plain(path, kind)
+        if trust:  # the only place where a file may run code, as the caller has said so for this very file
+            with path.open("rb") as file:
+                return torch.load(file, map_location="cpu", weights_only=False)
+        return _open_plain(path, kind)
     except ExcessError as error:
         raise unreadable(path, f"it would take too much memory: {error}") from error
     except pickle.UnpicklingError as error:
@@ -87,12 +90,6 @@ def _open_plain(path: Path, kind: str) -> Any:
         content = torch.load(file, map_location="cpu", weights_only=True)
     check_content(content, path.stat().st_size)
     return content
-
-
-def _open_trusted(path: Path) -> Any:
-    # The only place where a file may run code, reached only when the caller has said so for this very file.
-    with path.open("rb") as file:
-        return torch.load(file, map_location="cpu", weights_only=False)
 
 
 def _open_safetensors(path: Path) -> Any:

@@ -69,19 +69,16 @@ def _rule(pattern: str, replacement: str | None) -> tuple[Callable[[str], str], 
     if not is_expression and text.count("*") > pattern.count("*"):
         what, received = "the replacement has more `*` than the pattern", f"{pattern}: {replacement}"
         raise UserError(what, argument="mapping", received=received)
-    template = text if is_expression else _template(text)
+    template = text
+    if not is_expression:  # `blocks.*.attn.*` becomes `blocks.\g<1>.attn.\g<2>`
+        first, *rest = text.replace("\\", r"\\").split("*")
+        template = first + "".join(rf"\g<{number}>{part}" for number, part in enumerate(rest, 1))
     try:
         compiled = re.compile(source if is_expression else rf"\A{source}")
         compiled.sub(template, "")
     except re.error as error:
         raise UserError(f"not a regular expression: {error}", argument="mapping", received=pattern) from error
     return lambda name: compiled.sub(template, name), compiled.search
-
-
-def _template(text: str) -> str:
-    r"""Turn `blocks.*.attn.*` into the template of a substitution: `blocks.\g<1>.attn.\g<2>`."""
-    first, *rest = text.replace("\\", r"\\").split("*")
-    return first + "".join(rf"\g<{number}>{part}" for number, part in enumerate(rest, 1))
 
 
 def shared_prefix(saved: Mapping[str, object], here: Mapping[str, object]) -> tuple[str, str]:
@@ -100,7 +97,10 @@ def shared_prefix(saved: Mapping[str, object], here: Mapping[str, object]) -> tu
     pairs = {("", "")}
     pairs |= {(name[: -len(probe)], "") for probe in _probes(here) for name in saved if name.endswith(f".{probe}")}
     pairs |= {("", name[: -len(probe)]) for probe in _probes(saved) for name in here if name.endswith(f".{probe}")}
-    counts = {pair: _fitting(saved, here, *pair) for pair in pairs}
+    counts: dict[tuple[str, str], int] = {}
+    for off, on in pairs:
+        stripped = ((on + name[len(off) :], shape) for name, shape in saved.items() if name.startswith(off))
+        counts[off, on] = sum(name in here and here[name] == shape for name, shape in stripped)
     best = max(counts.values())
     winners = [pair for pair, count in counts.items() if count == best]
     return winners[0] if len(winners) == 1 else ("", "")
@@ -110,11 +110,6 @@ def _probes(names: Mapping[str, object]) -> list[str]:
     """Choose a few names to look for; the first and last stand for everything between them."""
     listed = list(names)
     return list(dict.fromkeys([*listed[:2], *listed[-2:]]))
-
-
-def _fitting(saved: Mapping[str, object], here: Mapping[str, object], off: str, on: str) -> int:
-    stripped = ((on + name[len(off) :], shape) for name, shape in saved.items() if name.startswith(off))
-    return sum(name in here and here[name] == shape for name, shape in stripped)
 
 
 def nearest_names(wanted: Mapping[str, object], pool: Mapping[str, object], *, limit: int = 50) -> dict[str, str]:

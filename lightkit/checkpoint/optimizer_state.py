@@ -45,9 +45,13 @@ def from_names(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: n
     The tensors are copies, so that `saved` stays what it is while training goes on. They lie in memory as their
     parameters do: fused optimizers go through both side by side, and on a CPU do not look. Call `problems` first.
     """
+    named = {group.get("name"): group for group in saved["groups"]}
+    sources = saved["groups"]
+    if len(named) == len(sources) and None not in named:  # settings go by group name, else by position
+        sources = [named[group["name"]] for group in optimizer.param_groups]
     numbers: dict[str, int] = {}
     groups = []
-    for names, source, live in zip(group_names(optimizer, model), _sources(saved, optimizer), optimizer.param_groups):
+    for names, source, live in zip(group_names(optimizer, model), sources, optimizer.param_groups):
         first = len(numbers)
         numbers |= {name: first + offset for offset, name in enumerate(names)}
         by_device = {name: live[name] for name in ("foreach", "fused") if name in live}  # which may be another one
@@ -131,14 +135,6 @@ def group_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list
 def kind(optimizer: torch.optim.Optimizer) -> str:
     """Return the dotted path of the optimizer's class."""
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-
-
-def _sources(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Find the saved settings for each of the optimizer's groups: by group name, else by position."""
-    named = {group.get("name"): group for group in saved["groups"]}
-    if len(named) < len(saved["groups"]) or None in named:
-        return list(saved["groups"])
-    return [named[group["name"]] for group in optimizer.param_groups]
 
 
 def _copied(value: Any, like: torch.Tensor) -> Any:

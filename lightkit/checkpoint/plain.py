@@ -41,7 +41,9 @@ def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> 
     if kind in _SCALARS or (kind is bytes and value):  # torch.load refuses a file with empty ones
         return value
     if isinstance(value, torch.Tensor):
-        return take(_bare(value, where), where)
+        if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            raise TypeError(f"{where} is a {kind.__name__}; convert it to a plain tensor in `state_dict()`")
+        return take(value.detach(), where)
     # Most items are numbers and text: asked for here, as a call and a key path for each would be most of the work.
     if isinstance(value, dict) and kind.__name__ in ("dict", "OrderedDict"):
         return {
@@ -65,9 +67,3 @@ def to_plain(value: Any, *, where: str = "checkpoint", take: Take = compact) -> 
 
 def _refuse_key(key: Any, where: str) -> Any:
     raise TypeError(f"{where} has the key {key!r} of type {type(key).__qualname__}; keys are text or whole numbers")
-
-
-def _bare(tensor: torch.Tensor, where: str) -> torch.Tensor:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise TypeError(f"{where} is a {type(tensor).__name__}; convert it to a plain tensor in `state_dict()`")
-    return tensor.detach()

@@ -130,21 +130,17 @@ def _shares(members: Sequence[Member], weights: Sequence[float] | None) -> list[
 
 def _check_alike(members: Sequence[Member]) -> None:
     first = members[0]
-    lines = [line for member in members[1:] for line in _differences(first, member)]
+    lines: list[str] = []
+    for other in members[1:]:
+        one, two = first.state, other.state
+        lines += [f"{name} is missing in {other.label}" for name in one if name not in two]
+        lines += [f"{name} is in {other.label} only" for name in two if name not in one]
+        both = [(name, _text(one[name]), _text(two[name])) for name in one if name in two]
+        lines += [f"{name} is {here} here and {there} in {other.label}" for name, here, there in both if here != there]
     if lines:
         shown = "\n".join(f"    {line}" for line in lines[:20])
         more = f"\n    … and {len(lines) - 20} more" if len(lines) > 20 else ""
         raise UserError(f"only models of one architecture can be averaged\n{shown}{more}", key=first.label)
-
-
-def _differences(first: Member, other: Member) -> list[str]:
-    one, two = first.state, other.state
-    lines = [f"{name} is missing in {other.label}" for name in one if name not in two]
-    lines += [f"{name} is in {other.label} only" for name in two if name not in one]
-    both = [(name, _text(one[name]), _text(two[name])) for name in one if name in two]
-    return lines + [
-        f"{name} is {here} here and {there} in {other.label}" for name, here, there in both if here != there
-    ]
 
 
 def _text(tensor: torch.Tensor) -> str:

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import torch
 
 import lightkit.checkpoint.manifest as manifest
-from lightkit.checkpoint.files import HashingFile, draft, write_atomically
+from lightkit.checkpoint.files import draft, write_atomically
 from lightkit.checkpoint.listing import publish, recover
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.plain import to_plain
@@ -139,7 +139,13 @@ class CheckpointStore:
         value = None if value is None or math.isnan(value) else float(value)
         plain = self._take(content)
         try:
-            path = self._free_name(step)
+            path = self.folder / f"step-{step:08d}.pt"
+            copies = (
+                0  # a name nobody uses: replacing a listed file would leave a moment in which the manifest is wrong
+            )
+            while os.path.lexists(path):
+                copies += 1
+                path = self.folder / f"step-{step:08d}-{copies}.pt"
         except OSError as error:
             raise self._save_error(step, error) from error
         abandons, self._abandons = self._abandons, False
@@ -187,9 +193,16 @@ class CheckpointStore:
             if entry.value is None:  # a second save of a step must not forget what the first one measured
                 entry = replace(entry, value=next((old.value for old in before if old.step == entry.step), None))
             plain[LABEL] = {"step": entry.step, "value": entry.value, "epoch": entry.epoch}
-            made = draft(self.folder / entry.file, lambda file: _serialise(plain, file), scratch=_SCRATCH)
+            target = self.folder / entry.file
+            made = draft(target, lambda file: torch.save(plain, cast("IO[bytes]", file)), scratch=_SCRATCH)
             new = replace(entry, sha256=made.sha256, bytes=made.count_bytes)
-            kept = self._kept([old for old in before if old.step != new.step] + [new])
+            kept = manifest.kept(
+                [old for old in before if old.step != new.step] + [new],
+                keep_last=self.keep_last,
+                keep_best=self.keep_best,
+                keep_every=self.keep_every,
+                mode=self.mode,
+            )
             leaving = [old for old in (*before, *later) if old not in kept]
             publish(made, kept, mode=self.mode, leaving=leaving)
         except OSError as error:
@@ -266,19 +279,6 @@ class CheckpointStore:
             _LOG.warning("%s: no longer listed, but still there: %s", self.folder, ", ".join(left))
         return before, gone
 
-    def _free_name(self, step: int) -> Path:
-        """Find a name nobody uses: replacing a listed file would leave a moment in which the manifest doesn't fit."""
-        name, copy = f"step-{step:08d}.pt", 0
-        while os.path.lexists(f"{self.folder}/{name}"):
-            copy += 1
-            name = f"step-{step:08d}-{copy}.pt"
-        return self.folder / name
-
-    def _kept(self, entries: list[Entry]) -> list[Entry]:
-        return manifest.kept(
-            entries, keep_last=self.keep_last, keep_best=self.keep_best, keep_every=self.keep_every, mode=self.mode
-        )
-
     def _save_error(self, step: int, error: OSError) -> UserError:
         newest = None
         with contextlib.suppress(OSError):
@@ -289,7 +289,3 @@ class CheckpointStore:
             fix=f"make room, then resume: {newest.file} is whole" if newest else "make room, then start again",
             exit_code=FAILED,
         )
-
-
-def _serialise(plain: dict[str, Any], file: HashingFile) -> None:
-    torch.save(plain, cast("IO[bytes]", file))

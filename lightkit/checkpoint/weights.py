@@ -155,25 +155,19 @@ def _located(path: Path) -> tuple[list[Path], Path]:
         return [path], path
     folder = path / run_files.CHECKPOINTS if (path / run_files.CHECKPOINTS).is_dir() else path
     if any(file.name == run_files.MANIFEST or manifest.is_checkpoint_name(file.name) for file in folder.iterdir()):
-        best = _best(folder)
-        return [best], best
+        mode = manifest.read_mode(folder)
+        store = CheckpointStore(folder, mode=mode or "max")
+        best = store.best() if mode else None
+        chosen = best or store.newest()
+        if chosen is None:
+            raise unreadable(folder, "it holds no checkpoint")
+        if best is None:
+            _LOG.warning("%s: no best checkpoint is known; the newest is taken", folder)
+        return [chosen], chosen
     found = next((path / name for name in _FOLDERS if (path / name).exists()), None)
     if found is None:
         raise unreadable(path, f"neither a lightkit run nor a folder with {' or '.join(_FOLDERS)}")
     return (shards(found) if found.suffix == ".json" else [found]), found
-
-
-def _best(folder: Path) -> Path:
-    """Find the checkpoint whose weights a run is judged by."""
-    mode = manifest.read_mode(folder)
-    store = CheckpointStore(folder, mode=mode or "max")
-    best = store.best() if mode else None
-    found = best or store.newest()
-    if found is None:
-        raise unreadable(folder, "it holds no checkpoint")
-    if best is None:
-        _LOG.warning("%s: no best checkpoint is known; the newest is taken", folder)
-    return found
 
 
 def _read(path: Path, *, trust: bool, key: str | None, asked: str) -> Weights:
@@ -191,7 +185,10 @@ def _read(path: Path, *, trust: bool, key: str | None, asked: str) -> Weights:
         state = lightkit_content.model_state(lightkit_content.upgrade(dict(content)))
         return _weights(state, path, "lightkit checkpoint", "moving average" if has_average else "model")
     place, found = _walk(content, key, path, asked) if key else _search(content, path, asked)
-    return _weights(found, path, _kind(content, place), place or None)
+    kinds = {LABEL: "lightkit checkpoint", "pytorch-lightning_version": "Lightning checkpoint"}
+    usual = "training file" if place else "state dict"
+    kind = next((name for entry, name in kinds.items() if entry in content), usual)
+    return _weights(found, path, kind, place or None)
 
 
 def _weights(state: Mapping[str, Any], path: Path, kind: str, key: str | None) -> Weights:
@@ -199,14 +196,6 @@ def _weights(state: Mapping[str, Any], path: Path, kind: str, key: str | None) -
     if not tensors:
         raise unreadable(path, f"there are no tensors under {key!r}" if key else "it holds no tensors")
     return Weights(tensors, path, kind, key, tuple(str(name) for name in state if name not in tensors))
-
-
-def _kind(content: Mapping[str, Any], place: str) -> str:
-    if LABEL in content:
-        return "lightkit checkpoint"
-    if "pytorch-lightning_version" in content:
-        return "Lightning checkpoint"
-    return "training file" if place else "state dict"
 
 
 def _walk(content: Any, key: str, path: Path, asked: str) -> tuple[str, Mapping[str, Any]]:
@@ -235,7 +224,9 @@ def _search(content: Mapping[str, Any], path: Path, asked: str) -> tuple[str, Ma
 
 
 def _nested(content: Mapping[str, Any], *, depth: int) -> tuple[str, Mapping[str, Any]] | None:
-    if _is_state(content):
+    # What modules keep beside tensors (`get_extra_state`) may be anything.
+    values = [value for name, value in content.items() if not str(name).endswith("_extra_state")]
+    if values and all(isinstance(value, torch.Tensor) for value in values):
         return "", content
     for name in _PLACES if depth else ():
         value = content.get(name)
@@ -244,9 +235,3 @@ def _nested(content: Mapping[str, Any], *, depth: int) -> tuple[str, Mapping[str
         if found:
             return f"{name}.{found[0]}".rstrip("."), found[1]
     return None
-
-
-def _is_state(content: Mapping[str, Any]) -> bool:
-    """Tell whether it is tensors by name; what modules keep beside tensors may be anything."""
-    values = [value for name, value in content.items() if not str(name).endswith("_extra_state")]
-    return bool(values) and all(isinstance(value, torch.Tensor) for value in values)

@@ -150,7 +150,7 @@ def prune(args: list[str]) -> int:
     last, best = _count("--keep-last", options.keep_last), _count("--keep-best", options.keep_best)
     every = None if options.keep_every is None else _count("--keep-every", options.keep_every, least=1)
     from lightkit.checkpoint.facts import size_text
-    from lightkit.checkpoint.prune import prune as delete
+    from lightkit.checkpoint.listing import prune as delete
 
     lock: AbstractContextManager[None] = nullcontext()
     if not options.dry_run and (folder.parent / run_files.CONFIG).is_file():

@@ -27,7 +27,7 @@ def check_choice(argument: str, value: object, choices: Iterable[str], what: str
 
 def check_range(
     argument: str,
-    value: float,
+    value: float | None,
     *,
     low: float | None = None,
     above: float | None = None,
@@ -39,7 +39,7 @@ def check_range(
 
     Args:
         argument: Name of the argument.
-        value: Its value.
+        value: Its value; None is no number, and passes.
         low: The smallest valid value; give this or `above`.
         above: Valid values are larger than this.
         high: The largest valid value; None for both this and `below` sets no limit.
@@ -49,7 +49,7 @@ def check_range(
     Raises:
         UserError: The value is outside.
     """
-    if (
+    if value is None or (
         math.isfinite(value)
         and (low is None or value >= low)
         and (above is None or value > above)

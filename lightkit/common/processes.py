@@ -35,19 +35,19 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def own_part(size: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Return which samples of a batch one of several processes computes.
+def own_part(size: int, replica: int, replicas: int) -> tuple[int, int]:
+    """Return which samples of a batch one of several replicas of a model computes.
 
-    The parts are neighbours in the order of the ranks and differ by one sample at most; where there are fewer samples
-    than processes, the last ones have none.
+    The parts are neighbours in the order of the replicas and differ by one sample at most; where there are fewer
+    samples than replicas, the last ones have none.
 
     Args:
         size: Samples in the batch.
-        rank: Number of the process, from 0.
-        ranks: Number of processes.
+        replica: Number of the replica, from 0.
+        replicas: Number of replicas.
 
     Returns:
         Position of the first sample in the batch, and the number of samples.
     """
-    base, rest = divmod(size, ranks)
-    return rank * base + min(rank, rest), base + (rank < rest)
+    base, rest = divmod(size, replicas)
+    return replica * base + min(replica, rest), base + (replica < rest)

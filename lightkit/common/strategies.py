@@ -29,7 +29,10 @@ class Strategy:
     name: str
     """The value of `device.parallel`."""
     processes: bool = False
-    """Whether several processes share every batch, one a device (`device.nproc`, or `torchrun`)."""
+    """Whether several processes train one model, one a device (`device.nproc`, or `torchrun`)."""
+    splits_batches: bool = True
+    """Whether each of these processes computes a part of every batch; otherwise all compute the whole batch, and
+    `batch_size` is among what is refused: its search measures one process with its part."""
     several_gpus: bool = False
     """Whether one process computes on all GPUs that it sees."""
     shards_parameters: bool = False
@@ -103,7 +106,7 @@ STRATEGIES: dict[str, Strategy] = {
 }
 """Every strategy by the value of `device.parallel` that names it."""
 WITH_PROCESSES = tuple(name for name, strategy in STRATEGIES.items() if strategy.processes)
-"""Names of the strategies whose processes share every batch."""
+"""Names of the strategies for several processes."""
 
 
 def strategy_of(name: object) -> Strategy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
-from lightkit.common.strategies import STRATEGIES
+from lightkit.common.strategies import STRATEGIES, WITH_PROCESSES
 from lightkit.config.report import Node, Report, Rule
 from lightkit.config.schema import Config
 from lightkit.config.signatures import read_known
@@ -98,7 +98,7 @@ RULES: tuple[Rule, ...] = (
 def use_of_processes(cfg: Config, report: Report) -> None:
     """Refuse several processes where nothing shares a run between them."""
     if cfg.device.nproc > 1 and not STRATEGIES[cfg.device.parallel].processes:
-        what = "several processes share a run only with device.parallel=ddp or fsdp"
+        what = f"several processes share a run only with device.parallel={' or '.join(WITH_PROCESSES)}"
         fix = "device.parallel=ddp, or device.nproc=1"
         report.add(("device", "nproc"), what, received=cfg.device.nproc, fix=fix)
 
@@ -121,7 +121,7 @@ def gpus_of_processes(cfg: Config, report: Report) -> None:
 
 def samples_of_processes(cfg: Config, report: Report) -> None:
     """Refuse batches with fewer samples than processes."""
-    count = cfg.device.nproc
+    count = cfg.device.nproc if STRATEGIES[cfg.device.parallel].splits_batches else 1
     for name in ("batch_size", "eval_batch_size"):
         size = getattr(cfg.data, name, None)
         if size is not None and size < count:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.common.ranges import check_range
+from lightkit.common.argument_checks import check_range
 from lightkit.data.info import DataInfo, fingerprint
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ImageFolder:
 
 def check_image_size(size: int, channels: int) -> None:
     """Refuse sizes that no image can have."""
-    check_range(size, "size", "too small", low=1)
+    check_range("size", size, low=1, what="too small")
     if channels not in (1, 3):
         raise UserError("not a number of channels", argument="channels", expected="1 or 3", received=channels)
 

@@ -108,7 +108,7 @@ class Loader:
     @property
     def _whole(self) -> bool:
         """Tell whether batches are read whole, as mixup takes the samples of other processes too."""
-        return self.options.ranks == 1 or self.mixup is not None
+        return self.options.replicas == 1 or self.mixup is not None
 
     def _parts(self, rows: Tensor, start: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the position in the epoch and the rows of this process's part of every batch."""
@@ -119,7 +119,7 @@ class Loader:
 
     def _own(self, size: int) -> tuple[int, int]:
         """Return the first and the number of this process's samples in a batch; all of them where it has none."""
-        first, count = own_part(size, self.options.rank, self.options.ranks)
+        first, count = own_part(size, self.options.replica, self.options.replicas)
         return (first, count) if count else (0, size)
 
     def _mixed(self, batches: Batches, epoch: int, start: int) -> Batches:

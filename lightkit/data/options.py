@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lightkit.common.ranges import check_range
+from lightkit.common.argument_checks import check_range
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class LoaderOptions:
         persistent_workers: Keep them alive between epochs.
         prefetch_factor: Batches each of them prepares ahead.
         timeout_seconds: Longest wait for a batch of those processes; None or 0 waits for as long as it takes.
-        rank: Number of this process among those that train together.
-        ranks: Number of those processes.
+        replica: Which part of every batch to read, where processes share the batches.
+        replicas: Number of those parts.
         split: Name of the split, for messages.
 
     Raises:
@@ -40,16 +40,16 @@ class LoaderOptions:
     persistent_workers: bool = True
     prefetch_factor: int = 2
     timeout_seconds: float | None = None
-    rank: int = 0
-    ranks: int = 1
+    replica: int = 0
+    replicas: int = 1
     split: str = ""
 
     def __post_init__(self) -> None:
-        check_range(self.batch_size, "batch_size", "too small", low=1)
-        check_range(self.num_workers, "num_workers", "too small", low=0)
-        check_range(self.prefetch_factor, "prefetch_factor", "too small", low=1)
-        check_range(self.timeout_seconds, "timeout_seconds", "too small", low=0)
-        check_range(self.eval_batch_size, "eval_batch_size", "too small", low=1)
+        check_range("batch_size", self.batch_size, low=1, what="too small")
+        check_range("num_workers", self.num_workers, low=0, what="too small")
+        check_range("prefetch_factor", self.prefetch_factor, low=1, what="too small")
+        check_range("timeout_seconds", self.timeout_seconds, low=0, what="too small")
+        check_range("eval_batch_size", self.eval_batch_size, low=1, what="too small")
 
     def for_evaluation(self, split: str) -> LoaderOptions:
         """Return these options for the batches of an evaluation: in order, none left out.

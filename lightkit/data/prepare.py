@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.common.failures import DEBUG, in_short, is_dead_worker, is_out_of_memory, user_frame
 from lightkit.common.randomness import SampleRandom, mix
-from lightkit.common.ranges import check_range
+from lightkit.common.argument_checks import check_range
 from lightkit.data.info import DataInfo
 from lightkit.data.normalize import Normalizer
 from lightkit.data.sample import kept_generators, seed_generators
@@ -104,7 +104,7 @@ class Mixup:
                 expected="above 0, or null",
                 received=alpha,
             )
-        check_range(probability, "mixup.probability", "not a share of the batches", low=0, high=1)
+        check_range("mixup.probability", probability, low=0, high=1, what="not a share of the batches")
         if info.task in ("language_modeling", "custom"):
             raise UserError(
                 f"{info.task} targets cannot be mixed",

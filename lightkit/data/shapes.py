@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom, mix
-from lightkit.common.ranges import check_range
+from lightkit.common.argument_checks import check_range
 from lightkit.data.info import DataInfo, fingerprint
 
 _PIECE = 256
@@ -131,7 +131,7 @@ class Shapes:
             "distractors": (distractors, 0, 100),
         }
         for name, (value, low, high) in ranges.items():
-            check_range(value, name, low=low, high=high)
+            check_range(name, value, low=low, high=high)
         if channels not in (1, 3):
             raise UserError("out of range", argument="channels", received=channels, expected="1 or 3")
         self.size, self.channels, self.noise, self.distractors = size, channels, noise, distractors

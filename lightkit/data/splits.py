@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
-from lightkit.common.ranges import check_range
+from lightkit.common.argument_checks import check_range
 
 WAYS = ("stratified", "random", "ordered", "file", "fold")
 _NAMES = ("train", "val", "test")
@@ -52,7 +52,7 @@ class SplitSpec:
         if self.by not in WAYS:
             raise UserError("not a way to split", argument="split.by", received=self.by, choices=WAYS)
         for name in ("val", "test"):
-            check_range(getattr(self, name), f"split.{name}", "not a share of the rows", low=0, below=1)
+            check_range(f"split.{name}", getattr(self, name), low=0, below=1, what="not a share of the rows")
         if self.val + self.test >= 1 and self.by != "fold":
             raise UserError(
                 "nothing is left to train on",
@@ -61,10 +61,10 @@ class SplitSpec:
                 received=f"{self.val} + {self.test}",
             )
         if self.by == "fold":
-            check_range(self.folds, "split.folds", "too few folds", low=2)
-            check_range(self.fold, "split.fold", "there is no such fold", low=0, high=self.folds - 1)
+            check_range("split.folds", self.folds, low=2, what="too few folds")
+            check_range("split.fold", self.fold, low=0, high=self.folds - 1, what="there is no such fold")
         for name in ("limit", "per_class"):
-            check_range(getattr(self, name), f"split.{name}", "training needs a row", low=1)
+            check_range(f"split.{name}", getattr(self, name), low=1, what="training needs a row")
 
 
 def split_rows(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.common.ranges import check_range
+from lightkit.common.argument_checks import check_range
 from lightkit.data.info import DataInfo, fingerprint
 
 UNKNOWN = "\ufffd"
@@ -70,7 +70,7 @@ class Text:
         stride = context_length if stride is None else stride
         numbers = {"context_length": context_length, "stride": stride, "min_count": min_count, "max_chars": max_chars}
         for name, value in numbers.items():
-            check_range(value, name, "too small", low=1)
+            check_range(name, value, low=1, what="too small")
         if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
             raise UserError(
                 "no text is left to train on",

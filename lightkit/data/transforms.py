@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom
-from lightkit.common.ranges import check_range
+from lightkit.common.argument_checks import check_range
 from lightkit.data.prepare import SampleWise
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -33,7 +33,7 @@ class RandomShift(SampleWise):
     """
 
     def __init__(self, pixels: int = 4, fill: float = 0.0) -> None:
-        check_range(pixels, "pixels", low=0)
+        check_range("pixels", pixels, low=0)
         self.pixels, self.fill = pixels, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -57,7 +57,7 @@ class RandomFlip(SampleWise):
     """
 
     def __init__(self, probability: float = 0.5, vertical: bool = False) -> None:
-        check_range(probability, "probability", low=0, high=1)
+        check_range("probability", probability, low=0, high=1)
         self.probability, self.vertical = probability, vertical
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -97,7 +97,7 @@ class RandomAffine(SampleWise):
             ("shear", shear, 10),
             ("translate", translate, 1),
         ):
-            check_range(value, name, low=0, high=high)
+            check_range(name, value, low=0, high=high)
         self.degrees, self.scale, self.shear, self.translate, self.fill = degrees, scale, shear, translate, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -126,9 +126,9 @@ class RandomErasing(SampleWise):
     """
 
     def __init__(self, probability: float = 0.5, low: float = 0.1, high: float = 0.4, *, fill: float = 0.0) -> None:
-        check_range(probability, "probability", low=0, high=1)
-        check_range(high, "high", low=0, high=1)
-        check_range(low, "low", low=0, high=high)
+        check_range("probability", probability, low=0, high=1)
+        check_range("high", high, low=0, high=1)
+        check_range("low", low, low=0, high=high)
         self.probability, self.low, self.high, self.fill = probability, low, high, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -152,7 +152,7 @@ class GaussianNoise(SampleWise):
     """
 
     def __init__(self, deviation: float = 0.1) -> None:
-        check_range(deviation, "deviation", low=0)
+        check_range("deviation", deviation, low=0)
         self.deviation = deviation
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -169,7 +169,7 @@ class FeatureDropout(SampleWise):
     """
 
     def __init__(self, probability: float = 0.1, fill: float = 0.0) -> None:
-        check_range(probability, "probability", low=0, high=1)
+        check_range("probability", probability, low=0, high=1)
         self.probability, self.fill = probability, fill
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -185,7 +185,7 @@ class Brightness(SampleWise):
     """
 
     def __init__(self, strength: float = 0.2) -> None:
-        check_range(strength, "strength", low=0)
+        check_range("strength", strength, low=0)
         self.strength = strength
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:
@@ -201,7 +201,7 @@ class Contrast(SampleWise):
     """
 
     def __init__(self, strength: float = 0.2) -> None:
-        check_range(strength, "strength", low=0, high=1)
+        check_range("strength", strength, low=0, high=1)
         self.strength = strength
 
     def __call__(self, x: Tensor, random: SampleRandom) -> Tensor:

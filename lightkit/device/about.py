@@ -21,6 +21,7 @@ def torch_facts() -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
     found = torch.cuda.is_available()
     mps = torch.backends.mps.is_available()
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())] if found else []
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda,
@@ -32,7 +33,17 @@ def torch_facts() -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "mps": mps,
         "default_device": "cuda:0" if found else "mps" if mps else "cpu",
-        "devices": [_device(torch, index) for index in range(torch.cuda.device_count())] if found else [],
+        "devices": [
+            {
+                "device": f"cuda:{index}",
+                "name": facts.name,
+                "uuid": f"GPU-{facts.uuid}" if hasattr(facts, "uuid") else None,
+                "memory_gib": round(facts.total_memory / 2**30, 1),
+                "capability": f"{facts.major}.{facts.minor}",
+                "multiprocessors": facts.multi_processor_count,
+            }
+            for index, facts in enumerate(gpus)
+        ],
         "no_cuda": None if found else why_no_cuda(),
     }
 
@@ -68,18 +79,6 @@ def _nccl(nccl: Any) -> str | None:
         return ".".join(map(str, nccl.version()))
     except (AttributeError, RuntimeError):
         return None
-
-
-def _device(torch: Any, index: int) -> dict[str, Any]:
-    facts = torch.cuda.get_device_properties(index)
-    return {
-        "device": f"cuda:{index}",
-        "name": facts.name,
-        "uuid": f"GPU-{facts.uuid}" if hasattr(facts, "uuid") else None,
-        "memory_gib": round(facts.total_memory / 2**30, 1),
-        "capability": f"{facts.major}.{facts.minor}",
-        "multiprocessors": facts.multi_processor_count,
-    }
 
 
 def cuda_uuids(devices: Iterable[Any]) -> dict[int, str]:

@@ -51,7 +51,15 @@ class Compiler(NoCompiler):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Wrap the model, to be compiled when it is first called."""
-        _prepare()
+        os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
+        import torch._dynamo.config as dynamo
+        import torch._functorch.config as functorch
+
+        if getattr(dynamo, "recompile_limit", _SHAPES) < _SHAPES:
+            dynamo.recompile_limit = _SHAPES
+        if hasattr(functorch, "force_non_lazy_backward_lowering"):
+            # Compile the backward pass with the forward pass: what fails there fails where one can still go on without.
+            functorch.force_non_lazy_backward_lowering = True
         wrapped = Compiled(model, torch.compile(model, **self._options), copies=self.graphs, tell=self._tell)
         # Where nothing ever said that a step begins, PyTorch takes each call for one, and overwrites the gradients of
         # the batches before it in the first window.
@@ -94,7 +102,10 @@ class Compiled(nn.Module):
         try:
             outputs = self._attempt(*args, **kwargs)
         except Exception as error:
-            if is_out_of_memory(error) or (self.training in self._proven and not _is_compilers(error)):
+            from torch._dynamo.exc import TorchDynamoException
+
+            is_proven = self.training in self._proven and not isinstance(error, TorchDynamoException)
+            if is_out_of_memory(error) or is_proven:
                 raise
             # The first time anything may come from the compiler; what comes from the model comes again below.
             self._code.clear()
@@ -130,19 +141,6 @@ def _backend(mode: str, graphs: bool) -> dict[str, Any]:
     return {"mode": "reduce-overhead" if graphs and mode == "default" else mode}
 
 
-def _prepare() -> None:
-    """Set what the compiler is to do in this process."""
-    os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
-    import torch._dynamo.config as dynamo
-    import torch._functorch.config as functorch
-
-    if getattr(dynamo, "recompile_limit", _SHAPES) < _SHAPES:
-        dynamo.recompile_limit = _SHAPES
-    if hasattr(functorch, "force_non_lazy_backward_lowering"):
-        # Compile the backward pass with the forward pass: what fails there fails where one can still go on without.
-        functorch.force_non_lazy_backward_lowering = True
-
-
 @contextmanager
 def _unchanged_by_failure(model: nn.Module) -> Iterator[None]:
     """Put buffers and random generators back after an error: the pass is done again from where it began."""
@@ -160,13 +158,6 @@ def _unchanged_by_failure(model: nn.Module) -> Iterator[None]:
             for buffer, values in buffers:
                 buffer.copy_(values)
         raise
-
-
-def _is_compilers(error: Exception) -> bool:
-    """Tell whether an error is one of the compiler, not of the model or of the machine."""
-    from torch._dynamo.exc import TorchDynamoException
-
-    return isinstance(error, TorchDynamoException)
 
 
 def compiler_reason(error: BaseException) -> str:

@@ -57,7 +57,7 @@ class Engine:
     Args:
         placement: The device as `configure_process` gives it; by its name alone it is only looked up.
         precision: `fp32`, `tf32`, `bf16`, `fp16`, `bf16-true` or `fp64`.
-        parallel: `none`, `dp`, `ddp` or `fsdp`.
+        parallel: Name of the strategy for several devices; see `lightkit.common.strategies`.
         parallel_options: Settings of `parallel`, such as `dim` of `dp`; see `lightkit.device.parallel`.
         ranks: The processes that train together; None where this one is alone.
         switches: What makes the run faster or smaller.

@@ -40,15 +40,12 @@ def arguments(name: str, model: nn.Module, device: torch.device, *, kind: str = 
         return dict(NAMES["foreach" if name == "auto" else name])
     if name != "auto":
         return dict(NAMES[name])
-    return {"fused": True} if device.type in _KERNELS and _takes_kernel(model) else {}
-
-
-def _takes_kernel(model: nn.Module) -> bool:
     parameters = list(model.parameters())
+    if device.type not in _KERNELS or any(getattr(module, "sparse", False) for module in model.modules()):
+        return {}
     if any(nn.parameter.is_lazy(parameter) or not parameter.is_floating_point() for parameter in parameters):
-        return False
-    sparse = any(getattr(module, "sparse", False) for module in model.modules())
-    return not sparse and all(_fills_its_memory(parameter) for parameter in parameters)
+        return {}
+    return {"fused": True} if all(_fills_its_memory(parameter) for parameter in parameters) else {}
 
 
 def _fills_its_memory(tensor: Tensor) -> bool:

@@ -22,7 +22,7 @@ class Parallel:
     Args:
         device: The main device; the model is already there.
         ranks: The processes that train together.
-        options: Settings of the strategy: `dim` of `dp`; for `ddp` see `Replica`.
+        options: Settings of the strategy: `dim` of `dp`; for `ddp` see `Replica`, for `fsdp` `shard`.
     """
 
     strategy: ClassVar[Strategy] = PLAIN
@@ -42,8 +42,8 @@ class Parallel:
 
     @property
     def forward_is_local(self) -> bool:
-        """Whether a forward pass in this process needs no other process."""
-        return True
+        """Tell whether a forward pass in this process needs no other process."""
+        return self.ranks.size == 1 or not self.strategy.shards_parameters
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Wrap the model as the loop calls it."""
@@ -212,8 +212,8 @@ class Distributed(Parallel):
 
     @property
     def forward_is_local(self) -> bool:
-        """Whether a forward pass in this process needs no other process."""
-        return self.ranks.size == 1 or not self.options.get("sync_batchnorm")
+        """Tell whether a forward pass in this process needs no other process."""
+        return super().forward_is_local and (self.ranks.size == 1 or not self.options.get("sync_batchnorm"))
 
     def describe(self) -> str:
         """Return the number of processes that share a batch."""
@@ -240,11 +240,6 @@ class Sharded(Distributed):
     """
 
     strategy = STRATEGIES["fsdp"]
-
-    @property
-    def forward_is_local(self) -> bool:
-        """Whether a forward pass in this process needs no other process."""
-        return self.ranks.size == 1
 
     def describe(self) -> str:
         """Return the number of processes that share a model."""
@@ -274,10 +269,10 @@ _CLASSES: dict[str, type[Parallel]] = {
 def make_parallel(
     name: str, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
 ) -> Parallel:
-    """Make the strategy of that name, `none`, `dp`, `ddp` or `fsdp`.
+    """Make the strategy of that name.
 
     Args:
-        name: The name.
+        name: One of `lightkit.common.strategies.STRATEGIES`.
         device: The main device.
         ranks: The processes that train together.
         options: Settings of that strategy.

@@ -35,7 +35,7 @@ class Placement:
 
     @property
     def pins_memory(self) -> bool:
-        """Whether page-locked host memory makes copies faster here."""
+        """Tell whether page-locked host memory makes copies faster here."""
         return self.device.type == "cuda"
 
     def move(self, batch: Any) -> Any:

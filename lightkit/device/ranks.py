@@ -31,14 +31,32 @@ _LOST = (
 
 
 class Ranks:
-    """The plain case: this process alone."""
+    """The processes that train together; here the plain case, this process alone.
 
-    rank, size, local = 0, 1, 0
+    Each holds a replica of the model, or a part of one. A batch is split over the replicas, not over the processes:
+    those of one replica compute the same samples.
+    """
+
+    rank: int = 0
+    """Number of this process."""
+    size: int = 1
+    """Number of processes."""
+    local: int = 0
+    """Number of this process on its machine."""
+    replica: int = 0
+    """Number of this process's replica: which part of every batch it computes."""
+    replicas: int = 1
+    """Number of replicas: into how many parts a batch is split."""
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that writes."""
+        """Tell whether this is the process that writes."""
         return self.rank == 0
+
+    @property
+    def leads_replica(self) -> bool:
+        """Tell whether this is the first process of its replica, whose results count; the others have the same."""
+        return self.rank % (self.size // self.replicas) == 0
 
     def own(self, size: int) -> tuple[int, int]:
         """Return the first sample and the number of samples that this process computes of a batch."""
@@ -86,19 +104,22 @@ class DistributedRanks(Ranks):
 
     Args:
         device: Where this process computes.
+        splits_batches: Each process is a replica; otherwise all of them together are one.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, splits_batches: bool = True) -> None:
         import torch.distributed as dist
 
         self._dist, self._device = dist, device
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.local = local_rank()
+        if splits_batches:
+            self.replica, self.replicas = self.rank, self.size
         self._pending: tuple[Any, Tensor] | None = None
 
     def own(self, size: int) -> tuple[int, int]:
         """Return the first sample and the number of samples that this process computes of a batch."""
-        return own_part(size, self.rank, self.size)
+        return own_part(size, self.replica, self.replicas)
 
     def shared(self, make: Callable[[], T]) -> T:
         """Return in every process what rank 0 makes; an error of it is raised in every process."""
@@ -223,7 +244,7 @@ def joined(
     Args:
         parallel: Way to use several devices; those without ranks stay alone.
         name: The device, as the configuration has it.
-        batch_size: Samples per training batch, which all of them share.
+        batch_size: Samples per training batch, over all of them.
         nproc: Processes a machine that the configuration asks for.
         timeout: Seconds after which a process that does not answer counts as lost.
         gpus: GPUs to see, by their physical numbers; None sees all.
@@ -232,16 +253,16 @@ def joined(
         UserError: The launcher started another number of processes than the configuration asks for, processes that
             have nothing to share, or more than there are GPUs.
     """
-    count = world_size()
+    count, strategy = world_size(), strategy_of(parallel)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
-    if count > 1 and not strategy_of(parallel).processes:
+    if count > 1 and not strategy.processes:
         what, fix = f"a launcher started {count} processes for a run that is for one", "device.parallel=ddp"
         raise UserError(what, key="device.parallel", received=parallel, choices=WITH_PROCESSES, fix=fix)
     if nproc > 1 and nproc != here:
         what = "these processes are started by the command line" if count == 1 else f"torchrun started {here} here"
         fix = "`lightkit train`, or torchrun with device.nproc=1"
         raise UserError(what, key="device.nproc", received=nproc, fix=fix)
-    if count > batch_size:
+    if strategy.splits_batches and count > batch_size:
         what = f"{count} processes share each batch, and some would never have a sample"
         raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
     if count == 1:
@@ -254,7 +275,7 @@ def joined(
     store, rank, size = _meeting_place(timedelta(seconds=timeout))
     own = dist.PrefixStore(f"run{next(_RUNS)}", store)
     dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
-    ranks = DistributedRanks(device)
+    ranks = DistributedRanks(device, splits_batches=strategy.splits_batches)
     yield ranks
     ranks.close()
 

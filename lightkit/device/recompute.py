@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import inside
 from lightkit.common.patterns import Matched, Pattern
 
 KEY = "device.activation_checkpointing"
@@ -41,7 +42,10 @@ def recompute(model: nn.Module, patterns: Sequence[str]) -> list[str]:
         UserError: A pattern matches no module.
     """
     found = {name for matched in recomputed(model, patterns) for name in matched.names}
-    outermost = [name for name, _ in model.named_modules() if name in found and not _is_inside(name, found)]
+    outermost: list[str] = []
+    for name, _ in model.named_modules():  # outer ones come first
+        if name in found and not any(inside(name, outer) for outer in outermost):
+            outermost.append(name)
     for name in outermost:
         _change_class(model.get_submodule(name))
     return outermost
@@ -66,11 +70,6 @@ def recomputed(model: nn.Module, patterns: Sequence[str]) -> list[Matched]:
 def recomputes(module: nn.Module) -> bool:
     """Tell whether a module computes its activations again: of those, only its inputs are kept."""
     return hasattr(type(module), _MARK)
-
-
-def _is_inside(name: str, found: set[str]) -> bool:
-    parts = name.split(".")
-    return any(".".join(parts[:count]) in found for count in range(1, len(parts)))
 
 
 def _change_class(module: nn.Module) -> None:

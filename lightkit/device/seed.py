@@ -53,10 +53,15 @@ class MicroSeed:
 
     def __init__(self, seed: int, devices: Sequence[torch.device] = ()) -> None:
         self._seed, self._epoch, self._base = seed, -1, 0
-        self._generators = [
-            torch.default_generator,
-            *(_generator(device) for device in devices if device.type != "cpu"),
-        ]
+        self._generators = [torch.default_generator]
+        for device in devices:
+            if device.type == "cuda":
+                torch.cuda.init()  # the list of generators is empty before
+                self._generators.append(torch.cuda.default_generators[device.index or 0])
+            elif device.type != "cpu":
+                from torch.mps import _get_default_mps_generator
+
+                self._generators.append(_get_default_mps_generator())
 
     def __call__(self, epoch: int, samples_done: int) -> None:
         """Seed for the batch that starts after `samples_done` samples of an epoch."""
@@ -65,15 +70,6 @@ class MicroSeed:
         value = (self._base + samples_done * _GOLDEN) & _MASK
         for index, generator in enumerate(self._generators):
             generator.manual_seed(value ^ index)
-
-
-def _generator(device: torch.device) -> torch.Generator:
-    if device.type == "cuda":
-        torch.cuda.init()  # the list of generators is empty before
-        return torch.cuda.default_generators[device.index or 0]
-    from torch.mps import _get_default_mps_generator
-
-    return _get_default_mps_generator()
 
 
 def use_deterministic(on: bool = True) -> bool:

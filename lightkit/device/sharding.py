@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -65,16 +64,14 @@ def layers(model: nn.Module, least: int) -> list[nn.Module]:
     named = list(model.named_parameters(remove_duplicate=False))
     if len({id(parameter) for _, parameter in named}) < len(named):
         return []
-    found = [layer for layer in _listed(model) if sum(p.numel() for p in layer.parameters()) >= least]
-    return list(dict.fromkeys(reversed(found)))
-
-
-def _listed(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield layers of sequences and lists; what a fine-tuning puts into a layer is not called itself."""
+    found: list[nn.Module] = []
     for module in model.modules():
         if isinstance(module, (nn.Sequential, nn.ModuleList)):
+            # What a fine-tuning puts into a layer does not stand alone: it is not called itself.
             children = (child for child in module.children() if getattr(child, "stands_alone", True))
-            yield from (child for child in children if not isinstance(child, nn.ModuleList))
+            found += [child for child in children if not isinstance(child, nn.ModuleList)]
+    large = [layer for layer in found if sum(p.numel() for p in layer.parameters()) >= least]
+    return list(dict.fromkeys(reversed(large)))
 
 
 def _share_buffers(model: nn.Module, _inputs: Any) -> None:

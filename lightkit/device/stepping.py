@@ -39,7 +39,16 @@ def take_step(optimizer: Optimizer) -> None:
     own optimizers, it is the usual call. The numbers are the same.
     """
     code = _own_code(type(optimizer).step)
-    if code is None or _observed(optimizer):
+    if (
+        code is None
+        or "step" in vars(optimizer)
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or hooks._global_optimizer_pre_hooks
+        or hooks._global_optimizer_post_hooks
+        or optimizer.defaults.get("differentiable")
+        or torch.autograd._profiler_enabled()
+    ):
         optimizer.step()
         return
     with torch.no_grad():
@@ -69,15 +78,3 @@ def _own_code(step: Callable[..., Any]) -> Callable[[Optimizer], Any] | None:
     inner = getattr(step, "__wrapped__", None) if getattr(step, "hooked", False) else None
     code = getattr(inner, "__code__", None)
     return inner.__wrapped__ if code is not None and code.co_name == "_use_grad" else None  # type: ignore[union-attr]
-
-
-def _observed(optimizer: Optimizer) -> bool:
-    return bool(
-        "step" in vars(optimizer)
-        or optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or hooks._global_optimizer_pre_hooks
-        or hooks._global_optimizer_post_hooks
-        or optimizer.defaults.get("differentiable")
-        or torch.autograd._profiler_enabled()
-    )

@@ -23,8 +23,15 @@ def check_support(name: str, device: torch.device) -> list[str]:
         )
     if name.startswith("bf16") and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise UserError("this GPU has no bfloat16", argument="precision", received=name, fix="device.precision=fp32")
-    reasons = {"cuda": _on_cuda, "cpu": _on_cpu}.get(device.type, _elsewhere)
-    return [f"device.precision={name}: {reason}" for reason in reasons(name, device)]
+    if device.type == "cuda":
+        reasons = [*_on_cuda(name, device)]
+    elif device.type == "cpu":
+        reasons = [*_on_cpu(name)]
+    elif name == "tf32":
+        reasons = [f"TF32 is a format of NVIDIA's GPUs, not of {device.type}: computed in fp32"]
+    else:
+        reasons = []
+    return [f"device.precision={name}: {reason}" for reason in reasons]
 
 
 def _on_cuda(name: str, device: torch.device) -> Iterator[str]:
@@ -40,23 +47,14 @@ def _on_cuda(name: str, device: torch.device) -> Iterator[str]:
         yield "exact; tf32 and bf16 are several times faster on this GPU"
 
 
-def _on_cpu(name: str, _device: torch.device) -> Iterator[str]:
+def _on_cpu(name: str) -> Iterator[str]:
     if name == "tf32":
         yield "TF32 is a format of NVIDIA's GPUs: computed in fp32"
     if name == "fp16":
         yield "CPUs compute fp16 slowly; bf16 is the half precision that some of them are fast in"
-    if name.startswith("bf16") and not _cpu_has_bf16():
-        yield "this CPU has no instructions for bfloat16: slower than fp32"
-
-
-def _elsewhere(name: str, device: torch.device) -> Iterator[str]:
-    if name == "tf32":
-        yield f"TF32 is a format of NVIDIA's GPUs, not of {device.type}: computed in fp32"
-
-
-def _cpu_has_bf16() -> bool:
-    """Tell whether there are fast instructions; True where this PyTorch or another kind of processor does not say."""
+    # This PyTorch, or another kind of processor, may not say whether there are fast instructions.
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    asked = [ask for name in names if (ask := getattr(torch.cpu, name, None)) is not None]
+    asked = [ask for known in names if (ask := getattr(torch.cpu, known, None)) is not None]
     is_intel = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return not (is_intel and asked) or any(ask() for ask in asked)
+    if name.startswith("bf16") and is_intel and asked and not any(ask() for ask in asked):
+        yield "this CPU has no instructions for bfloat16: slower than fp32"

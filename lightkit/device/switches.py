@@ -46,7 +46,7 @@ class Switches:
 
     @property
     def compiles(self) -> bool:
-        """Whether PyTorch's compiler is asked for anything."""
+        """Tell whether PyTorch's compiler is asked for anything."""
         return self.compile != "none" or self.cuda_graphs
 
     @property

@@ -15,7 +15,6 @@ from lightkit.common.gpu_choice import EXPECTED, read_gpus
 from lightkit.device.about import why_no_cuda
 from lightkit.monitor.gpus import (
     GpuFacts,
-    GpuSample,
     Source,
     allowed,
     by_uuid,
@@ -53,7 +52,11 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
             raise UserError(
                 f"there is no NVIDIA GPU here ({source.reason})", argument="gpus", received=wanted, fix=TO_CPU
             )
-        among = _allowed(source.gpus)
+        if VISIBLE in os.environ and not is_order_known(source.gpus):
+            what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
+            fix = f"set {ORDER}=PCI_BUS_ID beside it"
+            raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=fix)
+        among = allowed(source.gpus)
         chosen = _freest(source, among, names) if isinstance(names, int) else _named(source, among, names)
     finally:
         source.close()
@@ -133,14 +136,6 @@ def _name(gpu: GpuFacts) -> str:
     return str(gpu.index) if gpu.mig is None else gpu.uuid
 
 
-def _allowed(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
-    """Return the GPUs and instances this process may use, in its own order where that is set."""
-    if VISIBLE in os.environ and not is_order_known(gpus):
-        what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
-        raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=f"set {ORDER}=PCI_BUS_ID beside it")
-    return allowed(gpus)
-
-
 def _named(source: Source, among: Sequence[GpuFacts], names: Sequence[int | str]) -> list[GpuFacts]:
     found: list[GpuFacts] = []
     for name in names:
@@ -172,14 +167,11 @@ def _freest(source: Source, among: Sequence[GpuFacts], count: int) -> list[GpuFa
         raise _missing(source, among, f"auto:{count}")
     if count == len(among):
         return list(among)
-    free = {sample.gpu: _free_mib(sample) for sample in source.samples(among)}
+    free: dict[GpuFacts, float] = {}
+    for sample in source.samples(among):  # 0 where a GPU does not tell, as one that is broken
+        total, used = sample.gpu.memory_total_mib, sample.memory_used_mib
+        free[sample.gpu] = 0.0 if total is None or used is None else total - used
     return sorted(among, key=lambda gpu: -free.get(gpu, 0.0))[:count]
-
-
-def _free_mib(sample: GpuSample) -> float:
-    """Return the memory of a GPU that is free; 0 where it does not tell, as one that is broken."""
-    total, used = sample.gpu.memory_total_mib, sample.memory_used_mib
-    return 0.0 if total is None or used is None else total - used
 
 
 def _missing(source: Source, among: Sequence[GpuFacts], wanted: int | str) -> UserError:

@@ -108,31 +108,23 @@ def stretches_table(
     """
     title = "where the time goes" + ("" if recorded is None else f", in {_steps(recorded)} and in the whole run")
     shown = [name for name in order if seconds.get(name) or (recorded and recorded.device.get(name))]
-    columns, cells = ["", "run s", "share %"], [_host_cells(shown, seconds, whole, each=1.0)]
+    columns, cells = ["", "run s", "share %"], [_cells_of(shown, seconds, whole, each=1.0)]
     if recorded is not None:
         columns = ["", "ms a step", "share %", *columns[1:]]
-        cells.insert(0, _host_cells(shown, recorded.host, recorded.seconds, each=MILLI / recorded.steps))
+        cells.insert(0, _cells_of(shown, recorded.host, recorded.seconds, each=MILLI / recorded.steps))
     if recorded is not None and recorded.device:
         columns[3:3] = ["GPU ms a step", "GPU share %"]
-        cells.insert(1, _device_cells(shown, recorded))
+        busy = sum(recorded.device.values())
+        cells.insert(1, _cells_of(shown, recorded.device, busy, each=MILLI / recorded.steps))
     rows = [[name, *(cell for column in cells for cell in column[at])] for at, name in enumerate([*shown, OTHER])]
     return title, columns, [*rows, ["together", *(cell for column in cells for cell in column[-1])]]
 
 
-def _host_cells(names: Sequence[str], seconds: Mapping[str, float], whole: float, *, each: float) -> list[list[str]]:
+def _cells_of(names: Sequence[str], seconds: Mapping[str, float], whole: float, *, each: float) -> list[list[str]]:
     """Return time and share of every name, of what is left, and of everything."""
     known = [seconds.get(name, 0.0) for name in names]
-    return [_cells(value, whole, each) for value in (*known, max(0.0, whole - sum(known)), whole)]
-
-
-def _device_cells(names: Sequence[str], recorded: Recorded) -> list[list[str]]:
-    whole = sum(recorded.device.values())
-    known = [recorded.device.get(name, 0.0) for name in names]
-    return [_cells(value, whole, MILLI / recorded.steps) for value in (*known, whole - sum(known), whole)]
-
-
-def _cells(value: float, whole: float, each: float) -> list[str]:
-    return [f"{value * each:.3f}", f"{100 * value / whole if whole else 0.0:.1f}"]
+    values = (*known, max(0.0, whole - sum(known)), whole)
+    return [[f"{value * each:.3f}", f"{100 * value / whole if whole else 0.0:.1f}"] for value in values]
 
 
 def operators_table(recorded: Recorded) -> Table:
@@ -141,15 +133,13 @@ def operators_table(recorded: Recorded) -> Table:
     ranked = sorted(recorded.operators, key=lambda found: -_cost(found, on_device=on_device))
     whole = sum(_cost(found, on_device=on_device) for found in ranked)
     columns = ["operator", "calls a step", *(["GPU ms a step"] if on_device else []), "ms a step", "share %"]
-    rows = [_operator_row(found, recorded.steps, whole, on_device=on_device) for found in ranked[:OPERATORS_SHOWN]]
+    each, rows = MILLI / recorded.steps, []
+    for found in ranked[:OPERATORS_SHOWN]:
+        device = [f"{found.device_seconds * each:.3f}"] if on_device else []
+        share = 100 * _cost(found, on_device=on_device) / whole if whole else 0.0
+        calls = f"{round(found.calls / recorded.steps, 1):g}"
+        rows.append([found.name, calls, *device, f"{found.host_seconds * each:.3f}", f"{share:.1f}"])
     return f"operators that cost most, without what they call, in {_steps(recorded)}", columns, rows
-
-
-def _operator_row(found: Operator, steps: int, whole: float, *, on_device: bool) -> list[str]:
-    each, cost = MILLI / steps, _cost(found, on_device=on_device)
-    device = [f"{found.device_seconds * each:.3f}"] if on_device else []
-    host, share = f"{found.host_seconds * each:.3f}", f"{100 * cost / whole if whole else 0.0:.1f}"
-    return [found.name, f"{round(found.calls / steps, 1):g}", *device, host, share]
 
 
 def _cost(found: Operator, *, on_device: bool) -> float:

@@ -183,17 +183,16 @@ def release(memory: Memory | None = None, *, collect: Callable[[], Any] = gc.col
         memory: That of its devices; None takes what this process has used.
         collect: Drops what nobody refers to any more.
     """
-    found = memory or memory_of(_used())
-    if type(found) is Memory:
+    if memory is None:
+        used = torch.cuda.device_count() if torch.cuda.is_available() and torch.cuda.is_initialized() else 0
+        devices = [torch.device("cuda", index) for index in range(used)]
+        if not devices and torch.backends.mps.is_available():
+            devices = [torch.device("mps", 0)]
+        memory = memory_of(devices)
+    if type(memory) is Memory:
         return  # on the CPU nothing is kept for later, and to look for cycles takes a while
     collect()
-    found.release()
-
-
-def _used() -> list[torch.device]:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    return [torch.device("mps", 0)] if torch.backends.mps.is_available() else []
+    memory.release()
 
 
 def resident() -> int:

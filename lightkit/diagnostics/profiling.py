@@ -173,10 +173,10 @@ class Recorder(Spans):
             return
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell the terminal about every start and stop
         kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])
-        details = self._details
+        details, warmup = self._details, self._window.warmup
         profiler = profile(
             activities=kinds,
-            schedule=self._action,
+            schedule=lambda number: ProfilerAction.WARMUP if number < warmup else ProfilerAction.RECORD,
             record_shapes=details.shapes,
             profile_memory=details.memory,
             with_stack=details.stacks,
@@ -185,9 +185,6 @@ class Recorder(Spans):
         self._profile = profiler
         if not self._window.warmup:
             self._begin(step)
-
-    def _action(self, number: int) -> ProfilerAction:
-        return ProfilerAction.WARMUP if number < self._window.warmup else ProfilerAction.RECORD
 
     def _go_on(self, step: int, at: int) -> None:
         """Go to the next step; from the first one that is kept on, the time counts."""
@@ -218,20 +215,16 @@ class Recorder(Spans):
         steps = max(1, self._done - self._done_before)
         host = {name: value - self._before.get(name, 0.0) for name, value in self.seconds.items()}
         self.recorded = Recorded(self._first, steps, seconds, host, {}, operators(profiler.key_averages()))
-        self._write(profiler)
-        self.recorded = self.recorded._replace(device=self._on_device())
-
-    def _write(self, profiler: Any) -> None:
-        """Write the trace, whole or not at all."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"rank{self._rank}-step{self._first}{SUFFIX}"
         part = path.with_name(f".{path.name}")
         try:
             profiler.export_chrome_trace(str(part))
-            part.replace(path)
+            part.replace(path)  # whole or not at all
         finally:
             part.unlink(missing_ok=True)
         self.trace = path
+        self.recorded = self.recorded._replace(device=self._on_device())
 
     def _on_device(self) -> dict[str, float]:
         if self._device.type != "cuda" or self.trace is None:

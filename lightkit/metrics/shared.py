@@ -20,6 +20,10 @@ class Peers(Protocol):
     def main(self) -> bool:
         """Tell whether this process is rank 0."""
 
+    @property
+    def leads_replica(self) -> bool:
+        """Whether this is the first of the processes that compute the same part of a batch."""
+
     def shared(self, make: Callable[[], Any]) -> Any:
         """Return what rank 0 makes, in every process."""
 
@@ -69,6 +73,7 @@ class Gathered:
             size: Samples in the part; 0 where the process had to compute something that counts for nothing.
             kwargs: What the metrics get besides, by the names of their arguments.
         """
+        size = size if self._ranks.leads_replica else 0
         found = {"loss": loss}
         if preds is not None and target is not None:
             found |= {"preds": preds, "target": target, **(kwargs or {})}

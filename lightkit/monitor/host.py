@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,20 @@ class Host:
         """
         now, counters = self._clock(), self._counters()
         seconds, memory = self._family()
-        values = {"ram_gib": memory / _GIB, **self._levels()}
+        values = {"ram_gib": memory / _GIB}
+        with suppress(self._system.Error, OSError, RuntimeError):
+            whole = self._system.virtual_memory()
+            taken, total = container_memory() or (whole.total - whole.available, whole.total)
+            values["ram_used_percent"] = 100 * taken / total
+        with suppress(OSError):
+            values["disk_used_percent"] = float(self._system.disk_usage(str(self._folder)).percent)
         before, self._before = self._before, (now, counters, seconds)
         if before is not None and now > before[0]:
             passed = now - before[0]
-            values |= _rates(before[1], counters, passed)
+            grown = {name: max(0.0, counters[name] - before[1][name]) for name in counters if name in before[1]}
+            values |= {name: value / passed for name, value in grown.items() if name.startswith("disk_")}
+            if grown.get("cpu_all"):
+                values["cpu_machine_percent"] = 100 * grown["cpu_busy"] / grown["cpu_all"]
             used = sum(max(0.0, spent - before[2].get(pid, 0.0)) for pid, spent in seconds.items())
             values["cpu_percent"] = min(100.0, 100 * used / passed / self.cpus)
         return values
@@ -75,16 +84,6 @@ class Host:
             return []
         return [other for child in found for other in (child, *self._descendants(child))]
 
-    def _levels(self) -> dict[str, float]:
-        values = {}
-        with suppress(self._system.Error, OSError, RuntimeError):
-            memory = self._system.virtual_memory()
-            used, total = container_memory() or (memory.total - memory.available, memory.total)
-            values["ram_used_percent"] = 100 * used / total
-        with suppress(OSError):
-            values["disk_used_percent"] = float(self._system.disk_usage(str(self._folder)).percent)
-        return values
-
     def _counters(self) -> dict[str, float]:
         """Read what only grows: busy and all CPU seconds, bytes read and written."""
         counters: dict[str, float] = {}
@@ -98,14 +97,6 @@ class Host:
             disk = self._system.disk_io_counters()  # None where there are no disks of its own
             counters |= {"disk_read_mb_s": disk.read_bytes / _MB, "disk_write_mb_s": disk.write_bytes / _MB}
         return counters
-
-
-def _rates(before: Mapping[str, float], now: Mapping[str, float], passed: float) -> dict[str, float]:
-    grown = {name: max(0.0, now[name] - before[name]) for name in now if name in before}
-    values = {name: value / passed for name, value in grown.items() if name.startswith("disk_")}
-    if grown.get("cpu_all"):
-        values["cpu_machine_percent"] = 100 * grown["cpu_busy"] / grown["cpu_all"]
-    return values
 
 
 def machine_memory() -> tuple[int | None, int | None]:

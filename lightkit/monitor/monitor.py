@@ -179,8 +179,12 @@ class Monitor(NoMonitor):
         with suppress(IndexError):
             while True:
                 rows.append(self.watch.rows.popleft())
-        names = dict.fromkeys(name for row in rows for name in row)
-        return {name: _merged(name, [row[name] for row in rows if name in row]) for name in names}
+        merged: dict[str, float] = {}
+        for name in dict.fromkeys(name for row in rows for name in row):
+            values = [row[name] for row in rows if name in row]
+            value = max(values) if name.endswith(_PEAKS) else sum(values) / len(values)
+            merged[name] = float(f"{value:.5g}")  # more digits than that mean nothing
+        return merged
 
     def totals(self) -> Totals:
         """See `NoMonitor`."""
@@ -224,8 +228,3 @@ def gpu_values(sample: GpuSample) -> dict[str, float]:
         "slowed": None if sample.throttle is None else float(any(name in SLOWED for name in sample.throttle)),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def _merged(name: str, values: Sequence[float]) -> float:
-    value = max(values) if name.endswith(_PEAKS) else sum(values) / len(values)
-    return float(f"{value:.5g}")  # more digits than that mean nothing

@@ -118,6 +118,9 @@ class Nvml(Source):
         if gpu.mig is not None:  # whatever else is told is that of the whole GPU, on which others compute too
             return GpuSample(gpu, memory_used_mib=_mib(getattr(self._memory(handle), "used", None)))
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:  # the new name is unknown to older drivers
+            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         return GpuSample(
             gpu,
             temperature_c=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
@@ -130,20 +133,13 @@ class Nvml(Source):
             memory_clock_mhz=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
             pcie_tx_mb_s=_divided(ask("nvmlDeviceGetPcieThroughput", handle, nvml.NVML_PCIE_UTIL_TX_BYTES), 1e3),
             pcie_rx_mb_s=_divided(ask("nvmlDeviceGetPcieThroughput", handle, nvml.NVML_PCIE_UTIL_RX_BYTES), 1e3),
-            throttle=throttle_names(self._throttle(handle)),
+            throttle=throttle_names(None if reasons is None else int(reasons)),
         )
 
     def _memory(self, handle: Any) -> Any:
         # The first version counts what the driver keeps for itself as used.
         found = self._ask("nvmlDeviceGetMemoryInfo", handle, getattr(self._nvml, "nvmlMemory_v2", None))
         return found or self._ask("nvmlDeviceGetMemoryInfo", handle)
-
-    def _throttle(self, handle: Any) -> int | None:
-        for word in ("Event", "Throttle"):  # the new name is unknown to older drivers
-            found = self._ask(f"nvmlDeviceGetCurrentClocks{word}Reasons", handle)
-            if found is not None:
-                return int(found)
-        return None
 
     def _text(self, name: str, *args: Any) -> str | None:
         return self._text_of(self._ask(name, *args))

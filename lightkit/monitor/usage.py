@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from lightkit.monitor.tally import GpuUsage, Totals
+from lightkit.monitor.tally import Totals
 
 SHORTEST = 30.0
 """Seconds of training below which nothing is concluded."""
@@ -140,7 +140,11 @@ def workers_for(wait: float, workers: int, cpus: int) -> int:
 
 def _about_batches(totals: Totals, loading: Loading) -> Iterator[str]:
     used = f"the GPU was {_mean_utilisation(totals) or 0.0:.0f} % busy"
-    shares = [share for gpu in totals.gpus if (share := _memory_share(gpu)) is not None]
+    shares = [
+        gpu.memory_peak_mib / gpu.memory_total_mib
+        for gpu in totals.gpus
+        if gpu.memory_peak_mib and gpu.memory_total_mib
+    ]
     if not shares or max(shares) >= _MEMORY_HALF:
         yield f"a larger data.batch_size: {used}, and more work at a time would keep it busy"
         return
@@ -150,10 +154,6 @@ def _about_batches(totals: Totals, loading: Loading) -> Iterator[str]:
     size = loading.batch_size
     room = f"{used}, its memory at most {100 * max(shares):.0f} % full"
     yield f"data.batch_size={factor * size} (now {size}), with a learning rate to match: {room}"
-
-
-def _memory_share(gpu: GpuUsage) -> float | None:
-    return gpu.memory_peak_mib / gpu.memory_total_mib if gpu.memory_peak_mib and gpu.memory_total_mib else None
 
 
 def _mean_utilisation(totals: Totals) -> float | None:

@@ -17,7 +17,7 @@ from lightkit.device.about import cuda_uuids
 from lightkit.diagnostics.memory import Memory, memory_of
 from lightkit.monitor.monitor import PREFIX, Monitor, NoMonitor, Watch
 from lightkit.monitor.usage import Loading, summary
-from lightkit.trainer.clock import Clock
+from lightkit.trainer.report import Clock
 
 
 class Machine:

@@ -20,7 +20,7 @@ from lightkit.runner.models import export_run, with_checkpoint
 from lightkit.runner.observer import Observer
 from lightkit.runner.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.runner.session import Session, memory_released, session
-from lightkit.trainer.predictions import Predictions
+from lightkit.trainer.evaluate import Predictions
 
 _LOG = logging.getLogger(__name__)
 

@@ -20,18 +20,18 @@ class NoAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """While inside, the model holds the weights to evaluate."""
+        """Let the model hold the weights to evaluate, while inside."""
         yield
 
     def keep(self) -> None:
         """Put the weights to evaluate into the model for good."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what a checkpoint kept."""
+        """Restore what a checkpoint kept."""
 
 
 class Ema(NoAverage):
@@ -66,7 +66,7 @@ class Ema(NoAverage):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """While inside, the model holds the averaged weights; its own come back afterwards, also after an error."""
+        """Let the model hold the averaged weights, while inside; its own come back afterwards, also after an error."""
         own = {name: tensor.detach().clone() for name, tensor in self._live.items()}
         _copy(self._mean, self._live)
         try:
@@ -79,7 +79,7 @@ class Ema(NoAverage):
         _copy(self._mean, self._live)
 
     def state_dict(self) -> dict[str, Any]:
-        """The averaged tensors by name and the number of steps."""
+        """Return the averaged tensors by name and the number of steps."""
         return {"steps": self.steps, "weights": dict(self._mean)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

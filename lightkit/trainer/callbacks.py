@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
 
 from lightkit.common.ranking import improves
+from lightkit.trainer.state import State
 
-if TYPE_CHECKING:
-    from lightkit.trainer.loop import Trainer
+
+class Training(Protocol):
+    """What a callback sees of a `Trainer`."""
+
+    model: nn.Module
+    """The network, as the loop calls it."""
+    optimizer: Optimizer
+    """Its optimizer."""
+    state: State
+    """The counters, and the newest values."""
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Log values of the callback's own with this step."""
+
+    def stop(self, reason: str) -> None:
+        """End training after the step under way."""
 
 
 class Callback:
@@ -18,27 +37,27 @@ class Callback:
     `trainer.callbacks.norms._target_: my_project.Norms`.
     """
 
-    def on_fit_start(self, trainer: Trainer) -> None:
-        """Before the first step, after a checkpoint was loaded."""
+    def on_fit_start(self, trainer: Training) -> None:
+        """Act before the first step, after a checkpoint was loaded."""
 
-    def on_step(self, trainer: Trainer) -> None:
-        """After every optimizer step."""
+    def on_step(self, trainer: Training) -> None:
+        """Act after every optimizer step."""
 
-    def on_validation(self, trainer: Trainer, values: dict[str, float]) -> None:
-        """After every validation, with its values by name (`val/accuracy`)."""
+    def on_validation(self, trainer: Training, values: dict[str, float]) -> None:
+        """Act after every validation, with its values by name (`val/accuracy`)."""
 
-    def on_epoch(self, trainer: Trainer, values: dict[str, float]) -> None:
-        """After every epoch, with the training values by name."""
+    def on_epoch(self, trainer: Training, values: dict[str, float]) -> None:
+        """Act after every epoch, with the training values by name."""
 
-    def on_fit_end(self, trainer: Trainer) -> None:
-        """After the last step."""
+    def on_fit_end(self, trainer: Training) -> None:
+        """Act after the last step."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and tensors a checkpoint keeps."""
+        """Return plain values and tensors for a checkpoint to keep."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what a checkpoint kept."""
+        """Restore what a checkpoint kept."""
 
 
 class EarlyStopping(Callback):
@@ -56,17 +75,17 @@ class EarlyStopping(Callback):
         self.best: float | None = None
         self.waited = 0
 
-    def on_validation(self, trainer: Trainer, values: dict[str, float]) -> None:
+    def on_validation(self, trainer: Training, values: dict[str, float]) -> None:
         """Count validations that did not improve on the best by `min_delta`; NaN never improves."""
         if self.monitor in values:
             self._judge(trainer, values[self.monitor])
 
-    def on_epoch(self, trainer: Trainer, values: dict[str, float]) -> None:
-        """The same for a value of the training split."""
+    def on_epoch(self, trainer: Training, values: dict[str, float]) -> None:
+        """Count epochs likewise, for a value of the training split."""
         if self.monitor in values:
             self._judge(trainer, values[self.monitor])
 
-    def _judge(self, trainer: Trainer, value: float) -> None:
+    def _judge(self, trainer: Training, value: float) -> None:
         if improves(value, self.best, mode=self.mode, min_delta=self.min_delta):
             self.best, self.waited = value, 0
             return
@@ -75,7 +94,7 @@ class EarlyStopping(Callback):
             trainer.stop(f"early stopping: {self.monitor} has not improved {self.waited} times in a row")
 
     def state_dict(self) -> dict[str, Any]:
-        """Best value and validations waited."""
+        """Return the best value and the validations waited."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -53,13 +53,13 @@ class Distillation(Task):
         self._compared = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Distillation:
-        """A copy with the same teacher, which may be large and never changes."""
+        """Copy with the same teacher, which may be large and never changes."""
         other = copy.copy(self)
         other.task = copy.deepcopy(self.task, memo)
         return other
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
-        """The step of the task, its loss mixed with the distance to the teacher in training; see `Task.step`.
+        """Take the step of the task, its loss mixed with the distance to the teacher in training; see `Task.step`.
 
         Raises:
             UserError: The teacher cannot take the batch, or its outputs are not of the student's size.
@@ -74,12 +74,22 @@ class Distillation(Task):
         return step._replace(loss=(1 - self.weight) * step.loss + self.weight * distance)
 
     def _taught(self, step: StepOutput, batch: Any) -> tuple[Tensor, Tensor]:
-        """Outputs of student and teacher, in single precision at least."""
+        """Return the outputs of student and teacher, in single precision at least."""
         if step.preds is None:
             received = type(self.task).__name__
             what = "the task gives no outputs that a teacher's could be compared with"
             raise UserError(what, key="trainer.task", received=received, expected="a StepOutput with preds")
-        other = self._teach(batch, step.preds.device)
+        teacher = self.teacher
+        if any(parameter.device != step.preds.device for parameter in list(teacher.parameters())[:1]):
+            teacher = copy.deepcopy(teacher).to(step.preds.device)  # the dry run tries its first batch on the CPU
+        try:
+            with torch.no_grad():  # the teacher's own loss is of no use
+                other = self.task.step(teacher, batch, lambda *_outputs: torch.zeros(())).preds
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            if is_out_of_memory(error) or is_dead_worker(error):
+                raise
+            what = f"the teacher cannot take the batches of this run: {in_short(error)}"
+            raise UserError(what, key="finetune.distill.teacher") from error
         if other is None or other.shape != step.preds.shape:
             raise UserError(
                 "the teacher's outputs are not of the student's size",
@@ -91,51 +101,34 @@ class Distillation(Task):
         self._compared = True
         return _wide(step.preds), _wide(other)
 
-    def _teach(self, batch: Any, device: torch.device) -> Tensor | None:
-        teacher = self.teacher
-        if any(parameter.device != device for parameter in list(teacher.parameters())[:1]):
-            teacher = copy.deepcopy(teacher).to(device)  # the rehearsal of a run tries its first batch on the CPU
-        try:
-            with torch.no_grad():
-                return self.task.step(teacher, batch, _no_loss).preds
-        except (RuntimeError, ValueError, TypeError, LookupError) as error:
-            if is_out_of_memory(error) or is_dead_worker(error):
-                raise
-            what = f"the teacher cannot take the batches of this run: {in_short(error)}"
-            raise UserError(what, key="finetune.distill.teacher") from error
-
 
 def _classes(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Divergence of distributions over the classes of `(B, C, ...)`, mean over the rest, times T²."""
+    """Compute the divergence of the distributions over the classes of `(B, C, ...)`; see `_divergence`."""
     return _divergence(student.movedim(1, -1), teacher.movedim(1, -1), temperature)
 
 
-def _tokens(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """The same over the tokens of `(B, T, V)`, mean over all positions."""
-    return _divergence(student, teacher, temperature)
-
-
 def _divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Compute the divergence of distributions over the last dimension, mean over all positions, times T²."""
     # The factor keeps the gradients' size whatever the temperature, which divides them twice.
     ours, theirs = (F.log_softmax(logits / temperature, dim=-1).flatten(0, -2) for logits in (student, teacher))
     return F.kl_div(ours, theirs, reduction="batchmean", log_target=True) * temperature**2
 
 
 def _labels(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Divergence of the chances of each label, mean over all of `(B, ...)`, times T²: 0 where both agree."""
+    """Compute the divergence of the chances of each label, mean over `(B, ...)`, times T²: 0 where both agree."""
     chance = torch.sigmoid(teacher / temperature)
     cross = F.binary_cross_entropy_with_logits(student / temperature, chance)
     return (cross - F.binary_cross_entropy_with_logits(teacher / temperature, chance)) * temperature**2
 
 
 def _values(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Mean squared difference."""
+    """Compute the mean squared difference."""
     return F.mse_loss(student, teacher)
 
 
 DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "multiclass": _classes,
-    "language_modeling": _tokens,
+    "language_modeling": _divergence,
     "binary": _labels,
     "multilabel": _labels,
     "regression": _values,
@@ -145,8 +138,3 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 
 def _wide(output: Tensor) -> Tensor:
     return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
-
-
-def _no_loss(*_outputs: Any) -> Tensor:
-    """In the place of the criterion: the teacher's own loss is of no use."""
-    return torch.zeros(())

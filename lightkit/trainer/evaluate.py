@@ -1,4 +1,4 @@
-"""One pass over a split without training."""
+"""One pass over a split without training, and collecting what the model predicts in it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.errors import UserError
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.tasks import Criterion, Task
@@ -37,13 +38,13 @@ class EvalContext(Protocol):
     """See `lightkit.device.ranks.Ranks`."""
 
     def move(self, batch: Any) -> Any:
-        """The batch on the device."""
+        """Move a batch to the device."""
 
     def prefetch(self, batches: Any) -> Any:
-        """The same batches, perhaps on the device already."""
+        """Yield these batches, perhaps on the device already."""
 
     def autocast(self) -> Any:
-        """Context manager of the forward pass."""
+        """Return a context for the forward pass."""
 
 
 def evaluate(
@@ -101,3 +102,61 @@ def evaluate(
     finally:
         for module, training in modes:
             module.training = training
+
+
+class Predictions:
+    """Collects what a task hands to the metrics, for every sample, as rows of a table.
+
+    Args:
+        task: Kind of target, as in `DataInfo`.
+        class_names: Names of the classes or labels; numbers where empty.
+    """
+
+    def __init__(self, task: str, class_names: tuple[str, ...]) -> None:
+        self._task, self._names = task, class_names
+        self._preds: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def update(self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, *_more: Any) -> None:
+        """Take in one batch; see `Meter.update`."""
+        if preds is None or len(preds) != size:
+            raise UserError(
+                "the task hands no prediction per sample on", key="trainer.task", fix="return StepOutput(loss, preds)"
+            )
+        self._preds.append(preds.detach().float().cpu())
+        if target is not None:
+            self._targets.append(target.detach().cpu())
+
+    def rows(self, numbers: Tensor) -> list[dict[str, Any]]:
+        """Make a row for each sample.
+
+        Args:
+            numbers: Row of each sample in the data set, `(N,)`.
+        """
+        outputs = torch.cat(self._preds)
+        targets = torch.cat(self._targets).tolist() if self._targets else [None] * len(outputs)
+        if self._task == "multiclass" and self._names:
+            targets = [self._names[target] if isinstance(target, int) else target for target in targets]
+        columns = self._columns(outputs)
+        return [
+            {"row": row, "target": target, **{name: values[i] for name, values in columns.items()}}
+            for i, (row, target) in enumerate(zip(numbers.tolist(), targets, strict=True))
+        ]
+
+    def _columns(self, outputs: Tensor) -> dict[str, list[Any]]:
+        """Turn outputs `(N, ...)` into predictions, and probabilities where there are some."""
+        if self._task == "binary":
+            probabilities = outputs.reshape(len(outputs)).sigmoid()
+            return {"prediction": (probabilities > 0.5).int().tolist(), "p": probabilities.tolist()}
+        if self._task == "language_modeling":
+            return {"prediction": outputs.argmax(-1).tolist()}
+        if self._task not in ("multiclass", "multilabel"):
+            return {"prediction": outputs.tolist()}
+        names = self._names or tuple(map(str, range(outputs.shape[1])))
+        if self._task == "multiclass":
+            probabilities = outputs.softmax(1)
+            chosen: list[Any] = [names[index] for index in probabilities.argmax(1).tolist()]
+        else:
+            probabilities = outputs.sigmoid()
+            chosen = (probabilities > 0.5).int().tolist()
+        return {"prediction": chosen} | {f"p({name})": probabilities[:, i].tolist() for i, name in enumerate(names)}

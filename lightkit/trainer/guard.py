@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import NOT_FINITE
+from lightkit.common.nesting import tensors
+from lightkit.common.shards import is_shard
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.learner import Learner
-from lightkit.trainer.nonfinite import bad_parameter, first_bad
 
 KEPT = "trainer.nonfinite"
 """Name of the kept states among the callbacks; with its dot it can be nobody else's."""
@@ -48,14 +49,14 @@ class Guard:
         self._agree = agree or bool
 
     def passes(self, loss: Tensor) -> bool:
-        """Whether training may go on with this loss, as far as can be said without waiting."""
+        """Tell whether training may go on with this loss, as far as can be said without waiting."""
         if self._sum is None:
             return self._agree(math.isfinite(loss.item()))
         self._sum += loss.detach().reshape(())  # of shape (1,) too, as `item` takes it
         return True
 
     def losses_finite(self) -> bool:
-        """Whether all losses since the last call were finite; waits for the device."""
+        """Tell whether all losses since the last call were finite; waits for the device."""
         if self._sum is None:
             return True
         fine = self._agree(math.isfinite(self._sum.item()))
@@ -260,9 +261,57 @@ class RollbackGuard(Guard):
 
 
 def copied(value: Any) -> Any:
-    """A nesting with tensors of its own."""
+    """Copy a nesting with tensors of its own."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
         return {name: copied(item) for name, item in value.items()}
     return type(value)(copied(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def first_bad(learner: Learner, batch: Any, position: int) -> str:
+    """Name the first tensor that is not finite: a parameter, an input, or an output in the order of computation."""
+    for name, parameter in learner.model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"parameter {name} is not finite"
+    for index, tensor in enumerate(tensors(batch)):
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            return f"tensor {index} of the batch is not finite"
+    return _first_output(learner, batch, position)
+
+
+def bad_parameter(model: nn.Module) -> str | None:
+    """Name the first trained parameter that is not finite; the whole model costs one wait for the device."""
+    trained = [(name, weight.detach()) for name, weight in model.named_parameters() if weight.requires_grad]
+    sums = [weight.sum() for _, weight in trained]
+    if not trained or bool(torch.isfinite(sum(map(_everywhere, sums), start=torch.zeros(())))):
+        return None
+    return next((name for name, weight in trained if not torch.isfinite(_everywhere(weight)).all()), None)
+
+
+def _everywhere(value: Tensor) -> Tensor:
+    """Return a whole tensor, of which each process may hold a part; then all of them ask."""
+    found: Tensor = value.full_tensor() if is_shard(value) else value  # type: ignore[attr-defined]
+    return found
+
+
+def _first_output(learner: Learner, batch: Any, position: int) -> str:
+    bad: list[str] = []
+
+    def look(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            if any(t.is_floating_point() and not torch.isfinite(t).all() for t in tensors(output)):
+                bad.append(name)
+
+        return hook
+
+    model = learner.model  # compiled code would not call the hooks
+    hooks = [part.register_forward_hook(look(name or "the model")) for name, part in model.named_modules()]
+    try:
+        learner.engine.seed(learner.state.epoch, position)
+        with torch.no_grad(), learner.engine.autocast():
+            learner.task.step(model, batch, learner.criterion)
+    finally:
+        for handle in hooks:
+            handle.remove()
+    return f"the output of {bad[0]} is the first that is not finite" if bad else "the model's outputs are finite"

@@ -46,11 +46,11 @@ class Interrupt:
     """Whether the loop only waits for data: then a signal need not wait for the next step."""
 
     def asked(self) -> bool:
-        """Whether the run is to end here; for places that every process comes by in the same order."""
+        """Tell whether the run is to end here; for places that every process comes by in the same order."""
         return self.number != 0
 
     def wait(self, batches: Iterator[Any], *end: Any) -> Any:
-        """The next batch, or `end` where there is none; a signal ends the wait for it.
+        """Return the next batch, or `end` where there is none; a signal ends the wait for it.
 
         Raises:
             AskedToEnd: One came.
@@ -83,15 +83,14 @@ class Signals(Interrupt):
         A signal that is ignored stays ignored, so that `nohup` keeps its meaning. Outside the main thread nothing can
         be caught and nothing is.
         """
-        before = self._install() if threading.current_thread() is threading.main_thread() else {}
+        before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            before = {number: signal.signal(number, self._note) for number in respected()}
         try:
             yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _install(self) -> dict[int, Any]:
-        return {number: signal.signal(number, self._note) for number in respected()}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self.number:
@@ -114,7 +113,7 @@ class SharedSignals(Signals):
         self._vote, self._noted = vote, 0
 
     def asked(self) -> bool:
-        """Whether the run is to end here, because of a signal to any of the processes."""
+        """Tell whether the run is to end here, because of a signal to any of the processes."""
         if not self.number:
             self.number = self._vote(self._noted)
         return self.number != 0

@@ -73,7 +73,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether the last step was taken or something ended training."""
+        """Tell whether the last step was taken or something ended training."""
         return self.state.step >= self.timetable.total_steps or self.state.stop_reason is not None
 
     def stop(self, reason: str) -> None:
@@ -108,7 +108,10 @@ class Trainer:
             try:
                 self._epoch()
             except RollBack:
-                self._roll_back()
+                self.guard.roll_back(self.learner)
+                self._saved_step = -1
+                self._save()
+                self._saved_step = -1  # where an epoch ends at this step, that is still to come, and to be saved
         with self._span("tuning"):
             self.tuning.finish(self.state.step)
         self._call(self.callbacks, "on_fit_end")
@@ -121,13 +124,6 @@ class Trainer:
             self._finish_step()
         if state.step and self.finished and state.closed_step != state.step:
             self._end_epoch()
-
-    def _roll_back(self) -> None:
-        """Go back to an older state, and save that."""
-        self.guard.roll_back(self.learner)
-        self._saved_step = -1
-        self._save()
-        self._saved_step = -1  # where an epoch ends at this step, that is still to come, and to be saved
 
     def _epoch(self) -> None:
         """Make the optimizer steps of an epoch that are still to do, then end it."""
@@ -245,7 +241,9 @@ class Trainer:
         if whole:
             metrics.reset()
             state.epoch, state.samples_done = state.epoch + 1, 0
-        improved = self._take_training(values)
+        self._log(values)
+        improved = self.monitor in values and self._judge(values)
+        self._call(self.callbacks, "on_epoch", values)
         improved = self._take(found) or improved
         state.closed_step = state.step
         saves = timetable.saves_after_epoch(state.epoch) or timetable.saves_after_step(state.step)
@@ -290,13 +288,6 @@ class Trainer:
         self._log(values)
         improved = self._judge(values) if self.monitor.startswith("val/") else False
         self._call(self.callbacks, "on_validation", values)
-        return improved
-
-    def _take_training(self, values: dict[str, float]) -> bool:
-        """Log the values of the training split and let them decide; returns as `_take` does."""
-        self._log(values)
-        improved = self.monitor in values and self._judge(values)
-        self._call(self.callbacks, "on_epoch", values)
         return improved
 
     def _judge(self, values: dict[str, float]) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.base import Logger
-from lightkit.trainer.clock import Clock
 from lightkit.trainer.interrupt import Interrupt
+from lightkit.trainer.report import Clock
 
 
 @dataclass(frozen=True)

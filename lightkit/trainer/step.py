@@ -66,7 +66,7 @@ class PlainStepper:
         """
         learner, engine = self._learner, self._learner.engine
         first, own = engine.ranks.own(size)
-        share = own * engine.ranks.size / window
+        share = own * engine.ranks.replicas / window
         with engine.accumulating(learner.network, more):
             engine.seed(learner.state.epoch, position + first)
             with self._span("forward"), engine.autocast():

@@ -14,7 +14,7 @@ SPLITS = ("train", "val", "test")
 def result(
     state: State, *, status: str, monitor: str, mode: str, reason: str | None = None, **facts: Any
 ) -> dict[str, Any]:
-    """The content of `result.json`.
+    """Make the content of `result.json`.
 
     Args:
         state: The counters and newest values.
@@ -41,13 +41,13 @@ def result(
 
 
 def final_values(state: State) -> dict[str, float]:
-    """The newest metrics of whole splits, without what belongs to single steps."""
+    """Pick the newest metrics of whole splits, without what belongs to single steps."""
     values = {name: value for name, value in state.last.items() if name.partition("/")[0] in SPLITS}
     return {name: value for name, value in values.items() if name != "train/loss_step"}
 
 
 def final_table(values: Mapping[str, float], best: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows of a table with a line for each metric and a column for each split.
+    """Make column names and rows of a table with a line for each metric and a column for each split.
 
     Args:
         values: The newest values by name.
@@ -56,13 +56,13 @@ def final_table(values: Mapping[str, float], best: Mapping[str, float]) -> tuple
     columns = {split: {name: v for name, v in values.items() if name.startswith(f"{split}/")} for split in SPLITS}
     split = next(iter(best), "").partition("/")[0]
     columns = {"train": columns["train"], "val": columns["val"], f"best {split}": dict(best), "test": columns["test"]}
-    columns = {head: _bare(column) for head, column in columns.items() if column}
+    columns = {
+        head: {name.partition("/")[2]: value for name, value in column.items()}
+        for head, column in columns.items()
+        if column
+    }
     names = dict.fromkeys(name for column in columns.values() for name in column)
     return ["metric", *columns], [[n, *(_shown(column.get(n)) for column in columns.values())] for n in names]
-
-
-def _bare(values: Mapping[str, float]) -> dict[str, float]:
-    return {name.partition("/")[2]: value for name, value in values.items()}
 
 
 def _shown(value: float | None) -> str:

@@ -57,7 +57,7 @@ class Supervised(Task):
     """One input, one target: `criterion(model(x), y)`; of a model of transformers, its `logits`."""
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
-        """Loss and metric inputs of a batch `(x, y)`; see `Task.step`."""
+        """Compute loss and metric inputs of a batch `(x, y)`; see `Task.step`."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             fix = "a task of your own takes them apart: trainer.task._target_=my_module.MyTask"
             if isinstance(batch, (tuple, list)) and len(batch) == 3:
@@ -81,7 +81,7 @@ class Retrieval(Supervised):
     """
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
-        """Loss and metric inputs of a batch `(x, y, indexes)`; see `Task.step`."""
+        """Compute loss and metric inputs of a batch `(x, y, indexes)`; see `Task.step`."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 3:
             raise UserError(
                 "the samples are not an input, a target and the number of a query",
@@ -103,7 +103,7 @@ def _kind(batch: Any) -> str:
 
 
 def logits(output: Any) -> Any:
-    """What a model gives, or what it has under `logits` where it gives several things by name, as transformers do."""
+    """Return what a model gives, or its entry `logits` where it gives several things by name, as transformers do."""
     return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
 
 

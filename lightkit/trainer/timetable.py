@@ -54,7 +54,7 @@ class Timetable:
         return math.ceil((self.total_steps - self.extra_steps) / self.steps_per_epoch)
 
     def continued(self, *, step: int, epoch: int, samples_done: int) -> Timetable:
-        """The same from where a run stands that may have come there with another batch size: epochs stay whole.
+        """Go on from where a run stands that may have come there with another batch size: epochs stay whole.
 
         Args:
             step: Optimizer steps taken.
@@ -66,21 +66,21 @@ class Timetable:
         return replace(self, extra_steps=step - usual)
 
     def validates_after_step(self, step: int) -> bool:
-        """Whether a validation is due at this step because steps are counted."""
+        """Tell whether a validation is due at this step because steps are counted."""
         return self.validate_unit == "step" and step % self.validate_every == 0
 
     def validates_after_epoch(self, epoch: int) -> bool:
-        """Whether a validation is due after this many finished epochs."""
+        """Tell whether a validation is due after this many finished epochs."""
         return self.validate_unit == "epoch" and epoch % self.validate_every == 0
 
     def saves_after_step(self, step: int) -> bool:
-        """Whether a checkpoint is due at this step."""
+        """Tell whether a checkpoint is due at this step."""
         return self.save_steps is not None and step % self.save_steps == 0
 
     def saves_after_epoch(self, epoch: int) -> bool:
-        """Whether a checkpoint is due after this many finished epochs."""
+        """Tell whether a checkpoint is due after this many finished epochs."""
         return self.save_epochs is not None and epoch % self.save_epochs == 0
 
     def window(self, samples_done: int) -> int:
-        """Samples of the optimizer step that starts after `samples_done` samples of the epoch."""
+        """Count the samples of the optimizer step that starts after `samples_done` samples of the epoch."""
         return min(self.accumulate * self.batch_size, self.epoch_samples - samples_done)

@@ -16,6 +16,7 @@ def test_values_that_are_valid() -> None:
     check_range("length", 1, low=1)
     check_range("dropout", 0.0, low=0, below=1)
     check_range("share", 1.0, above=0, high=1)
+    check_range("limit", None, low=1)
 
 
 def test_a_value_that_is_no_choice() -> None:

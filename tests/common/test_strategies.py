@@ -21,6 +21,7 @@ def test_every_choice_of_the_schema_is_a_strategy_with_a_class_of_its_own():
 def test_processes_are_for_those_that_share_every_batch():
     assert WITH_PROCESSES == ("ddp", "fsdp")
     assert [name for name, strategy in STRATEGIES.items() if strategy.shards_parameters] == ["fsdp"]
+    assert all(strategy.splits_batches or not strategy.supports("batch_size") for strategy in STRATEGIES.values())
     assert [name for name, strategy in STRATEGIES.items() if strategy.several_gpus] == ["dp"]
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import STRATEGIES
 from lightkit.config import compose
 
 
 def test_two_processes_compose() -> None:
     cfg = compose(["device=ddp"]).cfg
     assert (cfg.device.parallel, cfg.device.nproc, cfg.device.ddp.bucket_mib) == ("ddp", 2, 25.0)
+
+
+def test_processes_that_compute_the_same_batch_need_no_sample_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STRATEGIES, "ddp", replace(STRATEGIES["ddp"], splits_batches=False))
+    assert compose(["device=ddp", "data.batch_size=1"]).cfg.data.batch_size == 1
 
 
 @pytest.mark.thorough

@@ -156,7 +156,7 @@ def test_blocks_give_the_batches_of_a_plain_gather() -> None:
 def test_a_block_that_is_entered_within_has_its_batches_where_they_would_be(ranks: int, normalizer: Any) -> None:
     """The last bits of a matrix product depend on the alignment of its operands."""
     x, y = torch.randn(9000, 3), torch.rand(9000)
-    options = LoaderOptions(7, shuffle=True, rank=ranks - 1, ranks=ranks)
+    options = LoaderOptions(7, shuffle=True, replica=ranks - 1, replicas=ranks)
     loader = Loader(TensorData(x, y), torch.arange(9000), options, prepare=Prepare(normalizer=normalizer))
     whole = list(loader.epoch(0))
     places = [(left.data_ptr() % 64, right.data_ptr() % 64) for left, right in whole]

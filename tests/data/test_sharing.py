@@ -42,7 +42,12 @@ def batches(way: str, *, start: int = 0, rank: int = 0, ranks: int = 1, batch_si
     options = WAYS[way]
     settings: Any = {**options, "dataset": options["dataset"]()}
     data = build_data(
-        split={"by": "ordered", "val": 0, "test": 0}, batch_size=batch_size, seed=3, rank=rank, ranks=ranks, **settings
+        split={"by": "ordered", "val": 0, "test": 0},
+        batch_size=batch_size,
+        seed=3,
+        replica=rank,
+        replicas=ranks,
+        **settings,
     )
     try:
         return list(data.train.epoch(2, start))

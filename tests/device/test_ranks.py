@@ -14,7 +14,7 @@ from torch import nn
 from lightkit.common.errors import UserError
 from lightkit.device.engine import Engine
 from lightkit.device.parallel import Distributed, make_parallel, synchronized
-from lightkit.device.ranks import Ranks, _packed, _room, _unpacked, is_lost, joined
+from lightkit.device.ranks import DistributedRanks, Ranks, _packed, _room, _unpacked, is_lost, joined
 from tests.runner.processes import together
 
 CPU = torch.device("cpu")
@@ -50,7 +50,8 @@ def test_three_processes(tmp_path: Path) -> None:
                 "votes": [ranks.vote(15 if number == 1 else 0), ranks.vote(0), ranks.vote(0)],
                 "mean": ranks.mean(torch.tensor(float(number)), number),
                 "shared": ranks.shared(lambda: ["made", number]),
-                "own": ranks.own(8),
+                "own": [ranks.own(8), ranks.leads_replica],
+                "same batch": [(same := DistributedRanks(CPU, splits_batches=False)).own(8), same.leads_replica],
                 "united": ranks.unite(["both", f"from {number}"]),
             }
             found = ranks.gather([torch.full((number,), float(number)), torch.tensor(number)], f"from {number}")
@@ -71,7 +72,8 @@ def test_three_processes(tmp_path: Path) -> None:
         assert own["votes"] == [0, 15, 0]
         assert own["mean"] == pytest.approx(5 / 3)
         assert own["shared"] == ["made", 0]
-        assert own["own"] == [[0, 3], [3, 3], [6, 2]][number]
+        assert own["own"] == [[[0, 3], [3, 3], [6, 2]][number], True]
+        assert own["same batch"] == [[0, 8], number == 0]
     assert facts[0]["gathered"] == [["from 0", [[], 0]], ["from 1", [[1.0], 1]], ["from 2", [[2.0, 2.0], 2]]]
     assert facts[1]["gathered"] == []
 

@@ -23,6 +23,8 @@ class Played:
     def __init__(self, rank: int, size: int, common: dict[str, Any]) -> None:
         self.rank, self.size, self._common = rank, size, common
 
+    leads_replica = True
+
     @property
     def main(self) -> bool:
         return self.rank == 0
@@ -152,6 +154,19 @@ def test_a_state_goes_on_in_another_number_of_processes() -> None:
     expected = play(2, whole)[0]
     assert play(2, second)[0] == expected
     assert play(3, second)[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_samples_that_every_process_computes_count_once() -> None:
+    plain = SplitMetrics("val", classes)
+    feed(plain, classes, Played(0, 1, {}), range(3))
+
+    def job(group: Any) -> Any:
+        metrics = SharedMetrics(SplitMetrics("val", classes), group)
+        group.leads_replica = group.main
+        feed(metrics, classes, Played(0, 1, {}), range(3))
+        return metrics.compute()
+
+    assert play(2, job) == [plain.compute()] * 2
 
 
 def test_large_outputs_are_exchanged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def release_frames(error: BaseException) -> None:
 def _samples(parts: Learner) -> int:
     """Count the samples that one process computes at once in training."""
     train = parts.data.train
-    return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.size))
+    return min(train.num_samples, -(-train.batch_size // parts.engine.ranks.replicas))
 
 
 def _row(label: str, text: str) -> str:

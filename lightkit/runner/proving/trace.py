@@ -14,16 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lightkit.trainer.callbacks import Callback
+from lightkit.trainer.callbacks import Callback, Training
 from lightkit.trainer.tasks import Criterion, StepOutput, Task
-
-if TYPE_CHECKING:
-    from lightkit.trainer.loop import Trainer
 
 PHASES = ("micro", "step", "save", "validation", "test")
 
@@ -70,26 +67,26 @@ class RunTrace(Callback):
         self._folder, self._end_at, self._end = f"{checkpoints.absolute()}{os.sep}", end_at, end or kill
         self._counts: dict[tuple[str, int], int] = {}
         self._batch, self._saving, self._evaluates = Moment("", -1, 0), -1, "test"
-        self._trainer: Trainer | None = None
+        self._trainer: Training | None = None
         self.live_state: Callable[[], Mapping[str, Any]] = dict
         sys.addaudithook(self._watch_files)
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: Training) -> None:
         """Write down the state the run begins or goes on with."""
         self._trainer, self._evaluates = trainer, "validation"
         step = trainer.state.step
         self._write({"phase": "start", "step": step, "number": 0, **_state(trainer), "live": self.live_state()})
 
-    def on_step(self, trainer: Trainer) -> None:
+    def on_step(self, trainer: Training) -> None:
         """Write down the state after an optimizer step."""
         self.moment("step", trainer.state.step, **_state(trainer))
 
-    def on_epoch(self, trainer: Trainer, values: dict[str, float]) -> None:
+    def on_epoch(self, trainer: Training, values: dict[str, float]) -> None:
         """Write down that an epoch, or the run, has come to its end."""
         if not trainer.state.samples_done:
             self._write({"phase": "epoch", "step": trainer.state.step, "number": 0})
 
-    def on_fit_end(self, trainer: Trainer) -> None:
+    def on_fit_end(self, trainer: Training) -> None:
         """Write down what the run ends with."""
         self._evaluates = "test"
         self._write({"phase": "end", "step": trainer.state.step, "number": 0, "live": self.live_state()})
@@ -189,7 +186,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
         yield repr(value).encode()
 
 
-def _state(trainer: Trainer) -> dict[str, Any]:
+def _state(trainer: Training) -> dict[str, Any]:
     """Hash what a step changes."""
     optimizer = trainer.optimizer.state_dict()
     return {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightkit.checkpoint.host import HostBuffers
+from lightkit.checkpoint.background import HostBuffers
 from lightkit.checkpoint.plain import to_plain
 
 
