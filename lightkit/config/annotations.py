@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Optional, Union
 
 from lightkit.common.text import look_alike, plain_letters
@@ -128,7 +127,7 @@ def _fits_container(value: Any, container: type, inner: tuple[Any, ...]) -> bool
     """Tell whether a value is a list or mapping; with `inner`, one whose items are of the last of these types."""
     if not isinstance(value, container):
         return False
-    items: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    items = [*value.values()] if isinstance(value, dict) else [*value]
     return not inner or all(fits(item, inner[-1]) for item in items)
 
 

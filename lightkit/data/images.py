@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lightkit.common.errors import UserError
 from lightkit.common.argument_checks import check_range
+from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo, fingerprint
 
 if TYPE_CHECKING:

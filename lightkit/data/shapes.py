@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom, mix
-from lightkit.common.argument_checks import check_range
 from lightkit.data.info import DataInfo, fingerprint
 
 _PIECE = 256

@@ -9,9 +9,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
-from lightkit.common.argument_checks import check_range
 
 WAYS = ("stratified", "random", "ordered", "file", "fold")
 _NAMES = ("train", "val", "test")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightkit.common.errors import UserError
 from lightkit.common.argument_checks import check_range
+from lightkit.common.errors import UserError
 from lightkit.data.info import DataInfo, fingerprint
 
 UNKNOWN = "\ufffd"

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import SampleRandom
-from lightkit.common.argument_checks import check_range
 from lightkit.data.prepare import SampleWise
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
