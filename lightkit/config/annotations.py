@@ -127,7 +127,7 @@ def _fits_container(value: Any, container: type, inner: tuple[Any, ...]) -> bool
     """Tell whether a value is a list or mapping; with `inner`, one whose items are of the last of these types."""
     if not isinstance(value, container):
         return False
-    items = [*value.values()] if isinstance(value, dict) else [*value]
+    items: Any = value.values() if isinstance(value, dict) else value
     return not inner or all(fits(item, inner[-1]) for item in items)
 
 
