@@ -187,5 +187,5 @@ def fitted(
 
 
 def goes_on(changes: Sequence[KeyChange]) -> bool:
-    """Whether a run that ended early is to go on because what ended it has changed."""
+    """Tell whether a run that ended early is to go on, because what ended it has changed."""
     return any(change.taken and change.key.startswith(_STOPPING) for change in changes)
