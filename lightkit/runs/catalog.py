@@ -229,7 +229,8 @@ def find_run(text: str, root: Path) -> Path:
     if same_name:
         return same_name[0]
     if text == "last":
-        raise UserError(f"no run here: {root / run_files.OUTPUTS} has none yet", fix="`lightkit train` makes one")
+        fix = "; ".join(filter(None, ["`lightkit train` makes one", no_project_note()]))
+        raise UserError(f"no run here: {root / run_files.OUTPUTS} has none yet", fix=fix)
     # What the user may have meant, as one would type it: what resembles it, then the newest.
     likely = same_folder or newest_first
     shown = [str(folder.relative_to(root)) for folder in likely]

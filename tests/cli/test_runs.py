@@ -34,7 +34,7 @@ def test_outside_of_a_project_a_folder_learns_how_it_becomes_one(cli: Cli, tmp_p
         done, missing = cli("runs"), cli("resume", "last")
     note = "this folder is no project, as it has neither conf/ nor experiments/: `mkdir conf` makes it one"
     assert done.out.endswith(f"\n{note}\n")
-    assert f"`last` is the newest; {note}" in missing.err
+    assert f"`lightkit train` makes one; {note}" in missing.err
 
 
 def test_table_is_tolerant(cli: Cli, project: Path) -> None:
