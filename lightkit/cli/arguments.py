@@ -6,6 +6,7 @@ import argparse
 from typing import NoReturn
 
 from lightkit.common.errors import UserError
+from lightkit.runs.catalog import project, with_run_folders
 
 _REQUIRED = "the following arguments are required: "
 
@@ -52,4 +53,6 @@ class Parser(argparse.ArgumentParser):
             plain, takes_overrides = unknown[0].lstrip("-"), any(action.dest == "overrides" for action in self._actions)
             fix = f"{plain}, without dashes" if "=" in plain and takes_overrides else None
             raise UserError("no such option", key=self.prog, received=unknown[0], choices=options, fix=fix)
+        if getattr(found, "overrides", None):
+            found.overrides = with_run_folders(found.overrides, project())
         return found

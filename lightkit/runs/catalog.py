@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,8 @@ from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
 from lightkit.runs.reading import read_facts, read_overrides, read_result, read_seed
 
+_NAMING_RUNS = ("finetune.weights.path", "finetune.distill.teacher")
+"""Keys that take the folder of a run, and on the command line its name."""
 _SHOWN = 6
 """Names of runs that a message lists."""
 _DATED = re.compile(r"/(?P<date>\d{4}-\d{2}-\d{2})/(?P<time>\d{2}-\d{2}-\d{2})-(?P<name>[^/]+)(?P<job>/[^/]+)?$")
@@ -245,3 +247,28 @@ def find_run(text: str, root: Path) -> Path:
         choices=dict.fromkeys([*nearest(text, known), *shown[:_SHOWN]]),
         fix="; ".join(filter(None, [fix, "" if same_folder else no_project_note()])),
     )
+
+
+def with_run_folders(overrides: Sequence[str], root: Path) -> list[str]:
+    """Put the folder of a run where the command line names a run to start from: `finetune.weights.path=base`.
+
+    What is a file or a folder stays, and so does a name that no run has.
+
+    Args:
+        overrides: As typed.
+        root: The project.
+    """
+    return [_with_run_folder(text, root) for text in overrides]
+
+
+def _with_run_folder(text: str, root: Path) -> str:
+    key, _, name = text.partition("=")
+    if key.lstrip("+") not in _NAMING_RUNS or not re.fullmatch(r"[\w.+-]+", name) or name == "null":
+        return text
+    if any((place / name).exists() for place in (Path(), root, root / run_files.OUTPUTS)):
+        return text
+    with contextlib.suppress(UserError):
+        folder = find_run(name, root)
+        place = str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
+        return f"{key}={place}" if re.fullmatch(r"[\w./+-]+", place) else f"{key}='{place}'"
+    return text

@@ -122,3 +122,10 @@ def test_mistakes(cli: Cli, args: tuple[str, ...], text: str) -> None:
     assert done.code == 2
     assert text in done.err
     assert done.out == ""
+
+
+def test_a_run_to_start_from_has_a_name(cli: Cli, project: Path) -> None:
+    base = cli("train", *WINE, "name=base", "trainer.steps=2", "device=cpu", "metrics.figures=[]", "logger=quiet")
+    assert base.code == 0, base.err
+    found = values(cli, *WINE, "finetune=head", "finetune.weights.path=base")
+    assert found["weights"]["file"].startswith(str(next((project / "outputs" / "runs").glob("*/*-base"))))

@@ -18,6 +18,7 @@ from lightkit.runs.catalog import (
     started,
     status,
     summarize,
+    with_run_folders,
 )
 
 CONFIG = "seed: 1\nname: demo\n"
@@ -177,3 +178,20 @@ def test_a_summary_leaves_out_what_is_missing_or_damaged(tmp_path: Path, result:
     assert (run.status, run.seed, run.metric, run.best, run.epochs) == ("unfinished", None, "", None, None)
     assert (run.metrics, run.overrides) == ({}, ())
     assert status(tmp_path / "run") is None
+
+
+def test_a_run_to_start_from_is_named_as_one_types_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = a_run(tmp_path / "outputs" / "runs" / "2026-01-01" / "10-00-00-base")
+    new = a_run(tmp_path / "outputs" / "runs" / "2026-01-02" / "10-00-00-base")
+    job = a_run(tmp_path / "outputs" / "sweeps" / "2026-01-03" / "10-00-00-s" / "seed=1")
+    (tmp_path / "weights.pt").touch()
+    monkeypatch.chdir(tmp_path)
+
+    def taken(text: str) -> str:
+        return with_run_folders([text], tmp_path)[0]
+
+    assert taken("finetune.weights.path=base") == f"finetune.weights.path={new.relative_to(tmp_path)}"
+    assert taken("finetune.distill.teacher=last") == f"finetune.distill.teacher='{job.relative_to(tmp_path)}'"
+    left = ["name=base", "finetune.weights.path=weights.pt", "finetune.weights.path=nothing", "~finetune.weights.path"]
+    left += [f"finetune.weights.path={old}", "finetune.weights.path=null", "finetune.weights.path=base,last"]
+    assert [text for text in left if taken(text) != text] == []

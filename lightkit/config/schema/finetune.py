@@ -20,8 +20,9 @@ class WeightsConfig:
     """The weights to start from."""
 
     path: Optional[str] = None
-    """Folder of a run, or a file or folder of weights; null: those that the model has by itself. Of a run of lightkit
-    the best checkpoint is taken; a file is a checkpoint, state dict, safetensors file or training file of others."""
+    """Folder of a run (on the command line also its name), or a file or folder of weights; null: those that the model
+    has by itself. Of a run of lightkit the best checkpoint is taken; a file is a checkpoint, state dict, safetensors file
+    or training file of others."""
     adapter: Optional[str] = None
     """Adapter file that an earlier fine-tuning wrote, put on top of its base; null puts none."""
     key: Optional[str] = None
@@ -166,7 +167,7 @@ class DistillConfig:
     """Learning also from the outputs of a trained model (Hinton et al. 2015, https://arxiv.org/abs/1503.02531)."""
 
     teacher: Optional[str] = None
-    """Folder of the teacher's run; null has none."""
+    """Folder of the teacher's run, on the command line also its name; null has none."""
     temperature: float = number(2.0, above=0)
     """Both outputs are divided by it before they are compared. A higher one tells more of the unlikely classes."""
     weight: float = number(0.5, low=0, high=1)
