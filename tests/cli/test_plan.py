@@ -128,4 +128,5 @@ def test_a_run_to_start_from_has_a_name(cli: Cli, project: Path) -> None:
     base = cli("train", *WINE, "name=base", "trainer.steps=2", "device=cpu", "metrics.figures=[]", "logger=quiet")
     assert base.code == 0, base.err
     found = values(cli, *WINE, "finetune=head", "finetune.weights.path=base")
-    assert found["weights"]["file"].startswith(str(next((project / "outputs" / "runs").glob("*/*-base"))))
+    (folder,) = (project / "outputs" / "runs").glob("*/*-base")
+    assert found["weights"]["source"].startswith(f"{folder.relative_to(project)}/")

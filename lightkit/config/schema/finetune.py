@@ -21,8 +21,8 @@ class WeightsConfig:
 
     path: Optional[str] = None
     """Folder of a run (on the command line also its name), or a file or folder of weights; null: those that the model
-    has by itself. Of a run of lightkit the best checkpoint is taken; a file is a checkpoint, state dict, safetensors file
-    or training file of others."""
+    has by itself. Of a run of lightkit the best checkpoint is taken; a file is a checkpoint, state dict, safetensors
+    file or training file of others."""
     adapter: Optional[str] = None
     """Adapter file that an earlier fine-tuning wrote, put on top of its base; null puts none."""
     key: Optional[str] = None
