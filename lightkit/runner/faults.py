@@ -130,7 +130,7 @@ def _refused(said: str) -> UserError | None:
     if found is None:
         return None
     key, what, fix = found
-    return UserError(what, key=key, received=said.splitlines()[0], fix=fix)
+    return UserError(what, key=key, received=said.splitlines()[0].partition(". ")[0], fix=fix)
 
 
 def _disk(error: OSError, what: str, fix: str) -> UserError:
