@@ -39,8 +39,23 @@ _REFUSED = {
         "this processor cannot compute the model in this number format",
         "device.precision=bf16, or fp32",
     ),
+    "element 0 of tensors does not require grad": (
+        "model",
+        "the loss depends on no weight that trains",
+        "no .detach(), .item(), torch.no_grad() or NumPy between the weights and the loss",
+    ),
+    "Trying to backward through the graph a second time": (
+        "model",
+        "a tensor of an earlier step takes part in this one",
+        "detach what the model or the task keeps between steps: state = state.detach()",
+    ),
+    "one of the variables needed for gradient computation has been modified by an inplace operation": (
+        "model",
+        "a value was changed that the backward pass still needs",
+        "x = x + y in place of x += y, and no inplace=True behind it",
+    ),
 }
-"""What PyTorch says of a setting that does not do: the key, what it means, and what helps."""
+"""What PyTorch says of a setting or a model that does not do: the key, what it means, and what helps."""
 
 Report = Callable[[BaseException], UserError]
 
@@ -55,7 +70,7 @@ def translate_errors(folder: Path | None = None, memory: Report | None = None) -
 
     Raises:
         UserError: Memory ran out (exit code 4), a disk is full or broken, a loader process died (exit code 1), or
-            another process of the run is gone (exit code 7), or PyTorch refuses a setting (exit code 2).
+            another process of the run is gone (exit code 7), or PyTorch refuses a setting or a model (exit code 2).
     """
     try:
         yield
@@ -115,7 +130,7 @@ def _refused(said: str) -> UserError | None:
     if found is None:
         return None
     key, what, fix = found
-    return UserError(what, key=key, received=said.splitlines()[0], fix=fix)
+    return UserError(what, key=key, received=said.splitlines()[0].partition(". ")[0], fix=fix)
 
 
 def _disk(error: OSError, what: str, fix: str) -> UserError:

@@ -8,6 +8,15 @@ from tests.docs.conftest import CheckPage
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["docs/guides/resume.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/guides/devices.md",
+        "docs/guides/profiling.md",
+        "docs/guides/resume.md",
+        "docs/guides/several-processes.md",
+        "docs/guides/troubleshooting.md",
+    ],
+)
 def test_page(page: str, check: CheckPage) -> None:
     check(page)

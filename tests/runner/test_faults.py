@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,35 @@ def test_a_batch_too_small_for_batch_norm_is_told_with_what_helps() -> None:
         translate_errors(),
     ):
         torch.nn.BatchNorm1d(3)(torch.zeros(1, 3))
+
+
+def _unused(weight: torch.Tensor) -> None:
+    weight.detach().sum().backward()
+
+
+def _used_twice(weight: torch.Tensor) -> None:
+    loss = (weight**2).sum()
+    loss.backward()
+    loss.backward()
+
+
+def _changed_in_place(weight: torch.Tensor) -> None:
+    output = weight.sigmoid()
+    output += 1
+    output.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("backward", "text"),
+    [
+        (_unused, r"model: the loss depends on no weight that trains[\s\S]*no \.detach\(\)"),
+        (_used_twice, r"model: a tensor of an earlier step takes part[\s\S]*state = state\.detach\(\)"),
+        (_changed_in_place, r"model: a value was changed[\s\S]*Sigmoid[\s\S]*x = x \+ y"),
+    ],
+)
+def test_a_model_without_a_backward_pass_is_told(backward: Callable[[torch.Tensor], None], text: str) -> None:
+    with pytest.raises(UserError, match=text), translate_errors():
+        backward(torch.ones(3, requires_grad=True))
 
 
 def test_a_number_format_that_the_processor_lacks_is_told() -> None:
