@@ -8,6 +8,17 @@ from tests.docs.conftest import CheckPage
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["docs/guides/resume.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/guides/resume.md",
+        "docs/guides/configuration.md",
+        "docs/guides/own-parts.md",
+        "docs/guides/results.md",
+        "docs/guides/sweeps.md",
+        "docs/guides/notebooks.md",
+        "docs/guides/coming-from.md",
+    ],
+)
 def test_page(page: str, check: CheckPage) -> None:
     check(page)
