@@ -8,6 +8,7 @@ A page is a session at a terminal. Its blocks run in their order in one project 
 What is otherwise stands in a comment of HTML on the line before the block:
 
 - `<!-- run: whole -->` runs it without shortening, `exit=2` expects that status, `new` begins a new project folder.
+- `<!-- run: needs=timm -->` leaves it out, and its output, where that package is not installed.
 - `<!-- shown: why -->` neither runs nor compares it.
 
 Training is cut to `LIGHTKIT_PAGES_STEPS` optimizer steps (30). `pytest tests/docs --rewrite` writes what was printed
@@ -16,9 +17,9 @@ into the pages; look at the difference before it is committed.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,11 @@ esac
 export LIGHTKIT_PROJECT="$PWD"
 exec "{make}" --no-print-directory -C "{root}" VENV="{venv}" ARGS="$args" "$@"
 """
+# A file runs in milliseconds, too.
+_PYTHON = """\
+#!/bin/bash
+case "$1" in *.py) exec "{script}" "$@" ;; *) exec "{python}" "$@" ;; esac
+"""
 # What would change the environment of the tests.
 _PIP = """\
 #!/bin/bash
@@ -90,6 +96,12 @@ class Block:
     """Words of `<!-- run: … -->`."""
     shown: str = ""
     """Why it neither runs nor is compared."""
+
+    @property
+    def can_run(self) -> bool:
+        """Tell whether the packages it needs are installed."""
+        needed = [word[6:] for word in self.run if word.startswith("needs=")]
+        return all(importlib.util.find_spec(package) for package in needed)
 
     @property
     def place(self) -> str:
@@ -202,11 +214,12 @@ def make_tools(warm: Warm, venv: Path) -> Path:
     python = warm.client(venv / "python")
     forked = warm.client(venv / "lightkit", "-m", "lightkit")
     agent = warm.client(venv / "agent", "-m", "torch.distributed.run")
+    script = warm.client(venv / "script", "-m", "tests.docs.script")
     scripts = {
         "lightkit": _LIGHTKIT.format(python=sys.executable, warm=forked, steps=STEPS, more=STEPS + 5),
         "torchrun": _TORCHRUN.format(python=python, agent=agent, steps=STEPS),
         "make": _MAKE.format(make=shutil.which("make"), root=ROOT, venv=venv),
-        "python": f'#!/bin/bash\nexec {shlex.quote(sys.executable)} "$@"\n',
+        "python": _PYTHON.format(script=script, python=sys.executable),
         "pip": _PIP,
     }
     for name, text in scripts.items():
@@ -224,9 +237,12 @@ def check_page(path: Path, terminal: Terminal, *, rewrite: bool = False) -> None
         terminal: Where it runs.
         rewrite: Write what is printed into the page, in place of comparing it.
     """
-    printed, found = "", []
+    printed, found, can_run = "", [], True
     for block in blocks(path):
         if block.shown:
+            continue
+        can_run = block.can_run if block.language in RUN else can_run
+        if not can_run:
             continue
         if block.language in RUN:
             status, printed = terminal.run(block)

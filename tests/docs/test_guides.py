@@ -11,10 +11,16 @@ from tests.docs.conftest import CheckPage
 @pytest.mark.parametrize(
     "page",
     [
+        "docs/guides/coming-from.md",
+        "docs/guides/configuration.md",
         "docs/guides/devices.md",
+        "docs/guides/notebooks.md",
+        "docs/guides/own-parts.md",
         "docs/guides/profiling.md",
+        "docs/guides/results.md",
         "docs/guides/resume.md",
         "docs/guides/several-processes.md",
+        "docs/guides/sweeps.md",
         "docs/guides/troubleshooting.md",
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import COMPARED, ROOT, RUN, blocks, differs, pages
+from tests.docs.pages import COMPARED, ROOT, RUN, Terminal, blocks, check_page, differs, pages
 
 _LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 _IMAGE = re.compile(r"!\[(?P<words>[^\]\n]*)\]\((?P<target>[^)\s]+)\)")
@@ -79,3 +79,10 @@ def test_the_readme_takes_five_minutes() -> None:
 def test_outputs_are_compared_without_their_numbers(shown: str, printed: str, wrong: str) -> None:
     found = differs(shown, printed)
     assert found.startswith(wrong) if wrong else found == ""
+
+
+def test_what_needs_a_missing_package_is_left_out_with_its_output(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    missing = "<!-- run: needs=torch needs=no_such_package -->\n```bash\nfalse\n```\n```text\nnothing\n```\n"
+    page.write_text(f"{missing}<!-- run: needs=torch -->\n```bash\necho here\n```\n```text\nhere\n```\n")
+    check_page(page, Terminal(tmp_path, tmp_path))
