@@ -17,7 +17,7 @@ from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.direction import check_mode
-from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, valid_keys
+from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, keys_named, valid_keys
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.labels import check_patterns
 from lightkit.config.origins import Key, Sources, dotted
@@ -190,7 +190,8 @@ class _Checker:
         full, odd = dotted((*key, name)), look_alike(name)
         near = nearest(plain_letters(name), valid, count=1)
         elsewhere = nearest(full, [other for other in valid_keys() if not full.startswith(f"{other}.")], count=1)
-        better = dotted((*key, near[0])) if near else elsewhere[0] if elsewhere else None
+        namesakes = keys_named(name) if not key else []
+        better = dotted((*key, near[0])) if near else next(iter([*namesakes, *elsewhere]), None)
         fixes = [f"did you mean {better}?"] if better else []
         if not key and not near:
             fixes += [f"a value of your own goes below `extra`: extra.{name}=VALUE"]

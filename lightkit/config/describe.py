@@ -22,7 +22,7 @@ from lightkit.config.fields import (
     field_docs,
     field_types,
     is_required,
-    valid_keys,
+    keys_named,
     yaml_text,
 )
 from lightkit.config.hydra_compat import ConfigLoader
@@ -128,9 +128,7 @@ def unknown_key(key: str, *, project: Path | None = None, config_dir: str | None
         arguments = describe_arguments(group, project=project, config_dir=config_dir).values()
         known = {*(row.key for row in describe_group(group)), *(item.key for each in arguments for item in each)}
         return UserError("there is no such key", received=key, choices=sorted(known))
-    arguments_of = {part: names for part, names in schema.ARGUMENT_RANGES.items() if part != "metrics"}
-    usual = [f"{part}.{name}" for part, names in arguments_of.items() for name in names]
-    meant = [name for name in dict.fromkeys([*usual, *valid_keys()]) if name.rpartition(".")[2] == key]
+    meant = keys_named(key)
     fix = f"did you mean {' or '.join(meant[:3])}?" if meant else None
     options = [f"{name}={key}" for name in (*loader.groups(), GROUP) if loader.is_option(name, key)]
     fix = f"lightkit config {options[0]}" if options else fix

@@ -61,6 +61,13 @@ def valid_keys() -> tuple[str, ...]:
     return tuple(_keys_of(Config, ""))
 
 
+def keys_named(name: str) -> list[str]:
+    """List the keys whose last part is a name, those of arguments that most parts take first: `optim.lr` for `lr`."""
+    arguments_of = {part: names for part, names in ARGUMENT_RANGES.items() if part != "metrics"}
+    usual = [f"{part}.{argument}" for part, names in arguments_of.items() for argument in names]
+    return [key for key in dict.fromkeys([*usual, *valid_keys()]) if key.rpartition(".")[2] == name]
+
+
 def _keys_of(kind: type, prefix: str) -> Iterator[str]:
     for name, inner in field_types(kind).items():
         yield prefix + name
