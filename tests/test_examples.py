@@ -115,16 +115,3 @@ def test_python(run_bash: RunBash) -> None:
     (code,) = blocks("python")
     done = run_bash(f"cat > example.py <<'END'\n{code}END\npython example.py")
     assert done.returncode == 0, done.stderr
-
-
-def test_the_tree_is_true() -> None:
-    tree = next(block for block in blocks("text") if block.startswith("pyproject.toml"))
-    top, inside = tree.split("\nlightkit/\n")
-    names = [line.split()[0] for line in top.splitlines()]
-    room = "lightkit/"
-    for line in inside.splitlines():
-        names.append((room if line.startswith("    ") else "lightkit/") + line.split()[0])
-        room = room if line.startswith("    ") else names[-1]
-    assert [name for name in names if not (ROOT / name).exists()] == []
-    packages = {path.name for path in (ROOT / "lightkit").iterdir() if (path / "__init__.py").exists()}
-    assert {f"lightkit/{name}/" for name in packages} <= set(names)

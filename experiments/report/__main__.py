@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def check(root: Path, names: Sequence[str]) -> Iterator[str]:
     """What is wrong with tables and results, a line each."""
-    for file, wanted in tables.readmes(root, names).items():
+    for file, wanted in tables.written(root, names).items():
         if file.read_text(encoding="utf-8") != wanted:
             yield f"{file.relative_to(root)}: the table is not that of the results: python -m experiments.report"
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1 if found else 0
     for name in names:
         make(options.root, name, options)
-    for file, text in tables.readmes(options.root, names).items():
+    for file, text in tables.written(options.root, names).items():
         file.write_text(text, encoding="utf-8")
     return 0
 

@@ -60,11 +60,11 @@ class Page:
 
     Args:
         variants: Runs by the name of their folder below `outputs/measured/PAGE`.
-        metrics: Columns of the table; the first one is that of the README.
-        headline: The variant in the README; empty for a page that has no line there.
-        classic: The classic in the README, by its key in `classics` of the results.
-        title: What the README calls it; None takes the name of the page.
-        unit: What is written behind the number in the README.
+        metrics: Columns of the table; the first one is that of the summary.
+        headline: The variant in the summary; empty for a page that has no line there.
+        classic: The classic in the summary, by its key in `classics` of the results.
+        title: What the summary calls it; None takes the name of the page.
+        unit: What is written behind the number in the summary.
         shared: Further files the results depend on.
     """
 

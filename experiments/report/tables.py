@@ -1,4 +1,4 @@
-"""Tables of the results, and where they stand in README files: between two markers, which nobody edits by hand."""
+"""Tables of the results, and the pages that show them: between two markers, which nobody edits by hand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from experiments.report import results
 from experiments.report.rows import PAGES, Metric, Page
 
+SUMMARY = Path("docs/concepts/what-it-reaches.md")
+"""The page with a line for each experiment."""
 BEGIN = "<!-- results: made by `python -m experiments.report` -->"
 END = "<!-- /results -->"
 UNMEASURED = "not measured with the code as it is"
@@ -62,8 +64,8 @@ def _scaled(metric: Metric, value: float, sign: str = "") -> str:
     return f"{value * (100 if metric.percent else 1):{sign}.{metric.digits}f}"
 
 
-def readme_table(experiments: Path) -> str:
-    """The table of the README: every page with a headline, beside its strongest classic."""
+def summary_table(experiments: Path) -> str:
+    """The table of all experiments: every page with a headline, beside its strongest classic."""
     lines = [["experiment", "n", "network", "strongest classic on the same rows", "network − classic"]]
     for name, page in PAGES.items():
         lines.append([page.title or f"`{name}`", *_headline(page, results.read(experiments, name))])
@@ -91,7 +93,7 @@ def markdown(lines: list[Line]) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """A README with a table between its markers.
+    """A page with a table between its markers.
 
     Raises:
         ValueError: It has no markers.
@@ -103,11 +105,11 @@ def with_table(text: str, table: str) -> str:
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
-def readmes(root: Path, names: Iterable[str]) -> dict[Path, str]:
-    """README files, of pages and of the project, as they should be."""
+def written(root: Path, names: Iterable[str]) -> dict[Path, str]:
+    """The README files of experiments and the page of all of them, as they should be."""
     experiments = root / "experiments"
     made = {
         experiments / name / "README.md": page_table(PAGES[name], results.read(experiments, name)) for name in names
     }
-    made[root / "README.md"] = readme_table(experiments)
+    made[root / SUMMARY] = summary_table(experiments)
     return {file: with_table(file.read_text(encoding="utf-8"), table) for file, table in made.items()}

@@ -11,14 +11,17 @@ from tests.docs.conftest import CheckPage
 @pytest.mark.parametrize(
     "page",
     [
+        "docs/guides/checkpoints.md",
         "docs/guides/coming-from.md",
         "docs/guides/configuration.md",
         "docs/guides/devices.md",
+        "docs/guides/fine-tuning.md",
         "docs/guides/notebooks.md",
         "docs/guides/own-parts.md",
         "docs/guides/profiling.md",
         "docs/guides/results.md",
         "docs/guides/resume.md",
+        "docs/guides/security.md",
         "docs/guides/several-processes.md",
         "docs/guides/sweeps.md",
         "docs/guides/troubleshooting.md",

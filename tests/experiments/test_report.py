@@ -20,14 +20,15 @@ TINY = ("trainer.epochs=1", "scheduler.warmup_epochs=0")
 
 @pytest.fixture
 def copy(project: Path) -> Path:
-    """A project with our README files and results."""
+    """A project with our pages and results."""
     for name in rows.PAGES:
         folder = project / "experiments" / name
         folder.mkdir()
         for file in ("README.md", "results.json"):
             if (ROOT / "experiments" / name / file).is_file():
                 shutil.copy(ROOT / "experiments" / name / file, folder)
-    shutil.copy(ROOT / "README.md", project)
+    (project / tables.SUMMARY).parent.mkdir(parents=True)
+    shutil.copy(ROOT / tables.SUMMARY, project / tables.SUMMARY)
     return project
 
 
@@ -40,7 +41,7 @@ def tiny(copy: Path, monkeypatch: pytest.MonkeyPatch) -> rows.Variant:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("README", "experiments/"))]
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("docs/", "experiments/"))]
 
 
 @pytest.mark.thorough
@@ -54,7 +55,7 @@ def test_tables_are_as_measured_and_the_code_would_measure_the_same(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("file", ["README.md", "experiments/wine/README.md"])
+@pytest.mark.parametrize("file", [str(tables.SUMMARY), "experiments/wine/README.md"])
 def test_an_edited_table_is_found(file: str, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edited = (copy / file).read_text(encoding="utf-8")
     value = tables.number(
@@ -180,7 +181,7 @@ def test_a_page_without_results_says_so(copy: Path) -> None:
 
     main(["wine", "--root", str(copy)])
 
-    assert "| `wine` |  | not measured" in (copy / "README.md").read_text(encoding="utf-8")
+    assert "| `wine` |  | not measured" in (copy / tables.SUMMARY).read_text(encoding="utf-8")
     assert "not measured" in (copy / "experiments" / "wine" / "README.md").read_text(encoding="utf-8")
 
 
