@@ -28,9 +28,9 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 IMAGES = Path(__file__).resolve().parent / "images"
-COLUMNS, LINES = 100, 40
-COMMAND = ["train", "experiment=digits_cnn"]
-SWEEP = ["train", "-m", "model=cnn", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=15"]
+COLUMNS, LINES = 116, 40
+COMMAND = ["train", "model=cnn", "trainer.epochs=8"]
+SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=15"]
 PORT = 6017
 THEME = TerminalTheme(
     (30, 33, 39),

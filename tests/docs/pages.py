@@ -10,6 +10,8 @@ What is otherwise stands in a comment of HTML on the line before the block:
 - `<!-- run: whole -->` runs it without shortening, `exit=2` expects that status, `new` begins a new project folder.
 - `<!-- shown: why -->` neither runs nor compares it.
 
+A whole block in a comment of HTML runs too, unseen: it makes the files that a page takes for the reader's own.
+
 Training is cut to `LIGHTKIT_PAGES_STEPS` optimizer steps (30). `pytest tests/docs --rewrite` writes what was printed
 into the pages; look at the difference before it is committed.
 """
