@@ -23,6 +23,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
@@ -32,6 +33,9 @@ COLUMNS, LINES = 116, 40
 COMMAND = ["train", "model=cnn", "trainer.epochs=8"]
 SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=15"]
 PORT = 6017
+WIDTH, HEIGHT = 1260, 760
+SETTINGS = 250
+"""Width of the settings on the right of the page, which are cut off."""
 THEME = TerminalTheme(
     (30, 33, 39),
     (215, 218, 224),
@@ -111,8 +115,10 @@ def draw_terminal(folder: Path) -> None:
     screen = Screen()
     screen.write(run_in_terminal(COMMAND, folder).replace(str(folder), "~/project"))
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(Text.assemble(("$ ", "bold green"), ("lightkit " + " ".join(COMMAND), "bold")))
+    prompt = Text("$ ", "bold green")
+    console.print(Text.assemble(prompt, ("lightkit " + " ".join(COMMAND), "bold")))
     console.print(screen.text())
+    console.print(prompt)
     console.save_svg(str(IMAGES / "terminal.svg"), title="lightkit", theme=THEME)
 
 
@@ -122,6 +128,7 @@ def draw_board(folder: Path) -> None:
     if browser is None:
         raise SystemExit("Chromium is missing: apt install chromium")
     subprocess.run([sys.executable, "-m", "lightkit", *SWEEP], cwd=folder, check=True)
+    picture = IMAGES / "tensorboard.png"
     command = [sys.executable, "-m", "lightkit", "board", "outputs/sweeps", "--port", str(PORT)]
     board = subprocess.Popen(command, cwd=folder)
     try:
@@ -131,12 +138,16 @@ def draw_board(folder: Path) -> None:
                 if len(answer.read()) > 10:
                     break
             time.sleep(1)
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,800"]
-        options += ["--virtual-time-budget=30000", f"--screenshot={IMAGES / 'tensorboard.png'}"]
-        subprocess.run([browser, *options, f"{address}?darkMode=false#timeseries"], cwd=folder, check=True)
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={WIDTH + SETTINGS},{HEIGHT}"]
+        options += ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # its curves are drawn by WebGL
+        options += ["--virtual-time-budget=30000", f"--screenshot={picture}"]
+        subprocess.run([browser, *options, f"{address}?smoothing=0#timeseries"], cwd=folder, check=True)
     finally:
         board.send_signal(signal.SIGTERM)
         board.wait()
+    with Image.open(picture) as image:
+        cut = image.convert("RGB").crop((0, 0, WIDTH, HEIGHT))
+    cut.quantize(128).save(picture, optimize=True)
 
 
 def main() -> None:
