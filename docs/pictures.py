@@ -31,9 +31,9 @@ from rich.text import Text
 IMAGES = Path(__file__).resolve().parent / "images"
 COLUMNS, LINES = 116, 40
 COMMAND = ["train", "model=cnn", "trainer.epochs=8"]
-SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=15"]
+SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=10"]
 PORT = 6017
-WIDTH, HEIGHT = 1260, 760
+WIDTH, HEIGHT = 1260, 690
 SETTINGS = 250
 """Width of the settings on the right of the page, which are cut off."""
 THEME = TerminalTheme(
@@ -138,10 +138,16 @@ def draw_board(folder: Path) -> None:
                 if len(answer.read()) > 10:
                     break
             time.sleep(1)
-        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={WIDTH + SETTINGS},{HEIGHT}"]
-        options += ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"]  # its curves are drawn by WebGL
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--window-size={WIDTH + SETTINGS},{HEIGHT}",
+        ]
         options += ["--virtual-time-budget=30000", f"--screenshot={picture}"]
-        subprocess.run([browser, *options, f"{address}?smoothing=0#timeseries"], cwd=folder, check=True)
+        # Curves are drawn by WebGL otherwise, which leaves no trace in the picture.
+        subprocess.run([browser, *options, f"{address}?forceSVG=true&smoothing=0#timeseries"], cwd=folder, check=True)
     finally:
         board.send_signal(signal.SIGTERM)
         board.wait()
