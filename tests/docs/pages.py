@@ -11,6 +11,8 @@ What is otherwise stands in a comment of HTML on the line before the block:
 - `<!-- run: needs=timm -->` leaves it out, and its output, where that package is not installed.
 - `<!-- shown: why -->` neither runs nor compares it.
 
+A whole block in a comment of HTML runs too, unseen: it makes the files that a page takes for the reader's own.
+
 Training is cut to `LIGHTKIT_PAGES_STEPS` optimizer steps (30). `pytest tests/docs --rewrite` writes what was printed
 into the pages; look at the difference before it is committed.
 """

@@ -1,0 +1,170 @@
+"""Make the pictures of the manual: `python docs/pictures.py`, by hand, in an environment with lightkit and Chromium.
+
+It trains for a minute in a temporary folder, and writes `images/terminal.svg` and `images/tensorboard.png` beside this
+file. The first is what a terminal shows, drawn by rich; the second is a page of `lightkit board`, drawn by Chromium.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import urllib.request
+from pathlib import Path
+
+from PIL import Image
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+IMAGES = Path(__file__).resolve().parent / "images"
+COLUMNS, LINES = 116, 40
+COMMAND = ["train", "model=cnn", "trainer.epochs=8"]
+SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=10"]
+PORT = 6017
+WIDTH, HEIGHT = 1260, 690
+SETTINGS = 250
+"""Width of the settings on the right of the page, which are cut off."""
+THEME = TerminalTheme(
+    (30, 33, 39),
+    (215, 218, 224),
+    [
+        (30, 33, 39),
+        (224, 108, 117),
+        (152, 195, 121),
+        (229, 192, 123),
+        (97, 175, 239),
+        (198, 120, 221),
+        (86, 182, 194),
+        (215, 218, 224),
+    ],
+)
+_TOKEN = re.compile(r"\x1b\[(?P<numbers>[0-9;?]*)(?P<letter>[A-Za-z])|(?P<plain>.)", re.S)
+
+
+class Screen:
+    """What a terminal shows after a text with escape sequences: as many of them as rich writes."""
+
+    def __init__(self) -> None:
+        self.lines: list[list[tuple[str, str]]] = [[]]
+        self.row = self.column = 0
+        self.style = ""
+
+    def write(self, text: str) -> None:
+        """Write a text as a terminal does."""
+        for token in _TOKEN.finditer(text):
+            if token["letter"]:
+                self._control(token["letter"], token["numbers"])
+            elif token["plain"] == "\n":
+                self.row += 1
+                self.lines += [[] for _ in range(self.row + 1 - len(self.lines))]
+            elif token["plain"] == "\r":
+                self.column = 0
+            else:
+                line = self.lines[self.row]
+                line += [(" ", "")] * (self.column + 1 - len(line))
+                line[self.column] = (token["plain"], self.style)
+                self.column += 1
+
+    def _control(self, letter: str, numbers: str) -> None:
+        if letter == "m":
+            self.style = "" if numbers in ("", "0") else f"{self.style}\x1b[{numbers}m"
+        elif letter == "A":
+            self.row = max(0, self.row - int(numbers or 1))
+        elif letter == "K":
+            self.lines[self.row] = self.lines[self.row][: self.column] if numbers in ("", "0") else []
+
+    def text(self) -> Text:
+        """Give all lines with their colours."""
+        lines = ["".join(f"{style}{sign}\x1b[0m" for sign, style in line).rstrip() for line in self.lines]
+        return Text.from_ansi("\n".join(lines).strip("\n"))
+
+
+def run_in_terminal(arguments: list[str], folder: Path) -> str:
+    """Run lightkit in a terminal of a fixed size and return all that it writes there."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        env.pop(name, None)
+    command = [sys.executable, "-m", "lightkit", *arguments]
+    process = subprocess.Popen(command, cwd=folder, env=env, stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    written = bytearray()
+    with contextlib.suppress(OSError):  # Linux raises when the other side is closed
+        while chunk := os.read(leader, 65536):
+            written += chunk
+    if process.wait():
+        raise SystemExit(f"{' '.join(command)}\n{written.decode()}")
+    return written.decode()
+
+
+def draw_terminal(folder: Path) -> None:
+    """Train, and draw what the terminal shows."""
+    screen = Screen()
+    screen.write(run_in_terminal(COMMAND, folder).replace(str(folder), "~/project"))
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    prompt = Text("$ ", "bold green")
+    console.print(Text.assemble(prompt, ("lightkit " + " ".join(COMMAND), "bold")))
+    console.print(screen.text())
+    console.print(prompt)
+    console.save_svg(str(IMAGES / "terminal.svg"), title="lightkit", theme=THEME)
+
+
+def draw_board(folder: Path) -> None:
+    """Sweep, and take a picture of its curves in TensorBoard."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        raise SystemExit("Chromium is missing: apt install chromium")
+    subprocess.run([sys.executable, "-m", "lightkit", *SWEEP], cwd=folder, check=True)
+    picture = IMAGES / "tensorboard.png"
+    command = [sys.executable, "-m", "lightkit", "board", "outputs/sweeps", "--port", str(PORT)]
+    board = subprocess.Popen(command, cwd=folder)
+    try:
+        address = f"http://127.0.0.1:{PORT}/"
+        for _ in range(60):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}data/runs") as answer:
+                if len(answer.read()) > 10:
+                    break
+            time.sleep(1)
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--window-size={WIDTH + SETTINGS},{HEIGHT}",
+        ]
+        options += ["--virtual-time-budget=30000", f"--screenshot={picture}"]
+        # Curves are drawn by WebGL otherwise, which leaves no trace in the picture.
+        subprocess.run([browser, *options, f"{address}?forceSVG=true&smoothing=0#timeseries"], cwd=folder, check=True)
+    finally:
+        board.send_signal(signal.SIGTERM)
+        board.wait()
+    with Image.open(picture) as image:
+        cut = image.convert("RGB").crop((0, 0, WIDTH, HEIGHT))
+    cut.quantize(128).save(picture, optimize=True)
+
+
+def main() -> None:
+    """Make both pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "project"
+        (folder / "conf").mkdir(parents=True)
+        draw_terminal(folder)
+        draw_board(folder)
+
+
+if __name__ == "__main__":
+    main()
