@@ -40,6 +40,7 @@ overrides (all of Hydra's syntax):
   key=value             set a value                           optim.lr=0.01 trainer.epochs=50
   key=a,b,c             with -m: one run per value            seed=0,1,2
   ~key                  remove                                ~metrics.val.f1
+  name=base             ends the name of the run's folder; other commands take it: `lightkit eval base`
   hydra.run.dir=FOLDER  write somewhere else
   device=ddp device.nproc=4   in four processes, one a GPU; torchrun -m lightkit train device.parallel=ddp works too
 
