@@ -34,4 +34,4 @@ def check_range(
         expected = f"{low} to {high}"
     elif below is not None:
         expected = f"{low} to below {below}"
-    raise UserError(what, argument=argument, expected=expected, received=value)
+    raise UserError(what, argument=argument, expected=expected, received=value, family="wrong-value")

@@ -27,7 +27,10 @@ class Predictions:
         """Take in one batch; same arguments as `SplitMetrics.update`."""
         if preds is None or len(preds) != size:
             raise UserError(
-                "the task hands no prediction per sample on", key="trainer.task", fix="return StepOutput(loss, preds)"
+                "the task hands no prediction per sample on",
+                key="trainer.task",
+                fix="return StepOutput(loss, preds)",
+                family="wrong-command",
             )
         self._preds.append(preds.detach().float().cpu())
         if target is not None:

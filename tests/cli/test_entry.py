@@ -103,10 +103,12 @@ def test_user_errors_show_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.delenv("LIGHTKIT_DEBUG", raising=False)
     main(["runs"])
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "error: a.b: no such key\n")
+    assert (out, err) == ("", "error: a.b: no such key\nmore: lightkit explain LK102\n")
     monkeypatch.setenv("LIGHTKIT_DEBUG", "1")
     assert main(["runs"]) == 2
-    assert "Traceback" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("\nmore: lightkit explain LK102\n")
 
 
 def test_bugs_show_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
