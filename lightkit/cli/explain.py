@@ -52,7 +52,7 @@ def explain(args: list[str]) -> int:
         rows = [{**vars(family), "text": texts.get(family.code)} for family in asked or FAMILIES]
         say(json.dumps(rows if asked else [vars(family) for family in FAMILIES], indent=2, ensure_ascii=False))
     elif asked:
-        say("\n\n\n".join(f"{family.code} {family.slug}: {texts[family.code]}" for family in asked))
+        say("\n\n\n".join(texts[family.code] for family in asked))
     else:
         say(table(["code", "name", "meaning"], [[each.code, each.slug, each.title] for each in FAMILIES]))
         say("\nlightkit explain CODE says more")
@@ -78,7 +78,7 @@ def sections() -> dict[str, str]:
         heading = _HEADING.match(line)
         if heading is not None:
             code = heading["anchor"].upper()
-            found[code] = [heading["title"].partition(": ")[2]]
+            found[code] = [heading["title"]]
         elif code:
             found[code].append(line)
     return {code: "\n".join(_plain(lines)).strip() for code, lines in found.items()}

@@ -21,7 +21,9 @@ def shares_of_split(cfg: Config, report: Report) -> None:
     split = cfg.data.split
     if split.by in ("stratified", "random", "ordered") and split.val + split.test >= 1:
         what = "val and test leave no training rows"
-        report.add(("data", "split"), what, expected="val + test below 1", received=split.val + split.test)
+        report.add(
+            ("data", "split"), what, expected="val + test below 1", received=split.val + split.test, family="split"
+        )
 
 
 def fold_of_split(cfg: Config, report: Report) -> None:

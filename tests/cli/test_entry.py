@@ -149,9 +149,9 @@ def test_internal_options_are_not_advertised(capsys: pytest.CaptureFixture[str])
     assert "shell_completion" not in err
 
 
-def test_the_help_of_train_and_the_readme_list_the_same_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Exit status")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([\d, +n]+) \|", readme, flags=re.MULTILINE)
+def test_the_help_of_train_and_the_manual_list_the_same_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "reference" / "exit-status.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d, +n]+) \|", page, flags=re.MULTILINE)
     there = [status.replace(" ", "") for row in rows for status in row.split(", ")]
     assert main(["train", "--help"]) == 0
     _, _, told = capsys.readouterr().out.partition("Exit status: ")
