@@ -12,6 +12,8 @@ PYTEST := -q -n auto --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE =
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
+# An advertisement of mkdocs-material, printed as a warning.
+export NO_MKDOCS_2_WARNING = 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test test-all test-fast check format conf docs board clean
@@ -42,8 +44,9 @@ format: $(STAMP) ## format and sort imports in place
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-conf: $(STAMP) ## write the files of conf/ that spell out what the schema says
+conf: $(STAMP) ## write the files of conf/ and the pages of docs/ that say what the source says
 	@$(BIN)/python -m lightkit.config.pages
+	@$(BIN)/python -m lightkit.cli.reference
 
 docs: $(STAMP) ## build the manual as a site in build/site
 	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS),docs]'

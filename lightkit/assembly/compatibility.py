@@ -120,4 +120,5 @@ def check_hooks(callback: Any, *, key: str) -> None:
                 received=name,
                 choices=hooks,
                 fix=f"rename it; a method that is no hook is better named _{name}",
+                family="wrong-value",
             )

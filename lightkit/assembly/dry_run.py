@@ -87,6 +87,7 @@ def _no_number(step: StepOutput, task: Task) -> UserError | None:
         key="loss" if type(task) is Supervised else "trainer.task",
         expected="the mean over the samples, a 0-d tensor",
         received=_shape(loss if isinstance(step, StepOutput) else step),
+        family="loss-or-metric",
     )
 
 
@@ -152,6 +153,7 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
             expected="a tensor with the samples in dimension 0",
             received=f"output {_shape(seen[-1])}",
             fix="a task of your own takes it apart: trainer.task._target_=my_module.MyTask",
+            family="model-misfit",
         )
         return _caused_by(error, problem)
     if seen:
@@ -166,6 +168,7 @@ def _misfit(error: Exception, data: Data, batch: Any, task: Task, seen: list[Any
         expected=f"an output for num_classes={info.num_classes} ({info.task} targets)" if usual and seen else None,
         received=received,
         origin=user_frame(error),
+        family="model-misfit",
     )
     return _caused_by(error, problem)
 

@@ -161,7 +161,9 @@ def trained_network(
         UserError: It is not the folder of a run, has no weights, or is for inputs of another kind.
     """
     if not (run / run_files.CONFIG).is_file():
-        raise UserError("not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them")
+        raise UserError(
+            "not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them", family="no-such-run"
+        )
     cfg, weights = load_run(run, trust=trust).cfg, read_weights(run)
     check_vocabulary(run, info, key=key)
     made = build_network(cfg, info, engine, pretrained=False, run=run)
@@ -193,7 +195,7 @@ def check_base(cfg: DictConfig) -> None:
     path = options["weights"]["path"] if options else None
     if path and not located(path).exists():
         what = "the weights it began with are gone; the adapter file is what differs from them"
-        raise UserError(what, key="finetune.weights.path", received=path, fix="put them back there")
+        raise UserError(what, key="finetune.weights.path", received=path, fix="put them back there", family="weights")
 
 
 def base_state(made: Network) -> dict[str, torch.Tensor]:
@@ -208,7 +210,9 @@ def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
     engine.seed_init()
     model = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("the model has no trainable parameter", key="model", received=cfg.model["_target_"])
+        raise UserError(
+            "the model has no trainable parameter", key="model", received=cfg.model["_target_"], family="finetuning"
+        )
     return model
 
 

@@ -64,6 +64,7 @@ def check_vocabulary(path: Path, info: DataInfo, *, key: str) -> None:
         received=f"{same}; not in this data: {_some(known, info.vocabulary)}",
         fix=f"the base's own in a YAML file of yours, {own}; "
         "or train the base with one for all texts, such as data.dataset.vocabulary=ascii",
+        family="weights",
     )
 
 
@@ -116,6 +117,7 @@ def scaling_of_base(cfg: DictConfig, folder: Path | None) -> Normalizer | None:
             expected="finetune.weights.path in the folder of a run of lightkit that keeps its scaling",
             received=path,
             fix="data.normalize=standard, or another that is fitted on the rows of this run",
+            family="weights",
         ) from error
 
 

@@ -143,7 +143,7 @@ def check_metrics(cfg: DictConfig, tried: Mapping[str, Tried], *, fresh: bool) -
     if fresh and higher is not None and MODES[higher] != cfg.metrics.mode:
         what = f"contradicts metrics.monitor: {'larger' if higher else 'smaller'} values of {monitor} are better"
         fix = f"metrics.mode={MODES[higher]}"
-        raise UserError(what, key="metrics.mode", received=cfg.metrics.mode, fix=fix)
+        raise UserError(what, key="metrics.mode", received=cfg.metrics.mode, fix=fix, family="missing-value")
 
 
 def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:

@@ -108,7 +108,7 @@ def apply(
     if (content["ema"] is None) != (ema is None):
         with_or_without = "with" if ema is None else "without"
         what = f"the checkpoint was written {with_or_without} a moving average"
-        errors.append(UserError(what, key="trainer.ema.decay"))
+        errors.append(UserError(what, key="trainer.ema.decay", family="checkpoint-misfit"))
     if errors:
         raise UserErrors(errors) if len(errors) > 1 else errors[0]
     converted = optimizer_state.from_names(content["optimizer"], optimizer, model)
@@ -181,7 +181,15 @@ def model_problems(saved: dict[str, Any], model: nn.Module) -> list[UserError]:
     for name in saved:
         if name in here and _shape(saved[name]) != _shape(here[name]):
             what = f"{name} has another shape in the checkpoint"
-            found.append(UserError(what, key="model", expected=str(_shape(here[name])), received=_shape(saved[name])))
+            found.append(
+                UserError(
+                    what,
+                    key="model",
+                    expected=str(_shape(here[name])),
+                    received=_shape(saved[name]),
+                    family="checkpoint-misfit",
+                )
+            )
     return found
 
 
@@ -223,4 +231,6 @@ def _load_all_or_none(jobs: list[tuple[str, Stateful, dict[str, Any]]]) -> None:
             if isinstance(error, UserError):
                 raise
             reason = f"{type(error).__name__}: {error}"
-            raise UserError(f"the saved state does not fit this run ({reason})", key=name) from error
+            raise UserError(
+                f"the saved state does not fit this run ({reason})", key=name, family="checkpoint-misfit"
+            ) from error

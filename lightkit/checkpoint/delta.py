@@ -112,7 +112,7 @@ def write_delta(path: Path, found: Delta) -> None:
         scratch = f".{path.name}.unfinished"
         write_atomically(path, lambda file: torch.save(plain, cast("IO[bytes]", file)), scratch=scratch)
     except OSError as error:
-        raise UserError(f"cannot be written: {reason(error)}", key=str(path)) from error
+        raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 
 
 def read_delta(path: Path | str) -> Delta:

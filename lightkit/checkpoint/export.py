@@ -101,7 +101,9 @@ def write_model(model: nn.Module, path: Path) -> None:
         _write(path, lambda file: torch.save(at_host, _as_file(file)))
     except (AttributeError, TypeError) as error:  # what pickle raises for functions defined in place
         fix = "write its weights instead"
-        raise UserError(f"the model cannot be written whole: {reason(error)}", key=str(path), fix=fix) from error
+        raise UserError(
+            f"the model cannot be written whole: {reason(error)}", key=str(path), fix=fix, family="cannot-write"
+        ) from error
 
 
 def write_checkpoint(content: dict[str, Any], path: Path) -> None:
@@ -125,4 +127,4 @@ def _write(path: Path, fill: Callable[[HashingFile], object]) -> None:
     try:
         write_atomically(path, fill, scratch=f".{path.name}.unfinished")
     except OSError as error:
-        raise UserError(f"cannot be written: {reason(error)}", key=str(path)) from error
+        raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error

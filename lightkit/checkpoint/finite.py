@@ -31,7 +31,7 @@ def check_finite(
         more = f"\n    … and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         what = f"the weights were not loaded: {len(faults)} tensor(s) with values that are not finite{lines}{more}"
         other = "weights from before they diverged"
-        raise UserError(what, key=source, fix=f"{other}, or {fix}" if fix else other)
+        raise UserError(what, key=source, fix=f"{other}, or {fix}" if fix else other, family="weights")
 
 
 def _fault(name: str, tensor: torch.Tensor, built: torch.Tensor) -> str | None:

@@ -148,7 +148,9 @@ def _head_prefix(names: Sequence[str], given: str | None) -> str:
     usual = [name for name in HEADS if name in first]
     module = given or (usual[0] if usual else names[-1].rpartition(".")[0] if names else "")
     if given and not any(inside(name, given) for name in names):
-        raise UserError("the model has no such layer", argument="head_name", received=given, choices=sorted(first))
+        raise UserError(
+            "the model has no such layer", argument="head_name", received=given, choices=sorted(first), family="weights"
+        )
     return module or (names[-1] if names else "")
 
 
@@ -240,7 +242,7 @@ def _refuse(report: LoadReport, strict: str, *, head: str, head_fits: bool, fix:
         refused, why = True, f"its last layer has another shape, {head}"
     if refused:
         what = f"the weights were not loaded: {why} ({report.summary()})\n{report.text()}"
-        raise UserError(what.rstrip(), key=report.source, fix=fix)
+        raise UserError(what.rstrip(), key=report.source, fix=fix, family="weights")
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.Size, bool, bool]:

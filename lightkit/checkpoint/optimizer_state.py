@@ -93,15 +93,22 @@ def problems(saved: dict[str, Any], optimizer: torch.optim.Optimizer, model: nn.
     """List why the saved state does not fit this optimizer; nothing is changed."""
     if saved["kind"] != kind(optimizer):
         return [UserError("the checkpoint was written with another optimizer", key="optim._target_",
-                          expected=saved["kind"], received=kind(optimizer))]  # fmt: skip
+                          expected=saved["kind"], received=kind(optimizer), family="checkpoint-misfit")]  # fmt: skip
     here = [name for group in group_names(optimizer, model) for name in group]
     there = [name for group in saved["groups"] for name in group["params"]]
     found = name_problems(there, here, what="optimizer state", key="optim")
     labels, wanted = [group.get("name") for group in saved["groups"]], [g.get("name") for g in optimizer.param_groups]
     named = None not in labels and len(set(labels)) == len(labels)
     if not found and (len(labels) != len(wanted) or (named and set(labels) != set(wanted))):
-        found.append(UserError("the parameter groups are not those of the checkpoint", key="optim.rules",
-                               expected=_listed(labels), received=_listed(wanted)))  # fmt: skip
+        found.append(
+            UserError(
+                "the parameter groups are not those of the checkpoint",
+                key="optim.rules",
+                expected=_listed(labels),
+                received=_listed(wanted),
+                family="checkpoint-misfit",
+            )
+        )
     return found
 
 
@@ -111,10 +118,16 @@ def name_problems(saved: list[str], here: list[str], *, what: str, key: str) -> 
     missing, unexpected = [name for name in here if name not in known], [name for name in saved if name not in wanted]
     errors = []
     if missing:
-        errors.append(UserError(f"the checkpoint has no {what} for {_listed(missing)}", key=key))
+        errors.append(
+            UserError(f"the checkpoint has no {what} for {_listed(missing)}", key=key, family="checkpoint-misfit")
+        )
     if unexpected:
         errors.append(
-            UserError(f"the checkpoint has {what} for {_listed(unexpected)}, which this run does not have", key=key)
+            UserError(
+                f"the checkpoint has {what} for {_listed(unexpected)}, which this run does not have",
+                key=key,
+                family="checkpoint-misfit",
+            )
         )
     return errors
 

@@ -104,7 +104,11 @@ def greedy(
     alone = [measure(member.state) for member in members]
     known = [index for index, value in enumerate(alone) if not math.isnan(value)]
     if not known:
-        raise UserError("not one of the models has a value", received=", ".join(member.label for member in members))
+        raise UserError(
+            "not one of the models has a value",
+            received=", ".join(member.label for member in members),
+            family="weights",
+        )
     order = sorted(known, key=lambda index: alone[index] if mode == "min" else -alone[index])
     chosen, best = [members[order[0]]], alone[order[0]]
     tastings = [Tasting(chosen[0].label, best, best, taken=True)]
@@ -140,7 +144,9 @@ def _check_alike(members: Sequence[Member]) -> None:
     if lines:
         shown = "\n".join(f"    {line}" for line in lines[:20])
         more = f"\n    … and {len(lines) - 20} more" if len(lines) > 20 else ""
-        raise UserError(f"only models of one architecture can be averaged\n{shown}{more}", key=first.label)
+        raise UserError(
+            f"only models of one architecture can be averaged\n{shown}{more}", key=first.label, family="weights"
+        )
 
 
 def _text(tensor: torch.Tensor) -> str:
@@ -159,7 +165,7 @@ def _mean(
     if not (first.is_floating_point() or first.is_complex()):
         other = next(m.label for m, tensor in zip(members, tensors) if not _equal([tensors[0], tensor]))
         what = f"{name} holds {str(first.dtype)[6:]} values, which cannot be averaged, and they differ"
-        raise UserError(what, key=members[0].label, received=other)
+        raise UserError(what, key=members[0].label, received=other, family="weights")
     wide = torch.complex128 if first.is_complex() else torch.float64
     total = torch.zeros(first.shape, dtype=wide)
     for tensor, share in zip(tensors, shares):
@@ -167,7 +173,7 @@ def _mean(
             total += tensor.detach().cpu().to(wide) * share
     if not torch.isfinite(total).all():
         fix = "leave out the model that went wrong: lightkit ckpt diff shows it"
-        raise UserError(f"the mean of {name} is not finite", key=members[0].label, fix=fix)
+        raise UserError(f"the mean of {name} is not finite", key=members[0].label, fix=fix, family="weights")
     kind = tensors[0].dtype
     for tensor in tensors:
         kind = torch.promote_types(kind, tensor.dtype)

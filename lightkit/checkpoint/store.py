@@ -99,6 +99,7 @@ class CheckpointStore:
                 f"checkpoints cannot be written here: {reason(error)}",
                 key=str(self.folder),
                 fix="choose another output folder, or checkpoint=none to train without checkpoints",
+                family="cannot-write",
             ) from error
 
     def recover(self) -> None:
@@ -288,4 +289,5 @@ class CheckpointStore:
             key=str(self.folder),
             fix=f"make room, then resume: {newest.file} is whole" if newest else "make room, then start again",
             exit_code=FAILED,
+            family="cannot-write",
         )

@@ -84,6 +84,7 @@ class AdapterFileError(UserError):
             key=str(path),
             expected=f"it on top of {base.get('source') or 'weights'} with fingerprint {base.get('fingerprint')}",
             fix=f"lightkit ckpt merge {path} OUT writes the full model; finetune.weights.adapter={path} uses it",
+            family="weights",
         )
 
 

@@ -63,7 +63,7 @@ def board(args: list[str]) -> int:
     options = parser.read(args)
     folder = Path(options.folder) if options.folder else project() / run_files.OUTPUTS
     if not folder.is_dir():
-        raise UserError("no such folder", key=str(folder), fix="`lightkit train` makes the first run")
+        raise UserError("no such folder", key=str(folder), fix="`lightkit train` makes the first run", family="file")
     wanted = options.port
     if wanted is not None and (not wanted.isdecimal() or not 0 < int(wanted) < 65536):
         raise UserError("not a port", key="--port", received=wanted, expected="a number from 1 to 65535")
@@ -149,6 +149,7 @@ def free_port(host: str, *, wanted: int | None = None) -> int:
         f"cannot listen there: {reason}",
         key=f"{host}:{wanted or USUAL_PORT}",
         fix="another --port, or none for a free one",
+        family="wrong-command",
     )
 
 

@@ -146,7 +146,7 @@ def prune(args: list[str]) -> int:
     options = parser.read(args)
     folder = checkpoint_folder(find_source(options.run))
     if folder is None:
-        raise UserError("not the folder of a run with checkpoints", received=options.run)
+        raise UserError("not the folder of a run with checkpoints", received=options.run, family="no-such-run")
     last, best = _count("--keep-last", options.keep_last), _count("--keep-best", options.keep_best)
     every = None if options.keep_every is None else _count("--keep-every", options.keep_every, least=1)
     from lightkit.checkpoint.facts import size_text

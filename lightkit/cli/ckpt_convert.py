@@ -160,7 +160,9 @@ def _member(text: str, options: Any) -> tuple[Member, Path | None]:
         return Member(text, weights.state), run
     if run is None:
         what = "it holds the matrices of LoRA, and the mean of matrices is not the mean of what they do"
-        raise UserError(what, key=text, fix="`lightkit ckpt merge` its run, and average the merged weights")
+        raise UserError(
+            what, key=text, fix="`lightkit ckpt merge` its run, and average the merged weights", family="weights"
+        )
     return Member(text, plain_model(read_cfg(run, trust=options.trust), weights).state_dict()), run
 
 
@@ -194,7 +196,7 @@ def _output(options: Any) -> tuple[Path, str]:
     """
     out = Path(options.out)
     if out.exists() and not options.overwrite:
-        raise UserError("there is such a file already", key=str(out), fix="another name, or --overwrite")
+        raise UserError("there is such a file already", key=str(out), fix="another name, or --overwrite", family="file")
     if options.to:
         return out, str(options.to)
     if out.suffix == ".safetensors":
@@ -207,6 +209,7 @@ def _output(options: Any) -> tuple[Path, str]:
         received=out.suffix or "no ending",
         choices=[".safetensors", *_WEIGHT_FILES],
         fix=f"an ending of these, or --to {'|'.join(_KINDS)}",
+        family="file",
     )
 
 

@@ -42,7 +42,7 @@ def find_source(text: str) -> Path:
     if path.is_file() or (path.is_dir() and not (path / run_files.CONFIG).is_file()):
         return path
     if path.suffix in _SUFFIXES:
-        raise UserError("no such file", key=text)
+        raise UserError("no such file", key=text, family="file")
     return find_run(text, project())
 
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "runs": ("lightkit.cli.runs", "runs", "list the runs in outputs/"),
     "ckpt": ("lightkit.cli.ckpt", "ckpt", "look into checkpoints and weights, convert, compare and prune them"),
     "gpus": ("lightkit.cli.gpus", "gpus", "the GPUs of this machine, who uses them, and what they are called here"),
+    "explain": ("lightkit.cli.explain", "explain", "what an error means, by the code below it, and how to mend it"),
     "env": ("lightkit.cli.env", "env", "versions, devices and machine, for a bug report"),
     "board": ("lightkit.cli.board", "board", "TensorBoard over outputs/, with the line that forwards it to a laptop"),
 }

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from lightkit.cli.commands import COMMANDS, help_of
 from lightkit.cli.terminal import say
+from lightkit.common.error_families import FAMILIES
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import all_runs, project, run_name
 
@@ -77,6 +78,8 @@ def _candidates(before: list[str], word: str) -> list[str]:
 def _arguments(command: str, given: list[str], word: str) -> list[str]:
     if command == "ckpt" and not given:
         return re.findall(r"lightkit ckpt (\w+) RUN", help_of("ckpt"))
+    if command == "explain":
+        return [text for family in FAMILIES for text in (family.code, family.slug)]
     if command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt"):
         return _runs()
     if command not in OVERRIDDEN:

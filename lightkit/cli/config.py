@@ -86,7 +86,9 @@ def as_yaml(cfg: DictConfig, *, resolve: bool, package: str | None) -> str:
     if package and package != "_global_":
         node = OmegaConf.select(node, package)
         if node is None:
-            raise UserError("no such key", key="--package", received=package, choices=map(str, cfg))
+            raise UserError(
+                "no such key", key="--package", received=package, choices=map(str, cfg), family="unknown-key"
+            )
     if not OmegaConf.is_config(node):
         return str(node)
     return OmegaConf.to_yaml(node, resolve=resolve).rstrip()

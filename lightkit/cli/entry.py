@@ -8,6 +8,7 @@ import sys
 from lightkit import __version__
 from lightkit.cli.commands import COMMANDS, help_of, module_of
 from lightkit.cli.terminal import complain, say
+from lightkit.common.error_families import pointer
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
@@ -26,6 +27,7 @@ def run(args: list[str]) -> int:
             _print_traceback(error)
         else:
             complain(f"error: {error}")
+        complain(pointer(error.families))
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")
@@ -41,7 +43,9 @@ def run(args: list[str]) -> int:
         if not is_out_of_memory(error):
             return FAILED
         fix = "a smaller data.batch_size, with trainer.accumulate to make up for it"
-        complain(str(UserError("error: out of memory", fix=fix)))
+        shown = UserError("error: out of memory", fix=fix, exit_code=OUT_OF_MEMORY)
+        complain(str(shown))
+        complain(pointer(shown.families))
         return OUT_OF_MEMORY
 
 
@@ -75,7 +79,7 @@ def dispatch(args: list[str]) -> int:
         return completion(rest)
     if name not in COMMANDS:
         fix = f"lightkit train {' '.join(args)}" if "=" in name else "lightkit --help"
-        raise UserError("no such command", received=name, choices=COMMANDS, fix=fix)
+        raise UserError("no such command", received=name, choices=COMMANDS, fix=fix, family="wrong-command")
     module = module_of(name)
     if "-h" in rest or "--help" in rest:
         say(help_of(name))

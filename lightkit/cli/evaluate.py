@@ -113,7 +113,13 @@ def _runner(options: Any) -> tuple[Runner, Path]:
     """Return the run that is meant, ready to be measured, and its folder."""
     which = options.checkpoint
     if which not in ("best", "last") and not Path(which).is_file():
-        raise UserError("no such checkpoint", key="--checkpoint", received=which, expected="best, last or a file")
+        raise UserError(
+            "no such checkpoint",
+            key="--checkpoint",
+            received=which,
+            expected="best, last or a file",
+            family="no-checkpoint",
+        )
     from lightkit.runs.reading import read_run, read_run_unchanged
 
     folder = find_run(options.run, project())
@@ -135,7 +141,7 @@ def _opened(target: Path) -> Iterator[TextIO]:
         partial.unlink(missing_ok=True)
         file = partial.open("x", newline="", encoding="utf-8")  # never through a link of that name
     except OSError as error:
-        raise UserError(f"cannot write the file: {error.strerror}", key=str(target)) from error
+        raise UserError(f"cannot write the file: {error.strerror}", key=str(target), family="cannot-write") from error
     try:
         with file:
             yield file
@@ -149,7 +155,7 @@ def _write_rows(file: TextIO, rows: Iterable[Mapping[str, object]]) -> int:
     source = iter(rows)
     first = next(source, None)
     if first is None:
-        raise UserError("there is nothing to predict in this split")
+        raise UserError("there is nothing to predict in this split", family="split")
     writer = csv.DictWriter(file, fieldnames=list(first))
     writer.writeheader()
     count = 0

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import lightkit
 from lightkit.cli.terminal import complain
+from lightkit.common.error_families import POINTER, family_named, pointer
 from lightkit.common.exit_codes import LOST_RANK, of_process
 from lightkit.common.signals import respected
 
@@ -204,4 +205,6 @@ def _reason(rank: _Rank) -> str:
     else:
         head = f"error: rank {rank.number} ended with status {code}"
     fix = "`lightkit resume RUN` goes on from the last checkpoint"
-    return "\n".join(filter(None, [head, rank.tail(), f"    fix:      {fix}"]))
+    told = rank.tail().splitlines()
+    last = [line for line in told if line.startswith(POINTER)] or [pointer([family_named("lost-process")])]
+    return "\n".join([head, *(line for line in told if line not in last), f"    fix:      {fix}", last[-1]])

@@ -22,7 +22,7 @@ def check_choice(argument: str, value: object, choices: Iterable[str], what: str
     """
     valid = tuple(choices)
     if value not in valid:
-        raise UserError(what, argument=argument, received=value, choices=valid)
+        raise UserError(what, argument=argument, received=value, choices=valid, family="wrong-value")
 
 
 def check_range(
@@ -63,4 +63,4 @@ def check_range(
     elif low is not None:
         expected += " or more"
     expected += "" if math.isfinite(value) else ", and finite"
-    raise UserError(what, argument=argument, expected=expected, received=value)
+    raise UserError(what, argument=argument, expected=expected, received=value, family="wrong-value")

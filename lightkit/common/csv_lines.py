@@ -85,10 +85,11 @@ class CsvFile:
                 argument=self.argument,
                 received=str(self.path),
                 fix="data.dataset.encoding=cp1252 (most files from Windows), or the encoding it was saved in",
+                family="data-unreadable",
             ) from error
         except (OSError, csv.Error) as error:
             what = f"the file cannot be read: {error}"
-            raise UserError(what, argument=self.argument, received=str(self.path)) from error
+            raise UserError(what, argument=self.argument, received=str(self.path), family="data-unreadable") from error
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield line number and stripped cells of every row.
@@ -105,6 +106,7 @@ class CsvFile:
                     argument="path",
                     received=self.delimiter.join(row)[:80],
                     fix=f"is {self.delimiter!r} the delimiter (data.dataset.delimiter)?",
+                    family="data-unreadable",
                 )
             yield line, [cell.strip() for cell in row]
 
@@ -117,7 +119,12 @@ class CsvFile:
         for i, (line, cells) in enumerate(self.rows()):
             if i == number:
                 return line, dict(zip(self.names, cells, strict=True))
-        raise UserError("the file was changed while it was being read", argument=self.argument, received=str(self.path))
+        raise UserError(
+            "the file was changed while it was being read",
+            argument=self.argument,
+            received=str(self.path),
+            family="data-unreadable",
+        )
 
 
 def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", argument: str = "path") -> CsvFile:
@@ -144,7 +151,9 @@ def open_csv(path: str | Path, *, delimiter: str, encoding: str = "utf-8", argum
     first = [row for _, row in islice(file.lines(), 2)]
     if len(first) < 2:
         expected = "a line of column names and rows"
-        raise UserError("the file has no rows", argument=argument, expected=expected, received=str(path))
+        raise UserError(
+            "the file has no rows", argument=argument, expected=expected, received=str(path), family="data-unreadable"
+        )
     names = tuple(name.strip() for name in first[0])
     for mark, typed in ((";", "';'"), ("\t", "'\\t'"), ("|", "'|'"), (",", "','")):
         if len(names) == 1 and mark in names[0]:  # which looks like another delimiter
@@ -167,4 +176,6 @@ def _content(path: Path, argument: str) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"the file cannot be read: {error}", argument=argument, received=str(path)) from error
+        raise UserError(
+            f"the file cannot be read: {error}", argument=argument, received=str(path), family="data-unreadable"
+        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from lightkit.common.error_families import Family, family_named, usual_family
 from lightkit.common.exit_codes import WRONG_INPUT
 from lightkit.common.suggest import nearest
 
@@ -30,6 +31,8 @@ class UserError(ValueError):
         fix: What to type or change.
         origin: `file:line` or the command-line override the value came from.
         exit_code: Exit status of the process.
+        family: Slug of the family (`unknown-key`) that `lightkit explain` says more about; None goes by exit status and
+            key.
     """
 
     def __init__(
@@ -44,11 +47,18 @@ class UserError(ValueError):
         fix: str | None = None,
         origin: str | None = None,
         exit_code: int = WRONG_INPUT,
+        family: str | None = None,
     ) -> None:
         self.what, self.key, self.argument = what, key, argument
         self.expected, self.received = expected, received
         self.choices, self.fix, self.origin, self.exit_code = tuple(choices), fix, origin, exit_code
+        self._family = family_named(family) if family is not None else None
         super().__init__(self.render())
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The family of the error; of several mistakes each family once."""
+        return (self._family or usual_family(self.key, self.exit_code),)
 
     def render(self) -> str:
         """Return the message as shown to the user: one headline and one indented line per known fact."""
@@ -85,6 +95,11 @@ class UserErrors(UserError):
         self.errors = tuple(errors)
         count = len(self.errors)
         super().__init__(f"{count} problem{'s' if count != 1 else ''} found")
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families of the mistakes, each once, in the order they are shown."""
+        return tuple(dict.fromkeys(family for error in self.errors for family in error.families))
 
     def put_under(self, key: str) -> None:
         """Name the key of every problem that only names an argument."""

@@ -1,4 +1,4 @@
-"""The exit statuses of the command line, each once; README's table "Exit status" tells users the same.
+"""The exit statuses of the command line, each once; `docs/reference/exit-status.md` tells users the same.
 
 Any module may end a run with one of them (`UserError(..., exit_code=...)`), so they are in the lowest layer.
 """

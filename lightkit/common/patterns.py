@@ -37,7 +37,7 @@ class Pattern:
             self._found = _compiled(text)
         except re.error as error:
             what = f"not a regular expression: {error}"
-            raise UserError(what, key=key, argument=argument, received=text) from error
+            raise UserError(what, key=key, argument=argument, received=text, family="pattern") from error
 
     def fits(self, name: str) -> bool:
         """Tell whether it fits this very name."""

@@ -165,7 +165,9 @@ def entries_in(value: Any, report: Report) -> tuple[str, ...]:
     for index, entry in enumerate(value if isinstance(value, list) else ()):
         if isinstance(entry, str) and not all(part.isidentifier() for part in entry.split(".")):
             expected = "the dotted path of a package, module, class or function"
-            report.add(("trust", index), "can't be trusted", expected=expected, received=entry)
+            report.add(
+                ("trust", index), "can't be trusted", expected=expected, received=entry, family="target-not-trusted"
+            )
     return tuple(entries)
 
 
@@ -175,7 +177,12 @@ def check_targets(tree: Any, report: Report) -> None:
         target = node["_target_"]
         refusal = judge(target, report.trust)
         if refusal is not None:
-            report.add((*key, "_target_"), refusal.what, **_message_facts(refusal, target, key, report.trust))
+            report.add(
+                (*key, "_target_"),
+                refusal.what,
+                **_message_facts(refusal, target, key, report.trust),
+                family="target-not-trusted",
+            )
 
 
 def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -189,4 +196,9 @@ def targets_in(node: Any, key: Key = ()) -> Iterator[tuple[Key, dict[str, Any]]]
 
 def refused(refusal: Refusal, target: str, key: Key, trust: Trust) -> UserError:
     """Make the error for a target that is about to be built."""
-    return UserError(refusal.what, key=dotted((*key, "_target_")), **_message_facts(refusal, target, key, trust))
+    return UserError(
+        refusal.what,
+        key=dotted((*key, "_target_")),
+        **_message_facts(refusal, target, key, trust),
+        family="target-not-trusted",
+    )

@@ -104,12 +104,12 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
     if key == ("scheduler",) and str(node.get("_target_")).startswith(_TORCH_SCHEDULES):
         what = f"{node['_target_']} goes inside of scheduler=torch, which knows when to call it"
         fix = f"scheduler=torch 'scheduler.scheduler={{_target_: {node['_target_']}, _partial_: true, …}}'"
-        report.add((*key, "_target_"), what, expected="a lightkit.optim.Schedule", fix=fix)
+        report.add((*key, "_target_"), what, expected="a lightkit.optim.Schedule", fix=fix, family="wrong-value")
         return
     target = _target(node, key, report)
     wrong = None if target is None else mismatch(target, key)
     if wrong is not None:
-        report.add((*key, "_target_"), **wrong)
+        report.add((*key, "_target_"), **wrong, family="wrong-value")
         return
     signature = None if target is None else _signature(target, key, report)
     if signature is not None:
@@ -144,9 +144,9 @@ def _target(node: dict[str, Any], key: Key, report: Report) -> str | None:
     """Return the path of what a node builds; None where there is none to look into, which is reported."""
     place, target = (*key, "_target_"), node.get("_target_")
     if "_target_" not in node:
-        report.add(place, "missing", expected=_PATH, fix=f"{dotted(place)}=package.Name")
+        report.add(place, "missing", expected=_PATH, fix=f"{dotted(place)}=package.Name", family="missing-value")
     elif target is not UNKNOWN and not isinstance(target, str):
-        report.add(place, "wrong type", expected=_PATH, received=target)
+        report.add(place, "wrong type", expected=_PATH, received=target, family="wrong-value")
     return target if isinstance(target, str) and judge(target, report.trust) is None else None
 
 
@@ -158,17 +158,19 @@ def _signature(target: str, key: Key, report: Report) -> Signature | None:
         what, received, top = error.sentence(target), error.received, target.partition(".")[0]
         hint = beside(top) if received == top else None
         if isinstance(error, BrokenError):
-            report.add(place, what, fix=f"mend {error.place}")
+            report.add(place, what, fix=f"mend {error.place}", family="target-not-found")
         elif received == top and top in EXTRAS:
             what, fix = f"{target} needs the package {top}, which is not installed", f"lightkit[{EXTRAS[top]}]"
-            report.add(place, what, received=target, fix=f"pip install '{fix}'")
+            report.add(place, what, received=target, fix=f"pip install '{fix}'", family="package-missing")
         elif hint is not None:
-            report.add(place, what, received=received, fix=hint)
+            report.add(place, what, received=received, fix=hint, family="target-not-found")
         else:
             close = nearest(received, error.choices)
             meant = f"did you mean {target.replace(received, close[0], 1)}?" if close else None
             fix = meant or "write the full path: package.module.Name"
-            report.add(place, what, received=received, choices=close or error.choices[:20], fix=fix)
+            report.add(
+                place, what, received=received, choices=close or error.choices[:20], fix=fix, family="target-not-found"
+            )
         return None
 
 
@@ -176,7 +178,12 @@ def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signatu
     names, target = signature.names(), node["_target_"]
     meant = set()
     for name in FILLED.intersection(given, provided(key)):
-        report.add((*key, name), "this is filled in when the run is built", fix=f"remove it: ~{dotted((*key, name))}")
+        report.add(
+            (*key, name),
+            "this is filled in when the run is built",
+            fix=f"remove it: ~{dotted((*key, name))}",
+            family="wrong-arguments",
+        )
     for name in given if not signature.open else ():
         if name not in names:
             meant.add(_unknown_argument(name, names, target, key, report))
@@ -187,7 +194,13 @@ def _check_names(node: dict[str, Any], given: dict[str, Any], signature: Signatu
         if parameter.required and parameter.name not in covered:
             place = (*key, parameter.name)
             what = f"missing: {target} needs it"
-            report.add(place, what, expected=in_words(parameter.annotation), fix=f"{dotted(place)}=VALUE")
+            report.add(
+                place,
+                what,
+                expected=in_words(parameter.annotation),
+                fix=f"{dotted(place)}=VALUE",
+                family="missing-value",
+            )
 
 
 def _unknown_argument(name: str, names: list[str], target: str, key: Key, report: Report) -> str | None:
@@ -202,7 +215,9 @@ def _unknown_argument(name: str, names: list[str], target: str, key: Key, report
     fix = f"did you mean {dotted((*key, close[0]))}?" if close else f"remove it: ~{dotted(place)}"
     if left_over and dotted(key) in EMPTY:
         fix += f"; {EMPTY[dotted(key)]} starts without any"
-    report.add(place, f"{target} takes no such argument", received=name, choices=choices, fix=fix)
+    report.add(
+        place, f"{target} takes no such argument", received=name, choices=choices, fix=fix, family="wrong-arguments"
+    )
     return close[0] if close else None
 
 

@@ -75,15 +75,19 @@ def problems(
         check_targets(part, report)
         check_reach(part, report)
     checked = check_values(tree, report)
+    report.family = "contradiction"
     for rule in RULES:
         with suppress(UnusableError):
             rule(checked, report)
     with suppress(UnusableError):
         check_mode(checked, tree.get("metrics"), report, starting=starting)
+    report.family = "pattern"
     check_patterns(tree, report)
+    report.family = "contradiction"
     for rule in (*DEVICE_RULES, *FINETUNE_RULES):
         with suppress(UnusableError):
             rule(checked, report)
+    report.family = None
     if starting:
         check_outside(tree, report)
         with suppress(UnusableError):
@@ -136,7 +140,7 @@ class _Checker:
     def default(self, field: Field, kind: Any, key: Key) -> Any:
         """Return the default of a field that is not given; `UNKNOWN` where it has none, which is reported."""
         if is_required(field):
-            self.report.add(key, "missing", expected=in_words(kind), fix=f"set {dotted(key)}")
+            self.report.add(key, "missing", expected=in_words(kind), fix=f"set {dotted(key)}", family="missing-value")
             return UNKNOWN
         return self.value(default_of(field), kind, key, None)
 
@@ -169,7 +173,9 @@ class _Checker:
             close = nearest(name, others, count=1) if lost else []
             if close:
                 fix = f"did you mean {dotted((*key, close[0]))}?"
-                self.report.add((*key, name), "unknown name", received=name, choices=others, fix=fix)
+                self.report.add(
+                    (*key, name), "unknown name", received=name, choices=others, fix=fix, family="unknown-key"
+                )
             found[name] = UNKNOWN if close else self.value(item, kind, (*key, name), allowed)
         return found
 
@@ -185,7 +191,7 @@ class _Checker:
         """Report a key that the schema does not have."""
         if name == "_target_":
             what = "unknown key: nothing is built from this node"
-            self.report.add((*key, name), what, choices=sorted(valid))
+            self.report.add((*key, name), what, choices=sorted(valid), family="unknown-key")
             return
         full, odd = dotted((*key, name)), look_alike(name)
         near = nearest(plain_letters(name), valid, count=1)
@@ -197,7 +203,9 @@ class _Checker:
             fixes += [f"a value of your own goes below `extra`: extra.{name}=VALUE"]
         choices = sorted(item for item in valid if not item.startswith("_"))
         what = f"unknown key: {odd}, which it looks like" if odd else "unknown key"
-        self.report.add((*key, name), what, received=name, choices=choices, fix=" ".join(fixes) or None)
+        self.report.add(
+            (*key, name), what, received=name, choices=choices, fix=" ".join(fixes) or None, family="unknown-key"
+        )
 
 
 def _allowed(field: Field, node: dict[str, Any]) -> Range | None:

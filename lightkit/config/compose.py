@@ -284,13 +284,15 @@ def _composition_error(loader: ConfigLoader, config_name: str, error: Exception)
         return _syntax_error(loader, error)
     if not loader.repository.config_exists(config_name):
         choices = [name for name in loader.options("") if "/" not in name]
-        return UserError("no such file to start from", key="--config-name", received=config_name, choices=choices)
+        return UserError(
+            "no such file to start from", key="--config-name", received=config_name, choices=choices, family="file"
+        )
     files, message = loader.used_files(), f"{error}\n{error.__cause__ or ''}"
     known = clashes(files, message) or chosen_twice(files, message) or unreadable_value(files, message)
     if known is not None:
         return known
     lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
-    made = UserError("the configuration can't be composed: " + " ".join(lines[:3]))
+    made = UserError("the configuration can't be composed: " + " ".join(lines[:3]), family="unreadable-configuration")
     made.__cause__ = error
     return made
 
@@ -302,4 +304,9 @@ def _syntax_error(loader: ConfigLoader, error: yaml.MarkedYAMLError) -> UserErro
     origin = f"{shown(Path(mark.name))}:{mark.line + 1}" if mark is not None else None
     if mark is not None and mark.name.startswith("<") and files:
         origin = f"near {shown(files[-1])}:{mark.line + 1}"
-    return UserError(what, origin=origin, fix="check the indentation, the colons and the quotes of this line")
+    return UserError(
+        what,
+        origin=origin,
+        fix="check the indentation, the colons and the quotes of this line",
+        family="unreadable-configuration",
+    )

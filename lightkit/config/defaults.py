@@ -117,7 +117,17 @@ def _wrong_names(loader: ConfigLoader, item: yaml.Node, folder: PurePosixPath, p
         what = "there is no such group"
         meant = words[-1].partition("@")[0]
         fix = f"- override /{meant}: {item.value[0][1].value}" if loader.is_group(meant) else None
-        return [UserError(what, key="defaults", received=group, choices=near, origin=_at(item, path), fix=fix)]
+        return [
+            UserError(
+                what,
+                key="defaults",
+                received=group,
+                choices=near,
+                origin=_at(item, path),
+                fix=fix,
+                family="unknown-option",
+            )
+        ]
     return [
         unknown_option(loader, group, option, origin=_at(item, path))
         for option in options_of(item.value[0][1])
@@ -135,7 +145,9 @@ def _wrong_config(loader: ConfigLoader, item: yaml.ScalarNode, folder: PurePosix
     group = str(PurePosixPath(config).parent).removeprefix(".")
     choices = [*loader.options(group), "_self_"] if group else ["_self_", *loader.groups()]
     what = "there is no such file" if not group else f"there is no such file in {group}/"
-    return [UserError(what, key="defaults", received=name, choices=choices, origin=_at(item, path))]
+    return [
+        UserError(what, key="defaults", received=name, choices=choices, origin=_at(item, path), family="unknown-option")
+    ]
 
 
 def unknown_option(
@@ -150,7 +162,9 @@ def unknown_option(
     fix = f"{group}={better}" if better else f"`lightkit config {group}` lists the choices"
     if group == "device" and option.startswith("cuda:"):
         fix = f"device=cuda device.name={option}"
-    return UserError("no such option", key=group, received=option, choices=choices, origin=origin, fix=fix)
+    return UserError(
+        "no such option", key=group, received=option, choices=choices, origin=origin, fix=fix, family="unknown-option"
+    )
 
 
 def clashes(files: Files, message: str) -> UserError | None:
@@ -163,7 +177,9 @@ def clashes(files: Files, message: str) -> UserError | None:
             if seen.setdefault(key, node.id) != node.id:
                 expected, received, origin = _KINDS[seen[key]], _KINDS[node.id], _at(node, path)
                 where = dotted(key) or None
-                return UserError("wrong type", key=where, expected=expected, received=received, origin=origin)
+                return UserError(
+                    "wrong type", key=where, expected=expected, received=received, origin=origin, family="wrong-value"
+                )
     return None
 
 
@@ -191,7 +207,14 @@ def unreadable_value(files: Files, message: str) -> UserError | None:
         for place, node in _nodes(name, path, scalars=True):
             if dotted(place) == key[1]:
                 what, fix = "the interpolation can't be read", "${name} of another key; for a plain text, \\${"
-                return UserError(what, key=key[1], received=node.value, origin=_at(node, path), fix=fix)
+                return UserError(
+                    what,
+                    key=key[1],
+                    received=node.value,
+                    origin=_at(node, path),
+                    fix=fix,
+                    family="unreadable-configuration",
+                )
     return None
 
 

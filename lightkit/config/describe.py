@@ -127,13 +127,13 @@ def unknown_key(key: str, *, project: Path | None = None, config_dir: str | None
     if rest and loader.is_group(group):
         arguments = describe_arguments(group, project=project, config_dir=config_dir).values()
         known = {*(row.key for row in describe_group(group)), *(item.key for each in arguments for item in each)}
-        return UserError("there is no such key", received=key, choices=sorted(known))
+        return UserError("there is no such key", received=key, choices=sorted(known), family="unknown-key")
     meant = keys_named(key)
     fix = f"did you mean {' or '.join(meant[:3])}?" if meant else None
     options = [f"{name}={key}" for name in (*loader.groups(), GROUP) if loader.is_option(name, key)]
     fix = f"lightkit config {options[0]}" if options else fix
     choices = [name for name in loader.groups() if name != "hydra"]
-    return UserError("there is no such group", received=key, choices=choices, fix=fix)
+    return UserError("there is no such group", received=key, choices=choices, fix=fix, family="unknown-option")
 
 
 def _rows(kind: type, prefix: str, *, nested: bool) -> list[OptionRow]:

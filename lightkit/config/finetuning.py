@@ -131,7 +131,7 @@ def import_of_peft(cfg: Config, report: Report) -> None:
     module = getattr(cfg.finetune.peft, "megatron_core", None)
     if module is not None:
         what = "this names a module to import, which a configuration may not do"
-        report.add(("finetune", "peft", "megatron_core"), what, received=module)
+        report.add(("finetune", "peft", "megatron_core"), what, received=module, family="target-not-trusted")
 
 
 def everything_frozen(cfg: Config, report: Report) -> None:
@@ -139,7 +139,7 @@ def everything_frozen(cfg: Config, report: Report) -> None:
     node = cfg.finetune
     if ("*" in node.freeze or {"@head", "@body"} <= {*node.freeze}) and not _trains(node):
         received, fix = ", ".join(node.freeze), "name what is to train: finetune.train=[@head]"
-        report.add(("finetune", "freeze"), "everything is frozen", received=received, fix=fix)
+        report.add(("finetune", "freeze"), "everything is frozen", received=received, fix=fix, family="finetuning")
 
 
 def _trains(node: FinetuneConfig) -> bool:

@@ -37,7 +37,9 @@ def _nodes(node: Any, way: Key, place: Key = ()) -> Iterator[dict[str, Any]]:
     """Yield the nodes that a way with `*` leads to."""
     if isinstance(node, str) and "${" in node:
         what = "refers to another place, which a run's file can't do around a key that grants trust"
-        raise UserError(what, key=dotted(place), received=node, fix="write the values here")
+        raise UserError(
+            what, key=dotted(place), received=node, fix="write the values here", family="target-not-trusted"
+        )
     if not way and isinstance(node, dict):
         yield node
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()

@@ -54,7 +54,7 @@ def instantiate(node: Any, *, key: str, expected: Any = None, **provided: Any) -
     plain = to_plain(node)
     target = plain.get("_target_") if isinstance(plain, dict) else None
     if not isinstance(target, str):
-        raise UserError("nothing to build: there is no `_target_`", key=key, received=plain)
+        raise UserError("nothing to build: there is no `_target_`", key=key, received=plain, family="missing-value")
     entries = to_plain(node._get_root().get("trust")) if OmegaConf.is_config(node) else ()
     _admit(plain, key, Trust(tuple(entries or ()), project_folders()), expected)
     kind = class_at(parts_of(key))
@@ -89,7 +89,7 @@ def _admit(plain: dict[str, Any], key: str, trust: Trust, expected: Any) -> None
         _must_exist(target, dotted(place))
     for place, node in nodes:
         for argument, what, facts in overreaching(node, trust):
-            raise UserError(what, key=dotted((*place, *argument)), **facts)
+            raise UserError(what, key=dotted((*place, *argument)), **facts, family="target-not-trusted")
     for place, target in found:
         built = _located(target, dotted(place))
         refusal = verify(built, target, trust)
@@ -104,7 +104,7 @@ def _must_exist(target: str, key: str) -> None:
     try:
         read(target)
     except TargetError as error:
-        raise UserError(error.sentence(target), key=key, received=target) from error
+        raise UserError(error.sentence(target), key=key, received=target, family="target-not-found") from error
 
 
 def _located(target: str, key: str) -> Any:
@@ -125,7 +125,13 @@ def _wrong_kind(target: str, key: str, expected: Any) -> UserError:
     packages = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     home = next((place for place in packages if getattr(sys.modules.get(place), name, None) is expected), None)
     kind = f"{home or expected.__module__}.{name}"
-    return UserError(f"{target} cannot be used here: it is of another kind", key=key, expected=kind, received=target)
+    return UserError(
+        f"{target} cannot be used here: it is of another kind",
+        key=key,
+        expected=kind,
+        received=target,
+        family="wrong-value",
+    )
 
 
 def _missing_ones(config: dict[str, Any], provided: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +175,7 @@ def _need_sizes(config: dict[str, Any], key: str, provided: dict[str, Any]) -> N
         fix = f"another {parts_of(key)[0]}, other data, or {key}.{missing[0]}=VALUE"
         if sizes.get("task") == "custom" and _OF_CLASSES & set(missing):
             fix = f"an attribute `classes` of the data set (names, or how many), or {key}.{missing[0]}=VALUE"
-        raise UserError(what, key=key, expected=expected, received=received, fix=fix)
+        raise UserError(what, key=key, expected=expected, received=received, fix=fix, family="wrong-arguments")
 
 
 def _as_annotated(value: Any) -> Any:
@@ -235,4 +241,4 @@ def _as_user_error(error: Exception, target: str, key: str) -> UserError:
         raise cause
     reason = str(cause).strip() or type(cause).__name__
     what = f"{target} could not be built: {type(cause).__name__}: {reason}"
-    return UserError(what, key=place, origin=user_frame(cause), fix=DEBUG)
+    return UserError(what, key=place, origin=user_frame(cause), fix=DEBUG, family="wrong-arguments")

@@ -78,7 +78,7 @@ def _job_overrides(
             return [_typed(job) for job in hydra_compat.split_sweep(loader, [*more.texts, *texts])]
         return [_typed(job) for job in hydra_compat.one_by_one(loader, texts)]
     except ValueError as error:
-        errors.append(UserError(f"this sweep can't be laid out: {error}"))
+        errors.append(UserError(f"this sweep can't be laid out: {error}", family="unreadable-configuration"))
         return []
 
 
@@ -132,7 +132,13 @@ def _need_named(job: Composed) -> None:
         if is_unnamed(target):
             what, module = "a plugin of the project runs only when you name it", target.rpartition(".")[0]
             named = ", ".join([*job.cfg.trust, module])
-            raise UserError(what, key=f"hydra/{kind}", received=target, fix=f"trust=[{named}] on the command line")
+            raise UserError(
+                what,
+                key=f"hydra/{kind}",
+                received=target,
+                fix=f"trust=[{named}] on the command line",
+                family="target-not-trusted",
+            )
 
 
 def hydra_command(args: Sequence[str]) -> None:
@@ -154,7 +160,9 @@ def hydra_command(args: Sequence[str]) -> None:
     except (UserError, BrokenPipeError):
         raise
     except COMPOSE_ERRORS as error:
-        raise UserError(f"Hydra: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+        raise UserError(
+            f"Hydra: {str(error).splitlines()[0] if str(error) else type(error).__name__}", family="hydra"
+        ) from error
 
 
 def _show(loader: ConfigLoader, name: str, parser: Any, options: Any) -> None:

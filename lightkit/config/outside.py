@@ -64,7 +64,14 @@ def check_outside(tree: Node, report: Report) -> None:
         if found is not None and found.place not in told:
             told.add(found.place)
             what = f"{node['_target_']} can't be imported: {found.place}: {found.what}"
-            report.add((*key, "_target_"), what, received=found.name, choices=found.choices, fix=found.fix)
+            report.add(
+                (*key, "_target_"),
+                what,
+                received=found.name,
+                choices=found.choices,
+                fix=found.fix,
+                family="target-not-found",
+            )
 
 
 def check_finetune_files(cfg: Config, report: Report) -> None:
@@ -74,7 +81,13 @@ def check_finetune_files(cfg: Config, report: Report) -> None:
     teacher, key = cfg.finetune.distill.teacher, ("finetune", "distill", "teacher")
     found = _check_exists(teacher, key, _TEACHER, report)
     if teacher is not None and found and not (located(teacher) / run_files.CONFIG).is_file():
-        report.add(key, "not the folder of a run: it has no config.yaml", expected=_TEACHER, received=teacher)
+        report.add(
+            key,
+            "not the folder of a run: it has no config.yaml",
+            expected=_TEACHER,
+            received=teacher,
+            family="no-such-run",
+        )
 
 
 def _check_data(node: Node, key: Key, report: Report) -> None:
@@ -86,7 +99,13 @@ def _check_data(node: Node, key: Key, report: Report) -> None:
         if _check_exists(node.get(name), (*key, name), kind, report, from_project=False)
     ]
     if node["_target_"] == _IMAGES and there and not Path(node["root"]).expanduser().is_dir():
-        report.add((*key, "root"), "a file, not a folder", expected=wanted["root"], received=node["root"])
+        report.add(
+            (*key, "root"),
+            "a file, not a folder",
+            expected=wanted["root"],
+            received=node["root"],
+            family="data-not-found",
+        )
     if node["_target_"] == _CSV:
         _check_columns(node, there, key, report)
 
@@ -104,7 +123,13 @@ def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_proje
     if not isinstance(value, str):
         return False
     if not value.strip():
-        report.add(key, "an empty path", expected=f"{kind}, or null" if from_project else kind, received=value)
+        report.add(
+            key,
+            "an empty path",
+            expected=f"{kind}, or null" if from_project else kind,
+            received=value,
+            family="missing-value",
+        )
         return False
     path, elsewhere = Path(value).expanduser(), located(value)
     if path.exists() or (from_project and elsewhere.exists()):
@@ -115,7 +140,8 @@ def _check_exists(value: Any, key: Key, kind: str, report: Report, *, from_proje
     near = [str(Path(value).with_name(name)) for name in beside if not name.startswith(".")]
     what = "there is no such file or folder" + ("" if folder.is_dir() else f": there is no folder {folder}")
     fix = f"{dotted(key)}={elsewhere}" if elsewhere.exists() else None
-    report.add(key, what, expected=kind, received=value, choices=near, fix=fix)
+    family = "data-not-found" if key[0] == "data" else "file"
+    report.add(key, what, expected=kind, received=value, choices=near, fix=fix, family=family)
     return False
 
 

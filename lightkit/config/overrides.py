@@ -71,7 +71,7 @@ def rewrite(loader: ConfigLoader, overrides: Sequence[str], *, sweep: bool = Fal
             result.errors.append(_needs_multirun(text, override, choice=_is_group(loader, override)))
         elif override.is_sweep_override() and override.is_hydra_override():
             what = "Hydra's own settings can't be swept"
-            result.errors.append(UserError(what, key=override.key_or_group, origin=command_line(text)))
+            result.errors.append(UserError(what, key=override.key_or_group, origin=command_line(text), family="hydra"))
         elif override.key_or_group.startswith("hydra."):
             result.texts.append(text)
             result.values.append((override.key_or_group, text))
@@ -110,7 +110,9 @@ def _unreadable(text: str, message: str) -> UserError:
     odd = look_alike(text)
     if odd is not None:
         what = f"this override can't be read: {odd}, which it looks like"
-        return UserError(what, received=text, origin=command_line(text), fix=plain_letters(text))
+        return UserError(
+            what, received=text, origin=command_line(text), fix=plain_letters(text), family="unreadable-configuration"
+        )
     reason = message.splitlines()[0] if message else ""
     key, _, value = text.partition("=")
     is_list = value.startswith("[") and value.endswith("]") and "{" not in value
@@ -123,7 +125,13 @@ def _unreadable(text: str, message: str) -> UserError:
         reason = f"{odd!r} needs quotes around the value" if odd else "a character that needs quotes around the value"
         fix = fix or f"""'{key}="{value}"'"""
     fix = fix or "use key=value, group=option or ~key; put quotes around spaces, commas and brackets: 'key=\"a, b\"'"
-    return UserError(f"this override can't be read: {reason}", received=text, origin=command_line(text), fix=fix)
+    return UserError(
+        f"this override can't be read: {reason}",
+        received=text,
+        origin=command_line(text),
+        fix=fix,
+        family="unreadable-configuration",
+    )
 
 
 def _needs_multirun(text: str, override: Override, *, choice: bool) -> UserError:
@@ -132,7 +140,12 @@ def _needs_multirun(text: str, override: Override, *, choice: bool) -> UserError
     quoted = "" if choice else ", or for a text put quotes around it"
     fix = f"add -m, or for {wanted} write {override.get_key_element()}=[…]{quoted}"
     return UserError(
-        what, key=override.key_or_group, received=text.partition("=")[2], origin=command_line(text), fix=fix
+        what,
+        key=override.key_or_group,
+        received=text.partition("=")[2],
+        origin=command_line(text),
+        fix=fix,
+        family="wrong-command",
     )
 
 
@@ -140,7 +153,11 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
     key, origin = override.key_or_group, command_line(text)
     if override.package is not None or "/" in key:
         choices = loader.groups(key.rpartition("/")[0]) if "/" in key else loader.groups()
-        result.errors.append(UserError("there is no such group", key=key, received=key, choices=choices, origin=origin))
+        result.errors.append(
+            UserError(
+                "there is no such group", key=key, received=key, choices=choices, origin=origin, family="unknown-option"
+            )
+        )
         return
     option, _, rest = key.partition(".")
     is_key = not rest or option in {field.name for field in fields(Config)}
@@ -149,7 +166,7 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
     if group is not None:
         what, value = f"unknown key: {option} is an option of the group {group}", text.partition("=")[2]
         fix = f"{group}={option} {group}.{rest}={value}"
-        result.errors.append(UserError(what, key=option, received=key, origin=origin, fix=fix))
+        result.errors.append(UserError(what, key=option, received=key, origin=origin, fix=fix, family="unknown-key"))
         return
     result.values.append((key, text))
     result.texts.append(text if override.is_delete() else f"++{plain(text)}")
@@ -167,7 +184,14 @@ def _choose(loader: ConfigLoader, override: Override, text: str, result: Rewritt
     elif not options and not override.is_sweep_override():
         fix, choices = f"{group}=OPTION", loader.options(group)
         result.errors.append(
-            UserError("an option is missing", key=group, choices=choices, origin=command_line(text), fix=fix)
+            UserError(
+                "an option is missing",
+                key=group,
+                choices=choices,
+                origin=command_line(text),
+                fix=fix,
+                family="missing-value",
+            )
         )
     elif wrong:
         origin = command_line(text)
@@ -202,11 +226,20 @@ def undeletable(text: str, reason: str, names: Sequence[str]) -> UserError:
         beside = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
         close = nearest(key, beside, count=1) or nearest(key, names, count=1)
         fix = f"~{close[0]}" if close else None
-        return UserError("there is nothing of that name to remove", key=key, origin=command_line(text), fix=fix)
+        return UserError(
+            "there is nothing of that name to remove", key=key, origin=command_line(text), fix=fix, family="unknown-key"
+        )
     shown = text if text.startswith("~") else plain(text)
     if _UNLIKE in reason:
         is_list = plain(text).partition("=")[2].startswith("[")
         expected, received = ("a mapping", "a list") if is_list else ("a list", "a mapping")
-        return UserError("wrong type", key=key, expected=expected, received=received, origin=command_line(shown))
+        return UserError(
+            "wrong type",
+            key=key,
+            expected=expected,
+            received=received,
+            origin=command_line(shown),
+            family="wrong-value",
+        )
     line = next((line for line in reason.splitlines() if line.strip()), "")
-    return UserError(f"can't be set: {line}", key=key, origin=command_line(shown))
+    return UserError(f"can't be set: {line}", key=key, origin=command_line(shown), family="unreadable-configuration")

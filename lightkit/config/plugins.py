@@ -64,7 +64,9 @@ def _register(plugins: Plugins, name: str) -> None:
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        raise UserError(f"{name} can't be imported: {type(error).__name__}: {error}", key="trust") from error
+        raise UserError(
+            f"{name} can't be imported: {type(error).__name__}: {error}", key="trust", family="target-not-found"
+        ) from error
     for _, item in getmembers(module, isclass):
         if issubclass(item, Plugin) and not isabstract(item):
             plugins.register(item)

@@ -29,6 +29,11 @@ def shipped_experiments() -> Path:
     return _shipped("experiments")
 
 
+def shipped_docs() -> Path:
+    """Return the folder of the manual; an installed package has those of its pages that commands print."""
+    return _shipped("docs")
+
+
 def _shipped(name: str) -> Path:
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
@@ -46,10 +51,10 @@ def project_root() -> Path | None:
     if named:
         place = Path(named).resolve()
         if not place.is_dir():
-            raise UserError("the environment variable LIGHTKIT_PROJECT names no folder", received=named)
+            raise UserError("the environment variable LIGHTKIT_PROJECT names no folder", received=named, family="file")
         if any(map(is_run, (place, *place.parents))):
             what = "the environment variable LIGHTKIT_PROJECT names a folder of a run, which is no project"
-            raise UserError(what, received=named)
+            raise UserError(what, received=named, family="file")
         return place
     return project_of(Path.cwd())
 
@@ -180,5 +185,5 @@ def find_config_dir(folder: str | os.PathLike[str] | None) -> Path | None:
         return None
     path = Path(folder).expanduser().resolve()
     if not path.is_dir():
-        raise UserError("no such folder", key="--config-dir", received=str(folder))
+        raise UserError("no such folder", key="--config-dir", received=str(folder), family="file")
     return path

@@ -45,6 +45,7 @@ def unnamed(cfg: DictConfig, run: Path, wide: Trust, *, fix: str = BY_OVERRIDE) 
         expected="a run that this project wrote: on this machine, by this user, its config.yaml left as it was",
         received=", ".join(dict.fromkeys(refused)),
         fix=fix.format(", ".join(dict.fromkeys([*named, *refused]))),
+        family="run-from-elsewhere",
     )
 
 

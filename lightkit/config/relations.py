@@ -21,7 +21,9 @@ def shares_of_split(cfg: Config, report: Report) -> None:
     split = cfg.data.split
     if split.by in ("stratified", "random", "ordered") and split.val + split.test >= 1:
         what = "val and test leave no training rows"
-        report.add(("data", "split"), what, expected="val + test below 1", received=split.val + split.test)
+        report.add(
+            ("data", "split"), what, expected="val + test below 1", received=split.val + split.test, family="split"
+        )
 
 
 def fold_of_split(cfg: Config, report: Report) -> None:
@@ -29,7 +31,9 @@ def fold_of_split(cfg: Config, report: Report) -> None:
     split = cfg.data.split
     if split.by == "fold" and split.fold >= split.folds:
         expected = f"0 to {split.folds - 1}"
-        report.add(("data", "split", "fold"), "out of range", expected=expected, received=split.fold)
+        report.add(
+            ("data", "split", "fold"), "out of range", expected=expected, received=split.fold, family="wrong-value"
+        )
 
 
 def end_of_training(cfg: Config, report: Report) -> None:
@@ -48,7 +52,7 @@ def monitored_metric(cfg: Config, report: Report) -> None:
     one += [f"{split}/loss" for split in splits]
     if not any(monitor == name or (monitor.startswith(f"{name}/") and name not in one) for name in measured):
         what = "no metric of that name is measured"
-        report.add(("metrics", "monitor"), what, received=monitor, choices=measured)
+        report.add(("metrics", "monitor"), what, received=monitor, choices=measured, family="loss-or-metric")
 
 
 def mean_of_loss(cfg: Config, report: Report) -> None:
@@ -56,14 +60,16 @@ def mean_of_loss(cfg: Config, report: Report) -> None:
     reduction = getattr(cfg.loss, "reduction", "mean")
     if cfg.loss._target_.startswith("torch.nn.") and reduction not in ("mean", "batchmean"):
         what = "a loss is the mean over the samples of its batch"
-        report.add(("loss", "reduction"), what, received=reduction, fix="loss.reduction=mean")
+        report.add(("loss", "reduction"), what, received=reduction, fix="loss.reduction=mean", family="loss-or-metric")
 
 
 def rates_of_optimizer(cfg: Config, report: Report) -> None:
     """Refuse tensors, which PyTorch takes too: our groups and schedules are made from numbers."""
     for name in ("lr", "weight_decay"):
         if isinstance(getattr(cfg.optim, name, None), dict):
-            report.add(("optim", name), "wrong type", expected="a number", received="a `_target_`")
+            report.add(
+                ("optim", name), "wrong type", expected="a number", received="a `_target_`", family="wrong-value"
+            )
 
 
 def one_warmup(cfg: Config, report: Report) -> None:
@@ -80,7 +86,13 @@ def name_of_run(cfg: Config, report: Report) -> None:
     """Refuse a name that no folder can have."""
     name = cfg.name
     if name is not None and (not name.strip() or "/" in name or "\\" in name or name in (".", "..")):
-        report.add(("name",), "can't be part of a folder's name", expected="text without slashes", received=name)
+        report.add(
+            ("name",),
+            "can't be part of a folder's name",
+            expected="text without slashes",
+            received=name,
+            family="wrong-value",
+        )
 
 
 RULES: tuple[Rule, ...] = (
@@ -150,7 +162,9 @@ def device_name(cfg: Config, report: Report) -> None:
     """Refuse a device that cannot be."""
     if not _DEVICE.fullmatch(cfg.device.name):
         choices = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
-        report.add(("device", "name"), "no such device", received=cfg.device.name, choices=choices)
+        report.add(
+            ("device", "name"), "no such device", received=cfg.device.name, choices=choices, family="no-such-device"
+        )
 
 
 def visible_gpus(cfg: Config, report: Report) -> None:
@@ -161,13 +175,13 @@ def visible_gpus(cfg: Config, report: Report) -> None:
     try:
         found = read_gpus(gpus)
     except ValueError as error:
-        report.add(("device", "gpus"), str(error), expected=EXPECTED, received=gpus)
+        report.add(("device", "gpus"), str(error), expected=EXPECTED, received=gpus, family="no-such-device")
         return
     count, name = found if isinstance(found, int) else len(found), cfg.device.name
     if name.startswith("cuda:") and name[5:].isdigit() and int(name[5:]) >= count:
         what = f"device.gpus={gpus} leaves {count} to see, counted from 0"
         fix = "the number among those, not that of nvidia-smi; device.name=cuda is the first"
-        report.add(("device", "name"), what, received=name, fix=fix)
+        report.add(("device", "name"), what, received=name, fix=fix, family="no-such-device")
 
 
 def timed_convolutions(cfg: Config, report: Report) -> None:

@@ -24,17 +24,20 @@ class Report:
     def __init__(self, sources: Sources) -> None:
         self.sources, self.errors = sources, list[UserError]()
         self.trust = Trust()
+        self.family: str | None = None
+        """Family of the problems that name none; None goes by their keys."""
         self._keys = list[Key]()
 
     def add(self, key: Key, what: str, **facts: Any) -> None:
         """Note a problem with the value at `key`; `facts` are those of `UserError`."""
         self._keys.append(key)
+        facts = {"family": self.family, **facts}
         self.errors.append(UserError(what, key=dotted(key), origin=self.sources.find(key), **facts))
 
     def take(self, error: UserError) -> None:
         """Note a problem that was found elsewhere, at the key that it names."""
         facts = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": error.fix}
-        self.add(parts_of(error.key or ""), error.what, **facts)
+        self.add(parts_of(error.key or ""), error.what, family=error.families[0].slug, **facts)
 
     def add_wrong_type(
         self, value: Any, kind: Any, key: Key, *, expected: str | None = None, fix: str | None = None
@@ -43,7 +46,9 @@ class Report:
         choices = choices_of(kind)
         what = "not one of the choices" if choices else "wrong type"
         expected = None if choices else expected or in_words(kind)
-        self.add(key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix)
+        self.add(
+            key, what, expected=expected, received=shown_value(value), choices=choices, fix=fix, family="wrong-value"
+        )
 
     def has(self, key: Key) -> bool:
         """Tell whether a problem at a key or below it is noted."""
@@ -56,7 +61,7 @@ class Report:
             return True
         expected = f"a number {allowed}" + ("" if math.isfinite(value) else ", and finite")
         fix = allowed.instead_of_zero if value == 0 else None
-        self.add(key, "out of range", expected=expected, received=value, fix=fix)
+        self.add(key, "out of range", expected=expected, received=value, fix=fix, family="wrong-value")
         return False
 
 

@@ -194,11 +194,16 @@ def _trust_entries(tree: Any) -> tuple[str, ...]:
 
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise UserError("not the folder of a run: it has no config.yaml", key=shown(path.parent), fix="lightkit runs")
+        raise UserError(
+            "not the folder of a run: it has no config.yaml",
+            key=shown(path.parent),
+            fix="lightkit runs",
+            family="no-such-run",
+        )
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"can't be read: {error}", key=shown(path)) from error
+        raise UserError(f"can't be read: {error}", key=shown(path), family="unreadable-configuration") from error
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
@@ -206,9 +211,9 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         cfg = OmegaConf.load(io.StringIO(text))
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"can't be read: {error}", key=shown(path)) from error
+        raise UserError(f"can't be read: {error}", key=shown(path), family="unreadable-configuration") from error
     if not isinstance(cfg, DictConfig):
-        raise UserError("holds no configuration", key=shown(path))
+        raise UserError("holds no configuration", key=shown(path), family="unreadable-configuration")
     tree: Any = OmegaConf.to_container(cfg)
     return tree
 
@@ -226,7 +231,9 @@ def _apply(cfg: DictConfig, loader: ConfigLoader, text: str, errors: list[UserEr
         ):
             what = "the options of a run are fixed once it has started"
             fix = f"set single values ({override.key_or_group}.KEY=VALUE), or start a new run with lightkit train"
-            errors.append(UserError(what, key=override.key_or_group, origin=command_line(text), fix=fix))
+            errors.append(
+                UserError(what, key=override.key_or_group, origin=command_line(text), fix=fix, family="contradiction")
+            )
             return False
         reason = apply_override(override, cfg)
         if reason is not None:

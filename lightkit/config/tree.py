@@ -28,7 +28,7 @@ _DEPTH = 60  # only a container that contains itself by interpolation goes that 
 def plain_tree(cfg: DictConfig | ListConfig, report: Report, key: Key = ()) -> Any:
     """Turn a configuration into dicts, lists and scalars; `UNKNOWN` where there is no value."""
     if len(key) > _DEPTH:
-        report.add(key[:5], "refers to itself")
+        report.add(key[:5], "refers to itself", family="unreadable-configuration")
         return UNKNOWN
     if isinstance(cfg, ListConfig):
         return [_value(cfg, index, report, (*key, index)) for index in range(len(cfg))]
@@ -39,7 +39,7 @@ def _value(parent: DictConfig | ListConfig, name: Any, report: Report, key: Key)
     node = parent._get_node(name)
     assert isinstance(node, Node)
     if node._is_missing():
-        report.add(key, "a value is missing", received="???", fix=f"{dotted(key)}=VALUE")
+        report.add(key, "a value is missing", received="???", fix=f"{dotted(key)}=VALUE", family="missing-value")
         return UNKNOWN
     if node._is_interpolation():
         return _resolved(parent, name, report, key)
@@ -52,13 +52,16 @@ def _resolved(parent: DictConfig | ListConfig, name: Any, report: Report, key: K
     raw = parent._get_node(name)._value()  # type: ignore[union-attr]
     if _OF_HYDRA.search(raw):  # which would be None, or of another composition, where Hydra has run in this process
         report.add(
-            key, "the interpolation can't be resolved: of Hydra only the options of groups are known", received=raw
+            key,
+            "the interpolation can't be resolved: of Hydra only the options of groups are known",
+            received=raw,
+            family="unreadable-configuration",
         )
         return UNKNOWN
     try:
         value = parent[name]
     except InterpolationToMissingValueError:
-        report.add(key, "refers to a value that is missing", received=raw)
+        report.add(key, "refers to a value that is missing", received=raw, family="unreadable-configuration")
         return UNKNOWN
     except (OmegaConfBaseException, InterpolationResolutionError, RecursionError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -67,6 +70,7 @@ def _resolved(parent: DictConfig | ListConfig, name: Any, report: Report, key: K
             f"the interpolation can't be resolved: {reason}",
             received=raw,
             fix=_hint(parent, raw) if "not found" in reason else None,
+            family="unreadable-configuration",
         )
         return UNKNOWN
     if isinstance(value, (DictConfig, ListConfig)):

@@ -238,7 +238,13 @@ def _numbered(table: Table, name: str, known: Sequence[str], problem: str, argum
     unknown = np.flatnonzero(numbers < 0)
     if len(unknown):
         line, cell = table.cell(int(unknown[0]), name)
-        raise UserError(f"{table.path}, line {line}: {problem}", argument=argument, received=cell, choices=known)
+        raise UserError(
+            f"{table.path}, line {line}: {problem}",
+            argument=argument,
+            received=cell,
+            choices=known,
+            family="data-unreadable",
+        )
     return torch.from_numpy(numbers)
 
 

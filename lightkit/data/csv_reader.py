@@ -93,6 +93,7 @@ class Table:
                 expected="a number",
                 received=cell,
                 fix=f"data.dataset.categorical=[{name}] for names, or leave it out of data.dataset.features",
+                family="data-unreadable",
             )
         return torch.from_numpy(found.values)
 

@@ -32,6 +32,8 @@ class WorkerFailure(NamedTuple):
     text: str
     trace: str
     """The traceback of what is behind it; empty where nothing is."""
+    family: str
+    """Slug of its family."""
 
 
 class Fetch:
@@ -55,7 +57,8 @@ class Fetch:
             return self.read(job)
         except UserError as error:
             cause = error.__cause__
-            return WorkerFailure(str(error), "" if cause is None else "".join(traceback.format_exception(cause)))
+            trace = "" if cause is None else "".join(traceback.format_exception(cause))
+            return WorkerFailure(str(error), trace, error.families[0].slug)
         finally:
             self.board.note(IDLE, job.first)
 

@@ -41,7 +41,7 @@ class ImageFolder:
         check_image_size(size, channels)
         folder = Path(root).expanduser()
         if not folder.is_dir():
-            raise UserError("there is no such folder", argument="root", received=str(folder))
+            raise UserError("there is no such folder", argument="root", received=str(folder), family="data-not-found")
         parts = {name: folder / name for name in _SPLITS if (folder / name).is_dir()}
         split = "train" in parts and len(parts) > 1
         self.size, self.channels = size, channels
@@ -79,7 +79,9 @@ def read_image(file: Path, *, size: int, channels: int) -> Tensor:
     try:
         from PIL import Image
     except ImportError as error:
-        raise UserError("reading images needs Pillow", argument="", fix="pip install pillow") from error
+        raise UserError(
+            "reading images needs Pillow", argument="", fix="pip install pillow", family="package-missing"
+        ) from error
     try:
         with Image.open(file) as image:
             return image_to_tensor(image, size=size, channels=channels)
@@ -89,6 +91,7 @@ def read_image(file: Path, *, size: int, channels: int) -> Tensor:
             argument="root",
             received=str(file),
             fix="replace or delete the file",
+            family="data-unreadable",
         ) from error
 
 
@@ -119,6 +122,7 @@ def _class_names(folder: Path) -> tuple[str, ...]:
             argument="root",
             received=str(folder),
             expected="one folder a class with its images",
+            family="data-not-found",
         )
     return names
 
@@ -142,6 +146,7 @@ def _find(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]
                 argument="root",
                 received=str(folder / name),
                 expected=", ".join(sorted(SUFFIXES)),
+                family="data-not-found",
             )
         files += images
         numbers += [classes.index(name)] * len(images)

@@ -32,6 +32,7 @@ def read_sample(base: Any, row: int) -> Any:
             argument="",
             origin=user_frame(error),
             fix="LIGHTKIT_DEBUG=1 shows the whole traceback",
+            family="data-unreadable",
         ) from error
 
 

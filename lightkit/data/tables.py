@@ -127,6 +127,7 @@ def _read(file: str, *, delimiter: str | None = ",", skip: int = 0) -> np.ndarra
             argument="",
             received=str(path),
             fix="pip install --force-reinstall scikit-learn",
+            family="data-unreadable",
         ) from error
     text = (gzip.decompress(raw) if file.endswith(".gz") else raw).decode()
     return np.loadtxt(text.splitlines()[skip:], delimiter=delimiter)

@@ -126,7 +126,7 @@ def _files(path: str | None, pattern: str) -> list[Path]:
     if root.is_file():
         return [root]
     if not root.is_dir():
-        raise UserError("there is no such file or folder", argument="path", received=str(root))
+        raise UserError("there is no such file or folder", argument="path", received=str(root), family="data-not-found")
     found = [file for file in root.glob(pattern) if file.is_file()]
     if not found:
         raise UserError(
@@ -134,6 +134,7 @@ def _files(path: str | None, pattern: str) -> list[Path]:
             argument="pattern",
             received=pattern,
             expected="a glob such as *.txt or **/*.txt",
+            family="data-not-found",
         )
     names = {file.relative_to(root).as_posix(): file for file in found}
     return [names[name] for name in _ordered(names)]
@@ -154,18 +155,24 @@ def _read(files: list[Path], max_chars: int | None) -> list[str]:
         try:
             text = file.read_text(encoding="utf-8", errors="replace")[:left]
         except OSError as error:
-            raise UserError(f"a file cannot be read: {error.strerror}", argument="path", received=str(file)) from error
+            raise UserError(
+                f"a file cannot be read: {error.strerror}",
+                argument="path",
+                received=str(file),
+                family="data-unreadable",
+            ) from error
         if "\0" in text:
             raise UserError(
                 "a file holds NUL bytes: it is no text in UTF-8",
                 argument="path",
                 received=str(file),
                 fix="name a text file, or the text files of the folder by data.dataset.pattern",
+                family="data-unreadable",
             )
         texts.append(text)
         left = None if left is None else left - len(text)
     if not any(texts):
-        raise UserError("there is no text", argument="path", received=str(files[0]))
+        raise UserError("there is no text", argument="path", received=str(files[0]), family="data-unreadable")
     return texts
 
 

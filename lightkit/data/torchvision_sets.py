@@ -52,7 +52,11 @@ def torchvision_dataset(
         from torchvision import datasets
     except ImportError as error:
         raise UserError(
-            "torchvision is not installed", argument="name", received=name, fix="pip install 'lightkit[vision]'"
+            "torchvision is not installed",
+            argument="name",
+            received=name,
+            fix="pip install 'lightkit[vision]'",
+            family="package-missing",
         ) from error
     if name not in datasets.__all__:
         raise UserError("torchvision has no such data set", argument="name", received=name, choices=datasets.__all__)
@@ -150,6 +154,7 @@ def _load(make: Any, options: dict[str, Any]) -> Any:
             argument="download" if wanted else "root",
             received=str(options.get("root")),
             fix="check the network, or put the files there by hand" if wanted else "data.dataset.download=true",
+            family="data-not-found",
         ) from error
 
 

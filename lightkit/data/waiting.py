@@ -128,6 +128,7 @@ class WorkerWatch:
             origin=self._place(None),
             fix=f"{_OWN_CODE}; data.timeout_seconds=null waits for as long as it takes. {_RESUME}",
             exit_code=FAILED,
+            family="loader-process",
         )
 
     def ended_error(self, workers: Sequence[Any]) -> UserError:
@@ -147,6 +148,7 @@ class WorkerWatch:
             origin=self._place(self.board.first(gone[0]) if gone else None),
             fix=f"{[*causes, _OWN_CODE][0]}. {_RESUME}",
             exit_code=FAILED,
+            family="loader-process",
         )
 
     def hanging(self, workers: int) -> list[int]:

@@ -64,7 +64,9 @@ class SampleReader:
             return
         for batch in self._from_workers(jobs):
             if isinstance(batch, WorkerFailure):
-                raise UserError(batch.text) from (RuntimeError(batch.trace) if batch.trace else None)
+                raise UserError(batch.text, family=batch.family) from (
+                    RuntimeError(batch.trace) if batch.trace else None
+                )
             yield batch
 
     def _from_workers(self, jobs: list[ReadJob]) -> Iterator[Any]:

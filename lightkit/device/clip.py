@@ -68,7 +68,9 @@ def make_clip(*, norm: float | None = None, value: float | None = None) -> Clip:
         UserError: Both are set, or one is not above 0.
     """
     if norm is not None and value is not None:
-        raise UserError("set either this or trainer.clip_value", key="trainer.clip_norm", received=norm)
+        raise UserError(
+            "set either this or trainer.clip_value", key="trainer.clip_norm", received=norm, family="contradiction"
+        )
     for key, limit in (("trainer.clip_norm", norm), ("trainer.clip_value", value)):
         if limit is not None and not limit > 0:
             raise UserError("no such limit", key=key, expected="a number above 0, or null", received=limit)

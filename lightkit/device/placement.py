@@ -91,7 +91,9 @@ def located(name: str, gpus: Sequence[int | str] | str | None) -> tuple[torch.de
         return choose(name), []
     chosen = [] if gpus is None else show_only(gpus)
     if chosen and not torch.cuda.is_available():
-        raise UserError(overlooked() or _NO_CUDA, argument="gpus", received=gpus, fix=_WITH_CUDA)
+        raise UserError(
+            overlooked() or _NO_CUDA, argument="gpus", received=gpus, fix=_WITH_CUDA, family="no-such-device"
+        )
     device = choose("cuda" if chosen and name == "auto" else name)
     if device.type == "cpu":
         unseen = overlooked()
@@ -122,10 +124,16 @@ def choose(name: str) -> torch.device:
         if torch.backends.mps.is_available():
             return torch.device("mps", 0)
         what = "there is no Apple GPU here"
-        raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU)
+        raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU, family="no-such-device")
     if kind == "cpu" and not number:
         return torch.device("cpu")
-    raise UserError("no such device", argument="name", received=name, choices=["auto", *_present(), "cuda", "mps"])
+    raise UserError(
+        "no such device",
+        argument="name",
+        received=name,
+        choices=["auto", *_present(), "cuda", "mps"],
+        family="no-such-device",
+    )
 
 
 def _cuda(name: str, number: int) -> torch.device:
@@ -134,10 +142,17 @@ def _cuda(name: str, number: int) -> torch.device:
         return torch.device("cuda", number)
     if count:
         what = f"there is no GPU number {number} here"
-        raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU)
+        raise UserError(what, argument="name", received=name, choices=_present(), fix=_TO_CPU, family="no-such-device")
     unseen, built = overlooked(), torch.backends.cuda.is_built()
     what = unseen or (_NO_CUDA if built else "this PyTorch was built without CUDA")
-    raise UserError(what, argument="name", received=name, choices=_present(), fix=_WITH_CUDA if unseen else _TO_CPU)
+    raise UserError(
+        what,
+        argument="name",
+        received=name,
+        choices=_present(),
+        fix=_WITH_CUDA if unseen else _TO_CPU,
+        family="no-such-device",
+    )
 
 
 def _present() -> list[str]:

@@ -128,13 +128,16 @@ class DistributedRanks(Ranks):
             try:
                 found[0] = make()
             except Exception as error:
-                text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-                found[1] = text, getattr(error, "exit_code", FAILED)
+                if isinstance(error, UserError):
+                    found[1] = str(error), error.exit_code, error.families[0].slug
+                else:
+                    found[1] = f"{type(error).__name__}: {error}", FAILED, None
                 self._dist.broadcast_object_list(found, src=0)
                 raise
         self._dist.broadcast_object_list(found, src=0)
         if found[1] is not None:
-            raise UserError(found[1][0], exit_code=found[1][1])
+            text, exit_code, family = found[1]
+            raise UserError(text, exit_code=exit_code, family=family)
         made: T = found[0]
         return made
 
@@ -264,7 +267,9 @@ def joined(
         raise UserError(what, key="device.nproc", received=nproc, fix=fix)
     if strategy.splits_batches and count > batch_size:
         what = f"{count} processes share each batch, and some would never have a sample"
-        raise UserError(what, key="data.batch_size", received=batch_size, expected=f"at least {count}")
+        raise UserError(
+            what, key="data.batch_size", received=batch_size, expected=f"at least {count}", family="contradiction"
+        )
     if count == 1:
         yield Ranks()
         return
@@ -313,7 +318,9 @@ def _device(name: str, gpus: Any) -> torch.device:
     if gpus is not None and kind != "cpu":
         if str(gpus).startswith("auto"):
             what = "each process would choose for itself"
-            raise UserError(what, key="device.gpus", received=gpus, fix="name the GPUs: device.gpus=[0,1]")
+            raise UserError(
+                what, key="device.gpus", received=gpus, fix="name the GPUs: device.gpus=[0,1]", family="contradiction"
+            )
         with keys_under("device"):
             show_only(gpus)
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
@@ -322,7 +329,7 @@ def _device(name: str, gpus: Any) -> torch.device:
     if kind == "mps" or local >= found:
         what = f"{local + 1} processes or more are here for {found} GPU{'' if found == 1 else 's'}"
         fix = "as many processes as GPUs, or device.name=cpu"
-        raise UserError(what, key="device.nproc", received=local + 1, fix=fix)
+        raise UserError(what, key="device.nproc", received=local + 1, fix=fix, family="no-such-device")
     return torch.device("cuda", local)
 
 

@@ -62,7 +62,7 @@ def recomputed(model: nn.Module, patterns: Sequence[str]) -> list[Matched]:
         pattern = Pattern(text, key=KEY)
         found = tuple(name for name in names if pattern.fits(name))
         if not found:
-            raise UserError("the pattern matches no module", key=KEY, received=text, choices=names)
+            raise UserError("the pattern matches no module", key=KEY, received=text, choices=names, family="pattern")
         matched.append(Matched(KEY, text, found, modules=True))
     return matched
 

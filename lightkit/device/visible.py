@@ -45,17 +45,23 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     try:
         names = read_gpus(wanted)
     except (ValueError, TypeError) as error:
-        raise UserError(str(error), argument="gpus", expected=EXPECTED, received=wanted) from error
+        raise UserError(
+            str(error), argument="gpus", expected=EXPECTED, received=wanted, family="no-such-device"
+        ) from error
     source = look()
     try:
         if not source.gpus:
             raise UserError(
-                f"there is no NVIDIA GPU here ({source.reason})", argument="gpus", received=wanted, fix=TO_CPU
+                f"there is no NVIDIA GPU here ({source.reason})",
+                argument="gpus",
+                received=wanted,
+                fix=TO_CPU,
+                family="no-such-device",
             )
         if VISIBLE in os.environ and not is_order_known(source.gpus):
             what = f"{VISIBLE} counts the fastest GPU first here, so its numbers are not those of nvidia-smi"
             fix = f"set {ORDER}=PCI_BUS_ID beside it"
-            raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=fix)
+            raise UserError(what, argument="gpus", received=os.environ[VISIBLE], fix=fix, family="no-such-device")
         among = allowed(source.gpus)
         chosen = _freest(source, among, names) if isinstance(names, int) else _named(source, among, names)
     finally:
@@ -63,7 +69,11 @@ def show_only(wanted: Any, *, look: Callable[[], Source] = open_source) -> list[
     if len(chosen) > 1 and any(gpu.mig is not None for gpu in chosen):
         what = "a process computes on one MIG instance, and on no other GPU beside it"
         raise UserError(
-            what, argument="gpus", received=wanted, fix="one of them; several GPUs, or processes, need whole ones"
+            what,
+            argument="gpus",
+            received=wanted,
+            fix="one of them; several GPUs, or processes, need whole ones",
+            family="no-such-device",
         )
     os.environ[ORDER] = "PCI_BUS_ID"
     os.environ[VISIBLE] = ",".join(map(_name, chosen))
@@ -91,6 +101,7 @@ def check_shown(chosen: Sequence[GpuFacts], count: int, uuids: Mapping[int, str]
             argument="gpus",
             received=names,
             fix=f"a process of its own, or start this one with {ORDER}=PCI_BUS_ID {VISIBLE}={names}",
+            family="no-such-device",
         )
 
 
@@ -146,9 +157,16 @@ def _named(source: Source, among: Sequence[GpuFacts], names: Sequence[int | str]
         if len(meant) > 1:
             what = f"GPU {meant[0].index} is split into MIG instances: which one?"
             choices = [f"{part.uuid} ({part.mig})" for part in meant]
-            raise UserError(what, argument="gpus", received=name, choices=choices, fix=f"device.gpus=[{meant[0].uuid}]")
+            raise UserError(
+                what,
+                argument="gpus",
+                received=name,
+                choices=choices,
+                fix=f"device.gpus=[{meant[0].uuid}]",
+                family="no-such-device",
+            )
         if meant[0] in found:
-            raise UserError("a GPU is named twice", argument="gpus", received=list(names))
+            raise UserError("a GPU is named twice", argument="gpus", received=list(names), family="no-such-device")
         found += meant
     return found
 
@@ -187,4 +205,11 @@ def _missing(source: Source, among: Sequence[GpuFacts], wanted: int | str) -> Us
         why = f"is not among those that this process may use ({limited})"
         what = f"{name} is split by MIG, without an instance to compute on" if bare else f"{name} {why}"
     names = [f"{_name(gpu)} ({gpu.name}{'' if gpu.mig is None else f' MIG {gpu.mig}'})" for gpu in among]
-    return UserError(what, argument="gpus", received=wanted, choices=names, fix=f"other numbers, or {TO_CPU}")
+    return UserError(
+        what,
+        argument="gpus",
+        received=wanted,
+        choices=names,
+        fix=f"other numbers, or {TO_CPU}",
+        family="no-such-device",
+    )

@@ -154,7 +154,9 @@ def _named_head(model: nn.Module, name: str, computed: Head | None) -> Head:
         return Head(name, **facts)
     if name not in modules:
         choices = [*with_parameters, *(name for name in parameters if not parent_of(name))]
-        raise UserError("the network has no such module", argument="name", received=name, choices=choices)
+        raise UserError(
+            "the network has no such module", argument="name", received=name, choices=choices, family="pattern"
+        )
     layers = _layers_in(model, name, LAYERS) or [path for path in with_parameters if inside(path, name)]
     if not layers:
         raise UserError(

@@ -90,7 +90,9 @@ class NetworkNames:
         patterns = list(patterns)
         found = set().union(*(self.match_parameters(pattern, argument=argument) for pattern in patterns))
         if patterns and not found and patterns != ["@tuned"]:
-            raise UserError("this matches no parameter", argument=argument, received=", ".join(patterns))
+            raise UserError(
+                "this matches no parameter", argument=argument, received=", ".join(patterns), family="pattern"
+            )
         return [name for name in (*self.aliases, *self.injected) if name in found]
 
     def match_parameters(self, pattern: str, *, argument: str) -> set[str]:
@@ -113,6 +115,7 @@ class NetworkNames:
                 received=pattern,
                 choices=[*(name for names in self.aliases.values() for name in names), *filter(None, self._modules)],
                 fix="a glob over whole names (`layer4.*`), `re:` and a regular expression, or a label such as @head",
+                family="pattern",
             )
         return found
 
@@ -157,6 +160,7 @@ class NetworkNames:
                     received=f"{pattern} ({path} is a {type(self._modules[path]).__name__})",
                     expected=", ".join(kind.__name__ for kind in kinds or ()) or None,
                     fix=f"name what is in it: {path}.*" if any(inside(name, path) for name in usable) else None,
+                    family="pattern",
                 )
             found |= fitting
         if patterns and not found:
@@ -166,6 +170,7 @@ class NetworkNames:
                 received=", ".join(patterns),
                 choices=list(filter(None, usable)),
                 fix=self._fix_for_labels(patterns, argument),
+                family="pattern",
             )
         return [path for path in self._modules if path in found]
 
@@ -181,7 +186,9 @@ class NetworkNames:
         found = {path for path in self._modules if path and compiled.fits(path)}
         if not found:
             choices = list(filter(None, self._modules))
-            raise UserError("the pattern matches no module", argument=argument, received=pattern, choices=choices)
+            raise UserError(
+                "the pattern matches no module", argument=argument, received=pattern, choices=choices, family="pattern"
+            )
         return found
 
     def check_ties(self, frozen: Iterable[str], trained: Iterable[str], *, keys: tuple[str, str]) -> None:
@@ -244,7 +251,7 @@ class NetworkNames:
             paths = self._labelled_modules(label, argument)
             return self._parameters_where(lambda name: any(inside(name, path) for path in paths))
         choices = [*PARAMETER_LABELS, *LAYER_LABELS, *self._groups]
-        raise UserError("there is no such label", argument=argument, received=label, choices=choices)
+        raise UserError("there is no such label", argument=argument, received=label, choices=choices, family="pattern")
 
     def _labelled_modules(self, label: str, argument: str) -> set[str]:
         if label in self._groups:
@@ -252,11 +259,19 @@ class NetworkNames:
         if label == "@head" and self.head is not None:
             if self.head not in self._modules:
                 what = f"the output layer is {self.head}, a parameter that no layer holds alone"
-                raise UserError(what, argument=argument, received=label, expected="labels and patterns of modules")
+                raise UserError(
+                    what, argument=argument, received=label, expected="labels and patterns of modules", family="pattern"
+                )
             return {self.head}
         if label not in LAYER_LABELS:
             choices = [*LAYER_LABELS, *self._groups, "@head"]
-            raise UserError("there is no such label of modules", argument=argument, received=label, choices=choices)
+            raise UserError(
+                "there is no such label of modules",
+                argument=argument,
+                received=label,
+                choices=choices,
+                family="pattern",
+            )
         return {
             path
             for path, module in self._modules.items()
@@ -304,4 +319,4 @@ def _compile(pattern: str, argument: str) -> Pattern:
     try:
         return Pattern(pattern)
     except UserError as error:
-        raise UserError(error.what, argument=argument, received=pattern) from error
+        raise UserError(error.what, argument=argument, received=pattern, family="pattern") from error

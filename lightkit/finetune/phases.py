@@ -88,7 +88,7 @@ def scheduled_changes(schedule: Sequence[Mapping[str, Any]], names: NetworkNames
         both = set(chosen["unfreeze"]) & set(chosen["freeze"])
         if both:
             received = ", ".join(sorted(both)[:5])
-            raise UserError("frozen and unfrozen at once", argument=argument, received=received)
+            raise UserError("frozen and unfrozen at once", argument=argument, received=received, family="contradiction")
         step, share = entry.get("step"), entry.get("share")
         if share is not None:
             step = min(round(share * total_steps), total_steps - 1)

@@ -288,6 +288,7 @@ def make_rules(
                 key=rule["key"],
                 received=", ".join(rule["names"][:3]),
                 fix="leave it out, or let them train: finetune.train, finetune.schedule",
+                family="finetuning",
             )
     _check_exclusive(rules)
     return rules
@@ -309,4 +310,6 @@ def _check_exclusive(rules: Iterable[Mapping[str, Any]]) -> None:
             if other != rule["key"]:
                 fix = "make one of the patterns narrower, or leave one out"
                 keys = f"{other} and {rule['key']}"
-                raise UserError(f"two rules set {what} of {name}", key=keys, received=name, fix=fix)
+                raise UserError(
+                    f"two rules set {what} of {name}", key=keys, received=name, fix=fix, family="contradiction"
+                )

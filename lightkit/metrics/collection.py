@@ -201,6 +201,7 @@ class Collection:
                 expected=", ".join(state),
                 received=", ".join(names),
                 fix="resume with the metrics of the run and change them afterwards",
+                family="checkpoint-misfit",
             )
         for group in self.groups:
             load(group.metrics[0], state[group.names[0]], device)

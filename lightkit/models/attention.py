@@ -116,7 +116,11 @@ def check_transformer(*, dim: int, depth: int, heads: int, mlp_ratio: float, dro
     check_range("mlp_ratio", mlp_ratio, above=0, what="the perceptron needs a width")
     if dim % heads:
         raise UserError(
-            "the heads don't divide the width", argument="heads", expected=f"a divisor of {dim}", received=heads
+            "the heads don't divide the width",
+            argument="heads",
+            expected=f"a divisor of {dim}",
+            received=heads,
+            family="wrong-value",
         )
     if positions == "rotary" and dim // heads % 2:
         raise UserError(
@@ -124,6 +128,7 @@ def check_transformer(*, dim: int, depth: int, heads: int, mlp_ratio: float, dro
             argument="heads",
             expected="dim / heads even",
             received=heads,
+            family="wrong-value",
         )
 
 

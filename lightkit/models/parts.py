@@ -47,7 +47,7 @@ def check_sizes(**sizes: int | float | Sequence[int]) -> None:
     for name, value in sizes.items():
         values = value if isinstance(value, Sequence) else [value]
         if not all(element >= 1 for element in values):
-            raise UserError("sizes start at 1", argument=name, received=value)
+            raise UserError("sizes start at 1", argument=name, received=value, family="wrong-value")
 
 
 def check_dropout(dropout: float) -> None:

@@ -106,7 +106,7 @@ def timm_model(
     timm = _package("timm", "timm")
     names = timm.list_models()
     if name.partition(".")[0] not in names:
-        raise UserError("timm has no such model", argument="name", received=name, choices=names)
+        raise UserError("timm has no such model", argument="name", received=name, choices=names, family="wrong-value")
     sizes = {"num_classes": num_classes, "in_chans": in_channels, "pretrained": pretrained}
     if not pretrained:
         return _call(timm.create_model, name, options, **sizes)
@@ -129,6 +129,7 @@ def _refuse_loading(options: Mapping[str, Any] | None, *, own: str) -> None:
                 "weights are not loaded by way of the options",
                 argument=f"options.{option}",
                 fix=f"finetune.weights.path=FILE for a file, {own} for the weights that the package offers",
+                family="contradiction",
             )
 
 
@@ -140,6 +141,7 @@ def _package(module: str, package: str) -> ModuleType:
             f"{package} is not installed",
             argument="_target_",
             fix=f'pip install "lightkit[vision]" (or pip install {package})',
+            family="package-missing",
         ) from error
 
 
@@ -149,7 +151,12 @@ def _call(make: Any, name: str, options: Mapping[str, Any] | None, **sizes: Any)
     except (TypeError, ValueError) as error:
         if not options:
             raise
-        raise UserError(f"{name} does not take these options: {error}", argument="options", received=options) from error
+        raise UserError(
+            f"{name} does not take these options: {error}",
+            argument="options",
+            received=options,
+            family="wrong-arguments",
+        ) from error
 
 
 def _fetch(fetch: Any, name: str) -> Any:
@@ -163,6 +170,7 @@ def _fetch(fetch: Any, name: str) -> Any:
             f"the weights of {name} cannot be fetched: {error}",
             argument="",
             fix="check the network, put the file into the cache (TORCH_HOME, HF_HOME), or start from random weights",
+            family="weights",
         ) from error
 
 
@@ -191,7 +199,7 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
     missing = [name for name in own if name not in fitting]
     heads = {name.rpartition(".")[0] for name in missing}
     if len(heads) > 1:
-        raise UserError("the weights do not fit the model", argument="weights", received=missing)
+        raise UserError("the weights do not fit the model", argument="weights", received=missing, family="weights")
     model.load_state_dict(fitting, strict=False)
     return tuple(missing)
 

@@ -176,6 +176,7 @@ class LayerRates:
                 f"the rates of the layers are given twice, here and in {self.slices_key}",
                 key=self.decay_key,
                 fix=f"set {self.decay_key}=null or {self.slices_key}=[]",
+                family="contradiction",
             )
         for index, factor in enumerate(self.slices):
             with keys_under(f"{self.slices_key}[{index}]"):

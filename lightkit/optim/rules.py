@@ -110,6 +110,7 @@ def targets(rule: Rule, known: Mapping[str, Sequence[str]]) -> list[str]:
                 key=f"{rule.key}.match" if rule.patterns else rule.key,
                 received=", ".join(rule.patterns or sorted(rule.names)[:8]),
                 fix="unfreeze these parameters, or leave the settings out",
+                family="finetuning",
             )
         return named
     found = matched(rule, known)
@@ -134,6 +135,7 @@ def matched(rule: Rule, known: Mapping[str, Sequence[str]]) -> list[Matched]:
                 choices=[name for its in known.values() for name in its],
                 fix="write a glob over whole names (`layer4.*`), or `re:` and a regular expression; "
                 "frozen ones are left out",
+                family="pattern",
             )
         found.append(Matched(key, text, names))
     return found
@@ -152,7 +154,7 @@ def _read(rule: Mapping[str, Any], key: str) -> Rule:
     values = {field: rule.get(field) for field in _VALUES}
     if values["lr"] is not None and values["lr_scale"] is not None:
         received = {field: value for field, value in values.items() if value is not None}
-        raise UserError("a rule sets either lr or lr_scale", argument="", received=received)
+        raise UserError("a rule sets either lr or lr_scale", argument="", received=received, family="contradiction")
     for field in ("lr", "lr_scale"):
         if not (rule.get("allow_zero") and values[field] == 0.0):
             check_rate(values[field], field, hint="; or set allow_zero: true in the rule if this is meant")

@@ -184,7 +184,7 @@ def _warmup(steps: int, epochs: float, *, total_steps: int, steps_per_epoch: int
         raise UserError("a warm-up cannot be negative", argument="", received=received)
     if steps and epochs:
         fix = "set one of scheduler.warmup_steps and scheduler.warmup_epochs to 0"
-        raise UserError("the warm-up is given twice", argument="", fix=fix)
+        raise UserError("the warm-up is given twice", argument="", fix=fix, family="contradiction")
     warmup = steps or round(epochs * steps_per_epoch)
     if warmup >= total_steps:
         raise UserError(

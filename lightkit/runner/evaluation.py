@@ -40,7 +40,7 @@ def _path(learner: Learner, checkpoint: str, folder: Path) -> Path:
     store = learner.store
     path = None if store is None else (store.best() or store.newest()) if checkpoint == "best" else store.newest()
     if path is None:
-        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first")
+        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
     return path
 
 
@@ -67,7 +67,7 @@ def evaluate_split(
     """
     loader = learner.data.evaluation(split)
     if loader is None:
-        raise UserError("the data has no such split", received=split, choices=learner.data.loaders())
+        raise UserError("the data has no such split", received=split, choices=learner.data.loaders(), family="split")
     metrics = learner.metrics[split]
     metrics.reset()
     learner.engine.seed_validation(0)

@@ -101,6 +101,7 @@ def as_user_error(error: BaseException, folder: Path | None = None, memory: Repo
             fix="if it was killed, memory may have run out: fewer workers, or num_workers=0 in that data loader; "
             "`lightkit resume RUN` goes on from the last checkpoint, if it got as far as one",
             exit_code=FAILED,
+            family="loader-process",
         )
     if is_lost(error):
         _LOG.info("what PyTorch says of the other processes: %s", str(error).strip())
@@ -135,4 +136,4 @@ def _refused(said: str) -> UserError | None:
 
 def _disk(error: OSError, what: str, fix: str) -> UserError:
     key = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else None
-    return UserError(f"cannot write: {what}", key=key, fix=fix, exit_code=FAILED)
+    return UserError(f"cannot write: {what}", key=key, fix=fix, exit_code=FAILED, family="cannot-write")

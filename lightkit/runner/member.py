@@ -145,7 +145,9 @@ def _with_values(cfg: DictConfig, member: RunMember) -> DictConfig:
     merged: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     for key, value in member.values.items():
         if key == "data" or key.startswith("data."):
-            raise UserError("the members of a run learn from the same data", key=key, received=value)
+            raise UserError(
+                "the members of a run learn from the same data", key=key, received=value, family="contradiction"
+            )
         OmegaConf.update(merged, key, value)
     OmegaConf.set_readonly(merged, True)
     return cast(DictConfig, merged)

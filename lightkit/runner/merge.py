@@ -94,7 +94,7 @@ def merge_configs(cfg: DictConfig, saved_text: str, override: Sequence[str]) -> 
     known = dict.fromkeys([*_keys(saved), *_keys(now)])
     for pattern in override:
         if not any(map(Pattern(pattern, key="resume.override").covers, known)):
-            raise UserError("no such key", key="resume.override", received=pattern, choices=known)
+            raise UserError("no such key", key="resume.override", received=pattern, choices=known, family="unknown-key")
     more = [key for leader, keys in FOLLOWING.items() if named(leader, tuple(override)) for key in keys]
     changes: list[KeyChange] = []
     settled = OmegaConf.create(_merged(saved, now, (*override, *more), "", changes))

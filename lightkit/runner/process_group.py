@@ -102,6 +102,8 @@ def newest(store: CheckpointStore | None, ranks: Ranks) -> dict[str, Any] | None
     if path is not None and not read:
         if not path.is_file():
             fix = "a folder that all machines share (hydra.run.dir)"
-            raise UserError("this machine does not see the checkpoint", key=str(path), fix=fix)
+            raise UserError(
+                "this machine does not see the checkpoint", key=str(path), fix=fix, family="checkpoint-unreadable"
+            )
         read.append(store.load(path))
     return read[0] if read else None

@@ -83,6 +83,7 @@ def check_moments(saved: Mapping[str, Any], optimizer: Optimizer, changes: Seque
             received=", ".join(sorted(now - before)),
             fix="name the steps: finetune.schedule with `step` in place of `share`, finetune.gradual.every_steps in "
             "place of share, with resume.override=['finetune.*']",
+            family="checkpoint-misfit",
         )
 
 
@@ -144,6 +145,7 @@ def reapply_overrides(
             key="resume.override",
             received="optim.lr",
             fix="one of lightkit's schedulers, or a new run",
+            family="checkpoint-misfit",
         )
     names = [*keys, "weight_decay"] if set(_GROUPING) & set(keys) else keys
     for group, wanted in zip(optimizer.param_groups, settings):

@@ -175,7 +175,7 @@ def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig,
     found = newest(build_store(cfg, place.path), ranks)
     if found is None and not ranks.shared(lambda: has_members(place.path)):
         fix = "start a new run: lightkit train --from RUN"
-        raise UserError("there is no checkpoint to go on from", key=str(place.path), fix=fix)
+        raise UserError("there is no checkpoint to go on from", key=str(place.path), fix=fix, family="no-checkpoint")
     text: str = found["config"] if found else ranks.shared(lambda: read_config(place.path))
     known = ranks.shared(lambda: not text or is_marked(place.path, text))
     text = text if known else without_grants(text)

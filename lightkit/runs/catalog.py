@@ -232,7 +232,7 @@ def find_run(text: str, root: Path) -> Path:
         return same_name[0]
     if text == "last":
         fix = "; ".join(filter(None, ["`lightkit train` makes one", no_project_note()]))
-        raise UserError(f"no run here: {root / run_files.OUTPUTS} has none yet", fix=fix)
+        raise UserError(f"no run here: {root / run_files.OUTPUTS} has none yet", fix=fix, family="no-such-run")
     # What the user may have meant, as one would type it: what resembles it, then the newest.
     likely = same_folder or newest_first
     shown = [str(folder.relative_to(root)) for folder in likely]
@@ -246,6 +246,7 @@ def find_run(text: str, root: Path) -> Path:
         received=text,
         choices=dict.fromkeys([*nearest(text, known), *shown[:_SHOWN]]),
         fix="; ".join(filter(None, [fix, "" if same_folder else no_project_note()])),
+        family="no-such-run",
     )
 
 

@@ -95,7 +95,7 @@ class RunFolder:
                 raise unwritable(self.path, error) from error
             if fresh and (has_checkpoints(self.path) or has_members(self.path)):
                 fix = f"lightkit resume {self.path}, or another folder"
-                raise UserError("the folder already holds a run", key=str(self.path), fix=fix)
+                raise UserError("the folder already holds a run", key=str(self.path), fix=fix, family="folder-in-use")
             for name in _REPLACED:  # what kills have left of files that were about to be replaced would pile up
                 for left in self.path.glob(f".{name}.????????"):
                     with suppress(OSError):
@@ -188,12 +188,17 @@ def _refuse_links(folder: Path) -> None:
         if path.is_symlink() and not path.resolve().is_relative_to(home):
             what = "this link leads out of the folder of the run, so nothing is written"
             fix = "delete it, or put what it leads to in its place"
-            raise UserError(what, key=str(path), received=str(path.readlink()), fix=fix)
+            raise UserError(what, key=str(path), received=str(path.readlink()), fix=fix, family="cannot-write")
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
     """Return the error of a folder that cannot be written."""
-    return UserError(f"cannot write: {error.strerror}", key=str(path), fix="hydra.run.dir=FOLDER writes elsewhere")
+    return UserError(
+        f"cannot write: {error.strerror}",
+        key=str(path),
+        fix="hydra.run.dir=FOLDER writes elsewhere",
+        family="cannot-write",
+    )
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -260,7 +265,9 @@ def _lock(file: IO[bytes], folder: Path) -> None:
                 return  # a file system without locks
             if not tries_left:
                 fix = "wait for it or end it; `lightkit runs` lists the runs"
-                raise UserError(f"{_holder(file)} is running in this folder", key=str(folder), fix=fix) from error
+                raise UserError(
+                    f"{_holder(file)} is running in this folder", key=str(folder), fix=fix, family="folder-in-use"
+                ) from error
             time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
     os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
     if os.fstat(file.fileno()).st_nlink > 1:

@@ -33,7 +33,7 @@ def new_run_folder(root: Path, name: str, *, kind: str = run_files.RUNS) -> Path
         folder = base.with_name(base.name + suffix)
         if _create(folder):
             return folder
-    raise UserError("too many runs with this name in one second", key=str(base))
+    raise UserError("too many runs with this name in one second", key=str(base), family="folder-in-use")
 
 
 def chosen_run_folder(folder: Path) -> Path:
@@ -44,7 +44,9 @@ def chosen_run_folder(folder: Path) -> Path:
     """
     if (folder / run_files.CONFIG).exists():
         fix = f"lightkit resume {folder}" if has_checkpoints(folder) else "resume=auto, as it has saved nothing yet"
-        raise UserError("the folder already holds a run", key=str(folder), fix=f"{fix}, or another folder")
+        raise UserError(
+            "the folder already holds a run", key=str(folder), fix=f"{fix}, or another folder", family="folder-in-use"
+        )
     _create(folder)
     return folder
 
@@ -57,10 +59,10 @@ def _create(folder: Path) -> bool:
     except FileExistsError:
         if folder.is_dir():
             return False
-        raise UserError("not a folder", key=str(folder)) from None
+        raise UserError("not a folder", key=str(folder), family="cannot-write") from None
     except OSError as error:
         what, fix = f"cannot create the run folder: {error.strerror}", "hydra.run.dir=FOLDER writes elsewhere"
-        raise UserError(what, key=str(folder), fix=fix) from error
+        raise UserError(what, key=str(folder), fix=fix, family="cannot-write") from error
     return True
 
 
@@ -107,14 +109,18 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
         text = str(whole.hydra[kind].dir)
     except OmegaConfBaseException as error:
         what = f"cannot be worked out: {str(error).splitlines()[0]}"
-        raise UserError(what, key=key, received=written, fix=f"{key}=FOLDER") from error
+        raise UserError(what, key=key, received=written, fix=f"{key}=FOLDER", family="file") from error
     root = project_root()
     if not text.strip():  # which would be the working directory: a shell variable that is not set
-        raise UserError("a folder is missing", key=key, received=text, fix=f"{key}=FOLDER, or leave it out")
+        raise UserError(
+            "a folder is missing", key=key, received=text, fix=f"{key}=FOLDER, or leave it out", family="file"
+        )
     folder = Path(text).absolute()
     if root is not None and root.is_relative_to(folder.resolve()):
         what = "the folder of a run cannot be that of the project, nor be around it"
-        raise UserError(what, key=key, received=text, fix=f"{key}=FOLDER inside the project, or elsewhere")
+        raise UserError(
+            what, key=key, received=text, fix=f"{key}=FOLDER inside the project, or elsewhere", family="file"
+        )
     return folder
 
 

@@ -54,6 +54,7 @@ def read_run(folder: Path, overrides: Sequence[str] = (), **options: Any) -> Com
                 fix=f"the run is from another project; if you know it, run the command in {home}",
                 origin=error.origin,
                 exit_code=error.exit_code,
+                family=error.families[0].slug,
             )
             pointing.append(same)
         raise UserErrors(pointing) from found

@@ -103,10 +103,12 @@ def test_user_errors_show_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.delenv("LIGHTKIT_DEBUG", raising=False)
     main(["runs"])
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "error: a.b: no such key\n")
+    assert (out, err) == ("", "error: a.b: no such key\nmore: lightkit explain LK102\n")
     monkeypatch.setenv("LIGHTKIT_DEBUG", "1")
     assert main(["runs"]) == 2
-    assert "Traceback" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("\nmore: lightkit explain LK102\n")
 
 
 def test_bugs_show_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,9 +149,9 @@ def test_internal_options_are_not_advertised(capsys: pytest.CaptureFixture[str])
     assert "shell_completion" not in err
 
 
-def test_the_help_of_train_and_the_readme_list_the_same_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Exit status")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([\d, +n]+) \|", readme, flags=re.MULTILINE)
+def test_the_help_of_train_and_the_manual_list_the_same_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "reference" / "exit-status.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d, +n]+) \|", page, flags=re.MULTILINE)
     there = [status.replace(" ", "") for row in rows for status in row.split(", ")]
     assert main(["train", "--help"]) == 0
     _, _, told = capsys.readouterr().out.partition("Exit status: ")

@@ -13,9 +13,8 @@ PACKAGE = Path(lightkit.__file__).parent
 CODES = {name: value for name, value in vars(exit_codes).items() if name.isupper()}
 
 
-def test_the_table_of_the_readme_has_every_status() -> None:
-    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("## Exit status")[2].partition("\n## ")[0]
+def test_the_table_of_the_manual_has_every_status() -> None:
+    table = (PACKAGE.parent / "docs" / "reference" / "exit-status.md").read_text(encoding="utf-8")
     there = [int(number) for cells in re.findall(r"^\| ([\d, +n]+) \|", table, re.M) for number in _plain(cells)]
     by_signal = {of_signal(number) for number in signal.Signals} - {exit_codes.INTERRUPTED}
     assert sorted(there) == sorted(set(CODES.values()) - by_signal)

@@ -56,10 +56,12 @@ def modules_at(model: nn.Module, paths: Sequence[str]) -> dict[str, nn.Module]:
     for path in paths:
         if path not in modules:
             choices = filter(None, modules)
-            raise UserError("the network has no such module", argument="match", received=path, choices=choices)
+            raise UserError(
+                "the network has no such module", argument="match", received=path, choices=choices, family="pattern"
+            )
         found.setdefault(id(modules[path]), (path, modules[path]))
     if not found:
-        raise UserError("there is no module to put it into", argument="match", received=list(paths))
+        raise UserError("there is no module to put it into", argument="match", received=list(paths), family="pattern")
     return dict(found.values())
 
 

@@ -116,7 +116,7 @@ def _targets_asked_for(model: nn.Module, ranks: Mapping[str, int], impl: Impl, u
         UserError: Everything that is wrong with them, in one report.
     """
     if not ranks:
-        raise UserError("there is no layer for LoRA", argument="match", expected=_SUPPORTED_NAMES)
+        raise UserError("there is no layer for LoRA", argument="match", expected=_SUPPORTED_NAMES, family="pattern")
     found: dict[tuple[int, str], LoraTarget] = {}
     errors: list[UserError] = []
     for path, rank in ranks.items():

@@ -106,9 +106,9 @@ def merge(model: nn.Module) -> Merged:
     """
     loras = [lora for _, _, _, lora in _adapted_layers(model)]
     if not loras:
-        raise UserError("there is no LoRA to merge", received=type(model).__name__)
+        raise UserError("there is no LoRA to merge", received=type(model).__name__, family="finetuning")
     if any(lora.merged for lora in loras):
-        raise UserError("the network is merged already", fix="undo that first")
+        raise UserError("the network is merged already", fix="undo that first", family="finetuning")
     _refuse([text for text in unmergeable(model) if _LORA in text])
     values = {id(tensor): (tensor, value) for _, tensor, value in _merged_tensors(model)}
     originals = [(tensor, tensor.detach().clone()) for tensor, _ in values.values()]
@@ -128,6 +128,7 @@ def _refuse(found: list[str]) -> None:
             expected="LoRA" if not any(_LORA in text for text in found) else "LoRA on weights that can take any value",
             received=", ".join(found[:5]) + (f", … ({len(found)} in all)" if len(found) > 5 else ""),
             fix="keep the adapter file beside the base",
+            family="finetuning",
         )
 
 

@@ -52,7 +52,9 @@ def inject_peft(model: nn.Module, config: Any) -> list[str]:
         peft = importlib.import_module("peft")
     except ImportError as error:
         fix = "pip install 'lightkit[peft]'"
-        raise UserError(f"peft cannot be imported: {error}", argument="peft", fix=fix) from error
+        raise UserError(
+            f"peft cannot be imported: {error}", argument="peft", fix=fix, family="package-missing"
+        ) from error
     _check_config(peft, config)
     known = {id(parameter): parameter.requires_grad for parameter in model.parameters()}
     modes = {id(module): module.training for module in model.modules()}

@@ -137,7 +137,7 @@ def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], Non
         failed = "error" in found and "peak" not in found  # whatever its size
         if failed and size > 1:
             if found.get("exit_code", FAILED) != FAILED:
-                raise UserError(found["error"], exit_code=found["exit_code"])
+                raise UserError(found["error"], exit_code=found["exit_code"], family=found.get("family"))
             fix = f"{KEY}=null shows where"
             raise UserError(f"a training step fails: {found['error']}", key=KEY, fix=fix, exit_code=FAILED)
         if failed:

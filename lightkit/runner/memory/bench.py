@@ -212,8 +212,9 @@ def _failure(error: Exception, scene: MemoryReport) -> dict[str, Any]:
     """Say what went wrong; `peak` is there, and null, where it was the memory."""
     if is_out_of_memory(error):
         return {"peak": None, "error": str(scene.report(error)), "exit_code": OUT_OF_MEMORY}
-    text = str(error) if isinstance(error, UserError) else in_short(error)
-    return {"error": text, "exit_code": getattr(error, "exit_code", FAILED)}
+    if isinstance(error, UserError):
+        return {"error": str(error), "exit_code": error.exit_code, "family": error.families[0].slug}
+    return {"error": in_short(error), "exit_code": FAILED, "family": None}
 
 
 class Child:
@@ -260,7 +261,7 @@ class Child:
         if found is None:
             raise self._lost()
         if "error" in found:
-            raise UserError(found["error"], exit_code=found["exit_code"])
+            raise UserError(found["error"], exit_code=found["exit_code"], family=found.get("family"))
         return found
 
     def ask(self, *, size: int, window: int) -> dict[str, Any]:

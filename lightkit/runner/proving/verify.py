@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lightkit.common.error_families import POINTER
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command, lightkit_path
@@ -193,7 +194,9 @@ def run_in_process(job: TracedJob, file: Path, *, want: int = 0) -> None:
             raise
     if code == want:
         return
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    # The last line of the other process points to where this error is explained, and this one's own will.
+    lines = [line for line in lines if not line.startswith(POINTER)][-_LOG_LINES:]
     if want:
         what = "the moment to be killed at never came: the run does something else when it is repeated"
         raise UserError(what, key="verify-resume", received="\n".join(lines) or None, exit_code=FAILED)

@@ -1,0 +1,96 @@
+"""`lightkit explain`: causes and fixes of an error by its code, from the page of the manual that lists them all."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import say, table
+from lightkit.common.error_families import FAMILIES, Family
+from lightkit.common.errors import UserError
+
+HELP = {
+    "explain": """\
+usage: lightkit explain [CODE ...] [--json]
+
+What an error means, what usually causes it, and how to mend it. The code stands in the last line that an error prints.
+Without a code, all of them are listed.
+
+arguments:
+  CODE    a code such as LK101, or its name such as unknown-key; several are explained one after the other
+
+options:
+  --json  as JSON
+
+examples:
+  lightkit explain                 every code with its name
+  lightkit explain LK101
+  lightkit explain unknown-key LK403 --json""",
+}
+
+PAGE = "reference/errors.md"
+"""The page of the manual, with a section for each code."""
+_HEADING = re.compile(r"^## (?P<title>.+) \{#(?P<anchor>lk\d+)\}$")
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+
+
+def explain(args: list[str]) -> int:
+    """Print the sections of the codes, or a list of them all.
+
+    Raises:
+        UserError: There is no such code.
+    """
+    parser = Parser("explain")
+    parser.add_argument("codes", nargs="*")
+    parser.add_argument("--json", action="store_true")
+    options = parser.read(args)
+    asked = list(dict.fromkeys(_family(text) for text in options.codes))
+    texts = sections() if asked else {}
+    if options.json:
+        rows = [{**vars(family), "text": texts.get(family.code)} for family in asked or FAMILIES]
+        say(json.dumps(rows if asked else [vars(family) for family in FAMILIES], indent=2, ensure_ascii=False))
+    elif asked:
+        say("\n\n\n".join(texts[family.code] for family in asked))
+    else:
+        say(table(["code", "name", "meaning"], [[each.code, each.slug, each.title] for each in FAMILIES]))
+        say("\nlightkit explain CODE says more")
+    return 0
+
+
+def _family(text: str) -> Family:
+    for family in FAMILIES:
+        if text.lower() in (family.code.lower(), family.slug):
+            return family
+    names = [name for family in FAMILIES for name in (family.code, family.slug)]
+    key, fix = "lightkit explain", "lightkit explain lists all of them"
+    raise UserError("no such code", key=key, received=text, choices=names, fix=fix)
+
+
+def sections() -> dict[str, str]:
+    """Read the page: the text of each section for the terminal, its title first, by code."""
+    from lightkit.config.project import shipped_docs
+
+    found = dict[str, list[str]]()
+    code = ""
+    for line in (shipped_docs() / PAGE).read_text(encoding="utf-8").splitlines():
+        heading = _HEADING.match(line)
+        if heading is not None:
+            code = heading["anchor"].upper()
+            found[code] = [heading["title"]]
+        elif code:
+            found[code].append(line)
+    return {code: "\n".join(_plain(lines)).strip() for code, lines in found.items()}
+
+
+def _plain(lines: list[str]) -> Iterator[str]:
+    """Yield the lines of a section as plain text: blocks indented, links as their words, no comments."""
+    inside = False
+    for line in lines:
+        if line.startswith("```"):
+            inside = not inside
+        elif inside:
+            yield f"    {line}".rstrip()
+        elif not line.startswith("<!--"):
+            yield _LINK.sub(r"\1", line).replace("**", "")

@@ -1,0 +1,92 @@
+"""Pages of the manual that are written from the source: `make conf` makes them of the schema and the commands' help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lightkit.cli.commands import COMMANDS, help_of
+from lightkit.config.compose import make_loader
+from lightkit.config.describe import OptionRow, describe_group, first_comment, list_options
+from lightkit.config.options import option_arguments
+from lightkit.config.project import shipped_conf, shipped_docs
+
+GROUPS = (
+    "data", "model", "loss", "optim", "scheduler", "metrics", "trainer", "finetune", "ensemble", "device",
+    "checkpoint", "resume", "logger",
+)  # fmt: skip
+"""The groups of the configuration, in the order in which a run uses them."""
+_NOTE = "<!-- `make conf` writes this page. Change the schema or the help of the command instead. -->"
+_OPTIONS = """\
+# Options
+
+This page lists every key of the configuration, with its type, its default and its meaning.
+
+{note}
+
+A run is put together from groups. `data=wine` chooses the option `wine` of the group `data`, and `data.batch_size=16`
+sets one key. The same tables are in the terminal: `lightkit config data`, or `lightkit config data.batch_size` for one
+key. [Configuration](../guides/configuration.md) explains how files and the command line come together.
+
+Some keys are arguments of the class that an option builds, for example `optim.lr`. The tables of options show those
+that the option sets. `lightkit config optim` also lists the others, with their meaning.
+"""
+_COMMANDS = """\
+# Commands
+
+This page shows the help of every command. `lightkit COMMAND --help` prints the same.
+
+{note}
+
+"""
+
+
+def options_page() -> str:
+    """Write `docs/reference/options.md`."""
+    lines = [_OPTIONS.format(note=_NOTE), "## Keys without a group", "", *_keys(describe_group(""))]
+    for group in GROUPS:
+        lines += ["", f"## {group}", "", *_choices(group), "", *_keys(describe_group(group))]
+    return "\n".join(lines) + "\n"
+
+
+def _choices(group: str) -> Iterator[str]:
+    """Yield the table of what `group=` can choose."""
+    project = shipped_conf().parent
+    loader = make_loader(project=project)
+    yield "| option | what it is | arguments it sets |"
+    yield "| --- | --- | --- |"
+    for option in list_options(group, project=project):
+        path = loader.file_of(f"{group}/{option.name}")
+        found = [each for each in option_arguments(loader, group, option.name) if each.written]
+        arguments = ", ".join(f"`{each.key.removeprefix(f'{group}.')}={each.value}`" for each in found)
+        yield _row(f"`{group}={option.name}`", first_comment(path) if path else option.comment, arguments)
+
+
+def _keys(rows: list[OptionRow]) -> Iterator[str]:
+    """Yield the table of keys."""
+    if rows:
+        yield "| key | type | default | meaning |"
+        yield "| --- | --- | --- | --- |"
+    for row in rows:
+        yield _row(f"`{row.key}`", row.type, f"`{row.default}`" if row.default else "", row.meaning)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def commands_page() -> str:
+    """Write `docs/reference/commands.md`."""
+    rows = [_row(f"[`lightkit {name}`](#lightkit-{name})", summary) for name, (_, _, summary) in COMMANDS.items()]
+    parts = [_COMMANDS.format(note=_NOTE) + "\n".join(["| command | what it does |", "| --- | --- |", *rows])]
+    for name in COMMANDS:
+        shown = "<!-- shown: it is the help of the command, which another test compares -->"
+        parts.append(f"## lightkit {name}\n\n{shown}\n```text\n{help_of(name)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+PAGES = {"options": options_page, "commands": commands_page}
+"""What writes each page, by its name."""
+
+if __name__ == "__main__":
+    for name, write in PAGES.items():
+        (shipped_docs() / "reference" / f"{name}.md").write_text(write(), encoding="utf-8")

@@ -1,0 +1,115 @@
+"""`lightkit explain`, the page it reads, and the codes that commands end with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.cli.completion import answer
+from lightkit.cli.explain import PAGE, sections
+from lightkit.common.error_families import FAMILIES
+from lightkit.config.project import shipped_docs
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+CODES = [family.code for family in FAMILIES]
+
+
+def test_registry_page_and_command_know_the_same_codes(cli: Cli) -> None:
+    text = (shipped_docs() / PAGE).read_text(encoding="utf-8")
+    headings = [f"## {family.code}: {family.title} {{#{family.code.lower()}}}" for family in FAMILIES]
+    assert re.findall(r"^## .*$", text, re.M) == headings
+    assert [*sections()] == CODES
+    listed = [line.split() for line in cli("explain").out.splitlines()[1 : len(FAMILIES) + 1]]
+    assert [(cells[0], cells[1]) for cells in listed] == [(family.code, family.slug) for family in FAMILIES]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_says_what_it_means_its_causes_and_its_fixes(code: str) -> None:
+    text = sections()[code]
+    title, example, rest = text.partition("\n    ")
+    assert len(title.splitlines()) >= 3
+    assert f"more: lightkit explain {code}" in example + rest
+    assert re.search(r"\nCauses\n\n- .*\n\nFixes\n\n- ", text, re.S)
+
+
+def test_a_section_is_plain_text(cli: Cli) -> None:
+    done = cli("explain", "LK101")
+    assert done.out.startswith("LK101: Unknown key\n\nThe configuration has no key of this name.")
+    assert "\n    error: data.batchsize: unknown key\n" in done.out
+    assert not re.search(r"```|<!--|\*\*|\]\(", done.out)
+
+
+def test_codes_and_names_in_any_order_and_each_once(cli: Cli) -> None:
+    done = cli("explain", "lk405", "unknown-key", "LK405")
+    assert re.findall(r"^LK\d+: ", done.out, re.M) == ["LK405: ", "LK101: "]
+
+
+def test_as_json(cli: Cli) -> None:
+    found = json.loads(cli("explain", "LK101", "--json").out)
+    assert [row["slug"] for row in found] == ["unknown-key"]
+    assert found[0]["text"] == sections()["LK101"]
+    assert [row["code"] for row in json.loads(cli("explain", "--json").out)] == CODES
+
+
+def test_an_unknown_code_names_the_nearest(cli: Cli) -> None:
+    done = cli("explain", "unknwn-key")
+    assert done.code == 2
+    assert "(nearest: unknown-key" in done.err
+
+
+def test_completion() -> None:
+    assert answer("lightkit explain LK50") == [code for code in CODES if code.startswith("LK50")]
+    assert answer("lightkit explain no-such") == ["no-such-device", "no-such-run"]
+
+
+@pytest.mark.parametrize(
+    ("command", "codes"),
+    [
+        ("train trainer.epoch=5", ["LK101"]),
+        ("train trainer.epochs=many", ["LK102"]),
+        ("train optim.lr=-1", ["LK102"]),
+        ("train data=csv", ["LK103"]),
+        ("train data=wnie", ["LK104"]),
+        ("trian", ["LK105"]),
+        ("train --trainer.epochs=5", ["LK105"]),
+        ("train seed=0,1", ["LK105"]),
+        ("train model._target_=torch.nn.Lineer", ["LK106"]),
+        ("train model._target_=os.system", ["LK107"]),
+        ("train optim.momentum=0.9", ["LK108"]),
+        ("train scheduler.warmup_steps=5 scheduler.warmup_epochs=1", ["LK109"]),
+        ("train data.augment=[{a", ["LK110"]),
+        ("train -m hydra.run.dir=a,b", ["LK111"]),
+        ("train data=csv data.dataset.path=lost.csv data.dataset.target=y", ["LK201"]),
+        ("train data=csv data.dataset.path=table.csv data.dataset.target=z", ["LK203"]),
+        ("train data.split.val=0.6 data.split.test=0.6", ["LK204"]),
+        ("train metrics.monitor=val/f2", ["LK206"]),
+        ("train finetune.freeze=[@nothing]", ["LK302"]),
+        ("train finetune.freeze=[*]", ["LK305"]),
+        ("train device.name=tpu", ["LK401"]),
+        ("eval birds", ["LK501"]),
+        ("resume birds", ["LK501"]),
+        ("ckpt inspect lost.pt", ["LK508"]),
+        ("ckpt inspect table.csv", ["LK504"]),
+        ("train trainer.epoch=5 data=wnie trainer.steps=x", ["LK104", "LK101", "LK102"]),
+    ],
+)
+def test_a_command_that_fails_ends_with_its_codes(cli: Cli, project: Path, command: str, codes: list[str]) -> None:
+    (project / "table.csv").write_text("a,b,y\n1,2,0\n3,4,1\n5,6,1\n")
+    done = cli(*command.split())
+    assert done.code in (2, 5)
+    first, *told = re.findall(r"^more: .*$", done.err, re.M)
+    assert not told
+    assert done.err.endswith(f"{first}\n")
+    assert sorted(first.removeprefix("more: lightkit explain ").split()) == sorted(codes)
+
+
+def test_the_text_of_the_error_comes_first_also_with_a_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTKIT_DEBUG", "1")
+    lines = cli("train", "trainer.epoch=5").err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1] == "more: lightkit explain LK101"
