@@ -47,6 +47,7 @@ def test_wheel_holds_every_option_and_experiment(wheel: Path) -> None:
     tracked = [path for name in ("conf", "experiments") for path in (ROOT / name).rglob("*") if path.is_file()]
     ours = {f"lightkit/{path.relative_to(ROOT).as_posix()}" for path in tracked if "__pycache__" not in path.parts}
     assert ours <= packed
+    assert "lightkit/docs/reference/errors.md" in packed
     assert not [name for name in packed if name.startswith(("tests/", "conf/", "experiments/", "outputs/"))]
     assert not [name for name in packed if "__pycache__" in name]
     assert [name for name in packed if name.endswith("entry_points.txt")]
@@ -67,6 +68,8 @@ def test_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> None
         check=True,
     )
     assert where.stdout.startswith(str(installed))
+    explained = in_empty_folder(installed, tmp_path, "explain", "LK101")
+    assert explained.stdout.startswith("LK101: Unknown key"), explained.stderr
     trained = in_empty_folder(installed, tmp_path, "train", "data=wine", "trainer.epochs=1", "device=cpu")
     assert trained.returncode == 0, trained.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
@@ -90,7 +93,7 @@ def test_constraints_hold_names_and_versions_only() -> None:
 def test_every_dependency_is_pinned() -> None:
     table = project_table()
     extras = table["optional-dependencies"]
-    wanted = [*table["dependencies"], *extras["dev"], *extras["vision"]]
+    wanted = [*table["dependencies"], *extras["dev"], *extras["vision"], *extras["docs"]]
     names = {re.split(r"[<>=~! \[]", requirement)[0].lower() for requirement in wanted}
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert names - {line.partition("==")[0] for line in text.splitlines()} == set()

@@ -141,7 +141,7 @@ def test_unwritable_outputs(cli: Cli, runner: Any, project: Path) -> None:
 @pytest.mark.usefixtures("runner")
 def test_a_run_that_cannot_start_leaves_nothing(cli: Cli, project: Path) -> None:
     done = cli("train", "+extra.fail=true")
-    assert (done.code, done.err) == (2, "error: data: the data has a hole\n")
+    assert (done.code, done.err) == (2, "error: data: the data has a hole\nmore: lightkit explain LK203\n")
     assert list(project.iterdir()) == [project / "experiments"]
 
 

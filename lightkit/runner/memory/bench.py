@@ -214,7 +214,7 @@ def _failure(error: Exception, scene: MemoryReport) -> dict[str, Any]:
         return {"peak": None, "error": str(scene.report(error)), "exit_code": OUT_OF_MEMORY}
     if isinstance(error, UserError):
         return {"error": str(error), "exit_code": error.exit_code, "family": error.families[0].slug}
-    return {"error": in_short(error), "exit_code": FAILED, "family": None}
+    return {"error": in_short(error), "exit_code": FAILED}
 
 
 class Child:
