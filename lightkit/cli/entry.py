@@ -10,7 +10,7 @@ from lightkit.cli.commands import COMMANDS, help_of, module_of
 from lightkit.cli.terminal import complain, say
 from lightkit.common.error_families import pointer
 from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OUT_OF_MEMORY
+from lightkit.common.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, LOST_RANK, OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.signals import exiting
 
@@ -27,7 +27,8 @@ def run(args: list[str]) -> int:
             _print_traceback(error)
         else:
             complain(f"error: {error}")
-        complain(pointer(error.families))
+        if not (error.exit_code == LOST_RANK and "--rank" in args):  # the launcher goes on, and ends with that line
+            complain(pointer(error.families))
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")
