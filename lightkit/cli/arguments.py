@@ -51,8 +51,20 @@ class Parser(argparse.ArgumentParser):
             # Hydra's short forms and underscores are accepted, not advertised.
             options = [name for name in names if name.startswith("--") and "_" not in name]
             plain, takes_overrides = unknown[0].lstrip("-"), any(action.dest == "overrides" for action in self._actions)
-            fix = f"{plain}, without dashes" if "=" in plain and takes_overrides else None
+            fix = None
+            if takes_overrides and "=" in plain:
+                fix = f"{plain}, without dashes"
+            elif takes_overrides and (meant := _key_meant(plain)):
+                value = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("-") else "VALUE"
+                fix = f"keys have no dashes: {meant}={value}"
             raise UserError("no such option", key=self.prog, received=unknown[0], choices=options, fix=fix)
         if getattr(found, "overrides", None):
             found.overrides = with_run_folders(found.overrides, project())
         return found
+
+
+def _key_meant(name: str) -> str | None:
+    """Return the key that an option of another tool stands for: `optim.lr` for `--lr`; None where there is none."""
+    from lightkit.config.fields import keys_named
+
+    return next(iter(keys_named(name.replace("-", "_"))), None)

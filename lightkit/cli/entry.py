@@ -23,12 +23,7 @@ def run(args: list[str]) -> int:
         sys.stdout.flush()
         return status
     except UserError as error:
-        if os.environ.get("LIGHTKIT_DEBUG", "0") not in ("", "0"):
-            _print_traceback(error)
-        else:
-            complain(f"error: {error}")
-        if not (error.exit_code == LOST_RANK and "--rank" in args):  # the launcher goes on, and ends with that line
-            complain(pointer(error.families))
+        _explain(error, by_launcher=error.exit_code == LOST_RANK and "--rank" in args)
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")
@@ -48,6 +43,16 @@ def run(args: list[str]) -> int:
         complain(str(shown))
         complain(pointer(shown.families))
         return OUT_OF_MEMORY
+
+
+def _explain(error: UserError, *, by_launcher: bool) -> None:
+    """Print what is wrong, and how to learn more unless the launcher of this process ends with that line."""
+    if os.environ.get("LIGHTKIT_DEBUG", "0") not in ("", "0"):
+        _print_traceback(error)
+    else:
+        complain(f"error: {error}")
+    if not by_launcher:
+        complain(pointer(error.families))
 
 
 def _print_traceback(error: Exception) -> None:

@@ -43,6 +43,13 @@ def test_an_override_with_dashes_is_recognised(parser: Parser) -> None:
         parser.read(["last", "--seed=1"])
 
 
+def test_an_option_of_another_tool_is_told_as_a_key(parser: Parser) -> None:
+    with pytest.raises(UserError, match=r"fix: +keys have no dashes: optim\.lr=0\.1"):
+        parser.read(["last", "--lr", "0.1"])
+    with pytest.raises(UserError, match=r"keys have no dashes: data\.batch_size=VALUE"):
+        parser.read(["last", "--batch-size"])
+
+
 def test_a_value_of_another_type(parser: Parser) -> None:
     with pytest.raises(UserError, match=r"argument --limit: invalid int value: 'x'[\s\S]*lightkit resume --help"):
         parser.read(["last", "--limit", "x"])
