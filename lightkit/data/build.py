@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ PROGRESS_SECONDS = 10.0
 """How often a line tells how far the reading of the training rows is."""
 _IN_MEMORY, _READ = 4096, 64
 """Rows at once; fixed, so that the last bits depend on no setting."""
+_FAR = 1000
+"""Size of regression targets from which a run says that they are far from 0."""
 
 Report = Callable[[str], None]
 
@@ -148,7 +151,7 @@ def build_data(
     source, filled = _fill_in(source, rows["train"], filling)
     notes: list[str] = [*getattr(source, "notes", ())]
     normalizer, more = _fit_scaling(normalize, source, rows["train"], options, most=normalize_rows, report=report)
-    notes += more
+    notes += [*more, *_far_targets(source, rows["train"])]
     if options.num_workers > usable_cpus() and not isinstance(source, Taker):
         crowd = f"data.num_workers={options.num_workers}"
         notes.append(f"{crowd}: {usable_cpus()} CPUs can be used here, so they take turns")
@@ -199,6 +202,18 @@ def _fill_in(source: Any, rows: Tensor, fitted: Mapping[str, Any] | None) -> tup
     filling = imputer.fit(source.x[rows]) if fitted is None else imputer.load(fitted)
     note = filling.note(source.x)
     return source.with_inputs(filling(source.x), notes=[note] if note else []), filling
+
+
+def _far_targets(source: Any, rows: Tensor) -> list[str]:
+    """Return a line about regression targets in memory that a network, which starts near 0, takes long to reach."""
+    if not isinstance(source, TensorData) or source.info.task != "regression" or not len(rows):
+        return []
+    low, high = (float(bound) for bound in source.y[rows].aminmax())
+    if max(-low, high) < _FAR:
+        return []
+    scale = 10 ** round(math.log10(max(-low, high)))
+    fix = f"divide them by {scale} (data.dataset.target_scale of tables)"
+    return [f"targets lie between {low:g} and {high:g}, but a network starts near 0: {fix}"]
 
 
 def _fit_scaling(

@@ -71,6 +71,13 @@ def test_one_class_is_refused() -> None:
         build_data(dataset=TensorData(torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64)), split={})
 
 
+@pytest.mark.parametrize(("size", "told"), [(300_000.0, True), (-300_000.0, True), (300.0, False)])
+def test_regression_targets_far_from_zero_are_told(size: float, told: bool) -> None:
+    x = torch.linspace(0.5, 1.0, 20)
+    (*notes,) = build_data(dataset=TensorData(x[:, None], x * size), split={"by": "random"}).notes
+    assert any("divide them by 100000 (data.dataset.target_scale" in note for note in notes) == told
+
+
 def test_more_loader_processes_than_processors_are_told() -> None:
     rows = Rows([(X, row % 2) for row in range(20)])
     spec = SplitSpec(by="random", val=0.2, test=0.2)
