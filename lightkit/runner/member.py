@@ -135,6 +135,12 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
             if session.resumes and session.ranks.shared(lambda: has_checkpoints(place.path)):
                 lock_folder(stack, place)
                 cfg, saved = reopen(cfg, place, session.ranks)
+        elif session.resumes and saved is None:
+            what, fix = (
+                "this run trains several models, which its plan names",
+                "Runner(..., plan=PLAN).run(resume=True)",
+            )
+            raise UserError(what, key=str(place.path), fix=fix, family="no-checkpoint")
         session.memory.cfg, session.memory.parts = cfg, None
         logger = build_logger(cfg, place.path) if session.ranks.main else Loggers([])
         yield MemberRun(session, cfg, place, saved, logger, stack)

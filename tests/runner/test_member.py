@@ -30,3 +30,11 @@ def test_a_folder_with_members_is_not_begun_anew(tmp_path: Path) -> None:
     Runner(cfg, tmp_path / "run", plan=TwoModels()).run()
     with pytest.raises(UserError, match="the folder already holds a run"):
         Runner(cfg, tmp_path / "run", plan=TwoModels()).run()
+
+
+def test_a_run_of_several_models_is_not_gone_on_with_as_one(tmp_path: Path) -> None:
+    cfg = compose([*OPTIONS, "trainer.epochs=1"]).cfg
+    Runner(cfg, tmp_path / "run", plan=TwoModels()).run()
+    with pytest.raises(UserError, match="trains several models, which its plan names"):
+        Runner(cfg, tmp_path / "run").run(resume=True)
+    assert not (tmp_path / "run" / "checkpoints").exists()
