@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from torch.optim import Optimizer
 
 from lightkit.assembly.dry_run import rehearse
+from lightkit.assembly.member import own_rows, own_task, start_from
 from lightkit.assembly.metrics_trial import try_metrics
 from lightkit.assembly.network import Network, build_network, check_base, finetune_options, trained_network
 from lightkit.assembly.parts import (
@@ -70,11 +71,11 @@ def build_shared(
     with keys_under("data"):
         data = data.shortened(rows, seed=cfg.seed) if rows else data
     check_fit(cfg, data)
-    return Shared(engine, data)
+    return Shared(engine, own_rows(cfg, data))
 
 
 def build_own(cfg: DictConfig, shared: Shared) -> Shared:
-    """Give one of several models seeds and an engine of its own, over the data they share.
+    """Give one of several models seeds, rows and an engine of its own, over the data they share.
 
     Args:
         cfg: The configuration of the model.
@@ -84,7 +85,8 @@ def build_own(cfg: DictConfig, shared: Shared) -> Shared:
         UserError: The data do not go with its loss and metrics.
     """
     check_fit(cfg, shared.data)
-    return Shared(build_engine(cfg, shared.engine.ranks), shared.data.reseeded(cfg.seed))
+    data = own_rows(cfg, shared.data.reseeded(cfg.seed))
+    return Shared(build_engine(cfg, shared.engine.ranks), data)
 
 
 def build_learner(
@@ -106,7 +108,10 @@ def build_learner(
     timetable = build_timetable(cfg, data)
     run = None if pretrained else folder
     made = build_network(cfg, data.info, engine, timetable, pretrained=pretrained, run=run, data=data)
-    model, task = engine.place_model(made.model), build_task(cfg, data.info, engine, trains=trains)
+    if pretrained:
+        start_from(cfg, made.model, folder)
+    model = engine.place_model(made.model)
+    task = own_task(cfg, build_task(cfg, data.info, engine, trains=trains), data.info, engine, folder)
     criterion = build_loss(cfg, data.info, engine)
     with keys_under("device"):
         network = engine.wrap(model)  # before the optimizer, which has to know the parameters that it will step

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.origin import check_vocabulary, embeds_tokens, head_of_run, other_classes
-from lightkit.assembly.parts import build_loss
+from lightkit.assembly.parts import build_loss, role_of
 from lightkit.checkpoint.delta import apply_delta, fingerprint, read_delta
 from lightkit.checkpoint.names import renamed
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
@@ -28,6 +28,7 @@ from lightkit.config.schema import FinetuneConfig
 from lightkit.data import Data, DataInfo
 from lightkit.data.probe import small_batch
 from lightkit.device import Engine
+from lightkit.ensemble.module import Joint
 from lightkit.finetune.head import find_head
 from lightkit.finetune.peft.merging import merged_state, plain_names
 from lightkit.finetune.prepare import prepare
@@ -207,8 +208,15 @@ def base_state(made: Network) -> dict[str, torch.Tensor]:
 
 def build_model(cfg: DictConfig, info: DataInfo, engine: Engine) -> nn.Module:
     """Build the network from its class, with the sizes of the data."""
-    engine.seed_init()
-    model = instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes())
+    role = role_of(cfg)
+    models = list[nn.Module]()
+    for number in range(role.networks):
+        engine.seed_init(number)
+        models.append(instantiate(cfg.model, key="model", expected=nn.Module, **info.sizes()))
+    model = models[0]
+    if role.joint is not None:
+        boosts = role.joint == "soft_gradient_boosting"
+        model = Joint(models, stacked=boosts, scale=role.shrinkage if boosts else 1 / len(models))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(
             "the model has no trainable parameter", key="model", received=cfg.model["_target_"], family="finetuning"

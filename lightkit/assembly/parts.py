@@ -19,6 +19,7 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.common.strategies import STRATEGIES
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
+from lightkit.config.schema import MemberConfig
 from lightkit.data import Data, DataInfo, build_data
 from lightkit.data.sources import as_source
 from lightkit.device import Engine, configure_process
@@ -30,6 +31,11 @@ from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
 from lightkit.trainer.tasks import Criterion, Supervised
 from lightkit.trainer.timetable import Timetable
+
+
+def role_of(cfg: DictConfig) -> MemberConfig:
+    """Return what a run is among the members of an ensemble; the defaults are those of a run of its own."""
+    return MemberConfig(**to_plain(cfg.ensemble.get("member") or {}))
 
 
 def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:

@@ -49,6 +49,7 @@ class Data:
         normalizer: Scaling of the inputs, to be applied to new ones too; None where they are left as they are.
         filling: What fills in missing inputs; None where nothing does.
         rows: Rows of the data set in each split.
+        left_out: Training rows that one model of several does not learn from and is to predict; None without any.
         notes: Lines for people about what became of the data, and what was fitted to it.
     """
 
@@ -60,6 +61,7 @@ class Data:
     normalizer: Normalizer | None = None
     filling: Filling | None = None
     rows: dict[str, Tensor] = field(default_factory=dict)
+    left_out: Tensor | None = None
     notes: tuple[str, ...] = ()
 
     def describe(self) -> list[tuple[str, str]]:
@@ -81,12 +83,19 @@ class Data:
         return {name: loader for name, loader in named.items() if loader is not None}
 
     def evaluation(self, split: str) -> Loader | None:
-        """Return a loader of a split in order and without augmentation, `train` too; None without such a split."""
-        if split != "train":
+        """Return a loader of a split in order and without augmentation, `train` and `left_out` too.
+
+        Returns:
+            The loader; None without such a split.
+        """
+        if split in ("val", "test"):
             return self.loaders().get(split)
+        rows = self.left_out if split == "left_out" else self.rows["train"]
+        if rows is None or not len(rows):
+            return None
         prepare = replace(self.train.prepare, augment=())
         options = replace(self.train.options, shuffle=False, drop_last=False, persistent_workers=False)
-        return Loader(self.source, self.rows["train"], options, prepare=prepare)
+        return Loader(self.source, rows, options, prepare=prepare)
 
     def shortened(self, most: Mapping[str, int], *, seed: int) -> Data:
         """Return this data with fewer rows in some splits; what was fitted to all rows, such as a scaling, stays.

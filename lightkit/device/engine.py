@@ -132,9 +132,13 @@ class Engine:
         """Return a context for forward and backward of one batch; `more` of them come before the optimizer step."""
         return self.parallel.accumulating(model, more)
 
-    def seed_init(self) -> None:
-        """Give the building of the model its own random numbers, whatever was drawn before."""
-        seed_everything(mix(self._seed, "init"))
+    def seed_init(self, number: int = 0) -> None:
+        """Give the building of a model its own random numbers, whatever was drawn before.
+
+        Args:
+            number: Which of several networks in the model is built.
+        """
+        seed_everything(mix(self._seed, "init", *([number] if number else [])))
 
     def seed(self, epoch: int, samples_done: int) -> None:
         """Make the randomness of the next batch a function of its place in the run."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch.optim import Optimizer
 
+from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.optim.schedulers import Interval, Schedule, check_interval, check_share
 
@@ -193,3 +194,33 @@ def _half_cosine(progress: float) -> float:
 def _line(progress: float) -> float:
     """Fall from 1 (progress 0) to 0 (progress 1) in a straight line."""
     return 1.0 - progress
+
+
+class Triangular(Schedule):
+    """A rate that rises from `low` to `high` in the first half of the run and falls back to `low` in the second.
+
+    One cycle of a fast geometric ensemble (https://arxiv.org/abs/1802.10026).
+
+    Args:
+        optimizer: See `Schedule`.
+        total_steps: Optimizer steps of the whole run.
+        steps_per_epoch: Optimizer steps of an epoch.
+        high: Factor at the middle of the run, relative to each group's own rate.
+        low: Factor at its begin and end.
+
+    Raises:
+        UserError: An argument is out of its range.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, *, total_steps: int, steps_per_epoch: int, high: float = 1.0, low: float = 0.01
+    ) -> None:
+        check_range("low", low, above=0, what="not a factor on the rate")
+        check_range("high", high, low=low, what="the rate falls before it rises")
+        self.high, self.low = high, low
+        super().__init__(optimizer, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+
+    def decay(self, step: int) -> float:
+        """See `Schedule.decay`."""
+        progress = min(step / max(self.total_steps - 1, 1), 1.0)
+        return self.low + (self.high - self.low) * (1.0 - abs(2.0 * progress - 1.0))

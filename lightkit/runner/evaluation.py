@@ -70,13 +70,22 @@ def evaluate_split(
         raise UserError("the data has no such split", received=split, choices=learner.data.loaders(), family="split")
     metrics = learner.metrics[split]
     metrics.reset()
+    pass_over(learner, loader, [metrics, *collectors], interrupt=interrupt, step=step)
+    values: dict[str, float] = metrics.compute()
+    return values
+
+
+def pass_over(
+    learner: Learner, loader: Any, meters: Sequence[Any], *, interrupt: Interrupt | None = None, step: int = 0
+) -> None:
+    """Run the model's present weights over a loader; see `evaluate_split`."""
     learner.engine.seed_validation(0)
     asked = interrupt or Interrupt()
     try:
         evaluate(
             learner.network,
             loader,
-            [metrics, *collectors],
+            meters,
             task=learner.task,
             criterion=learner.criterion,
             context=learner.engine,
@@ -86,8 +95,16 @@ def evaluate_split(
     except AskedToEnd:
         asked.raise_at(step)
         raise
-    values: dict[str, float] = metrics.compute()
-    return values
+
+
+def load_counted(run: MemberRun, learner: Learner) -> None:
+    """Put the weights into the model that count in the end: the best ones, unless `trainer.test` asks for the last."""
+    wants_best = run.cfg.trainer.test != "last"
+    best = run.session.ranks.shared(lambda: learner.store.best() if learner.store and wants_best else None)
+    if best is not None:
+        load_weights(learner, str(best), run.path)
+    else:
+        learner.average.keep()
 
 
 def final_test(run: MemberRun, learner: Learner) -> None:
@@ -95,12 +112,7 @@ def final_test(run: MemberRun, learner: Learner) -> None:
     cfg = run.cfg
     if cfg.trainer.test == "none" or learner.data.test is None:
         return
-    wants_best = cfg.trainer.test == "best"
-    best = run.session.ranks.shared(lambda: learner.store.best() if learner.store and wants_best else None)
-    if best is not None:
-        load_weights(learner, str(best), run.path)
-    else:
-        learner.average.keep()
+    load_counted(run, learner)
     info, state = learner.data.info, learner.state
     figures = Figures(info.task, cfg.metrics.figures, info.class_names, info.num_classes)
     taken = Gathered(figures, run.session.ranks)

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.assembly import build_logger
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
+from lightkit.ensemble.plan import RunMember
 from lightkit.loggers import Logger, Loggers
 from lightkit.runner.messages import conclude, farewell, introduce
-from lightkit.runner.plan import RunMember
 from lightkit.runner.restore import restore, start_logging
 from lightkit.runner.session import Saved, Session, lock_folder, make_result, outcome, record_start, reopen
 from lightkit.runs.catalog import has_checkpoints
@@ -154,7 +154,7 @@ def _with_values(cfg: DictConfig, member: RunMember) -> DictConfig:
             raise UserError(
                 "the members of a run learn from the same data", key=key, received=value, family="contradiction"
             )
-        OmegaConf.update(merged, key, value)
+        OmegaConf.update(merged, key, value, merge=False, force_add=True)
     OmegaConf.set_readonly(merged, True)
     return cast(DictConfig, merged)
 

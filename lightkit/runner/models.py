@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lightkit.assembly import Learner, Network, build, build_engine, build_network, build_splits
+from lightkit.assembly.ensemble import build_ensemble
 from lightkit.assembly.network import base_state, build_base, build_model
 from lightkit.assembly.origin import check_vocabulary, run_of
 from lightkit.checkpoint.delta import delta, fingerprint, write_delta
@@ -20,7 +21,7 @@ from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
 from lightkit.common.errors import UserError
 from lightkit.common.shards import is_shard
-from lightkit.config import to_yaml
+from lightkit.config import to_plain, to_yaml
 from lightkit.config.project import located
 from lightkit.data import DataInfo
 from lightkit.device import Engine
@@ -112,6 +113,23 @@ def with_checkpoint(parts: Learner, checkpoint: str, folder: Path, cfg: DictConf
         load_checkpoint(parts, checkpoint, folder)
         return parts
     return with_state(parts, weights.state, cfg, source=weights.source)
+
+
+def with_ensemble(parts: Learner, folder: Path, cfg: DictConfig, members: Sequence[str] = ()) -> Learner:
+    """Put a trained ensemble in the place of the model.
+
+    Args:
+        parts: The parts of its run.
+        folder: Its folder.
+        cfg: Its configuration.
+        members: Names of the members to take; none takes all.
+
+    Raises:
+        UserError: Its file is damaged, or has no such member.
+    """
+    ensemble = build_ensemble(folder, parts.data.info, parts.engine, trust=to_plain(cfg.trust), members=members)
+    model = parts.engine.place_model(ensemble)
+    return replace(parts, model=model, network=parts.engine.wrap(model))
 
 
 def with_state(parts: Learner, state: Mapping[str, torch.Tensor], cfg: DictConfig, *, source: str) -> Learner:

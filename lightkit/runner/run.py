@@ -11,14 +11,18 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
+from lightkit.assembly.ensemble import is_ensemble
+from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
+from lightkit.runner.engines import train_members
+from lightkit.runner.ensemble import build_plan
 from lightkit.runner.evaluation import evaluate_split, final_test
 from lightkit.runner.faults import translate_errors
 from lightkit.runner.fit import fit
 from lightkit.runner.member import member_run
 from lightkit.runner.memory.oom import MemoryReport
-from lightkit.runner.models import export_run, with_checkpoint
+from lightkit.runner.models import export_run, with_checkpoint, with_ensemble
 from lightkit.runner.observer import Observer
-from lightkit.runner.plan import MemberResult, OneModel, RunMember, RunPlan
+from lightkit.runner.predictions import is_member, keep_predictions
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.trainer.evaluate import Predictions
 
@@ -32,7 +36,7 @@ class Runner:
         cfg: A composed and checked configuration.
         folder: The run's folder; created when the run starts to write.
         overrides: What was typed on the command line, for the record.
-        plan: Which models the run trains; by default one.
+        plan: Which models the run trains; by default what `ensemble` asks for.
         observer: Looks on while it trains; by default nobody does.
 
     Example:
@@ -53,7 +57,7 @@ class Runner:
         observer: Observer | None = None,
     ) -> None:
         self.cfg, self.folder, self.overrides = cfg, Path(folder), list(overrides)
-        self.plan, self.observer = plan or OneModel(), observer or Observer()
+        self.plan, self.observer = plan, observer or Observer()
 
     def run(self, *, resume: bool = False) -> dict[str, Any]:
         """Train, test and write the result.
@@ -77,10 +81,10 @@ class Runner:
             places: dict[str, Any] = {"folder": run.place.path, "pretrained": run.fresh}
             shared = build_shared(run.cfg, ranks=run.ranks, report=run.tell, rows=self.observer.rows, **places)
             run.stack.callback(shared.data.close)
-            done = list[MemberResult]()
-            while (member := self.plan.next(done)) is not None:
-                done.append(run.finished(member) or self._train(run, member, shared))
-            return run.finish(self.plan.combine(done), done)
+            plan, done = self.plan or build_plan(run, shared), list[MemberResult]()
+            while members := plan.next(done):
+                done += train_members(run, members, shared, self._train)
+            return run.finish(plan.combine(done), done)
 
     def _train(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:
         with member_run(session, member) as run:
@@ -91,6 +95,8 @@ class Runner:
             learner = run.begin(self.observer.watch(learner))
             fit(run, learner, self.observer)
             final_test(run, learner)
+            if is_member(run.cfg):
+                keep_predictions(run, learner)
             export_run(run.cfg, run.path, learner)
             return MemberResult(member, run.path, run.finish(learner))
 
@@ -152,4 +158,7 @@ class Runner:
             for note in learner.data.notes:  # for `predict` too, whose output may be what is printed
                 _LOG.warning("%s", note)
             with closing(learner.data):
-                yield with_checkpoint(learner, checkpoint, self.folder, self.cfg)
+                if is_ensemble(self.folder):
+                    yield with_ensemble(learner, self.folder, self.cfg)
+                else:
+                    yield with_checkpoint(learner, checkpoint, self.folder, self.cfg)

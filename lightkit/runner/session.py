@@ -20,11 +20,11 @@ from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import release
+from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.faults import as_user_error, translate_errors
 from lightkit.runner.memory.batches import keep_resolved_batch_size, resolve_batch_size
 from lightkit.runner.memory.oom import MemoryReport, release_frames
 from lightkit.runner.merge import KeyChange, merge_configs
-from lightkit.runner.plan import MemberResult, RunMember
 from lightkit.runner.process_group import newest, process_group
 from lightkit.runs.catalog import has_members
 from lightkit.runs.folder import RunFolder, differences

@@ -127,6 +127,10 @@ class Predictions:
         if target is not None:
             self._targets.append(target.detach().cpu())
 
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return the outputs of all samples, `(N, ...)` float32, and their targets."""
+        return torch.cat(self._preds), torch.cat(self._targets)
+
     def rows(self, numbers: Tensor) -> list[dict[str, Any]]:
         """Make a row for each sample.
 

@@ -9,7 +9,7 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.runner import Runner
-from tests.runner.test_plan import OPTIONS, TwoModels
+from tests.ensemble.test_plan import OPTIONS, TwoModels
 
 
 def test_members_learn_from_the_same_data(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Optional
+from typing import Any, Literal, Optional
 
 from lightkit.config.schema.base import FREEZE, Range, RuleConfig, Target, number
 
@@ -109,8 +109,50 @@ class SchedulerConfig(Target):
 
 
 @dataclass
-class EnsembleConfig:
+class MemberConfig:
+    """What a run is among the members of an ensemble; lightkit writes it. The defaults are those of a run alone."""
+
+    rows: Literal["all", "bootstrap", "folds"] = "all"
+    """Training rows of this member: all, as many drawn with replacement, or all but one fold."""
+    draw: int = number(0, low=0)
+    """Seed of that draw, which all members have in common."""
+    index: int = number(0, low=0)
+    """Number of the draw with replacement."""
+    folds: int = number(5, low=2)
+    """Number of folds."""
+    fold: int = number(0, low=0)
+    """The fold that is left out."""
+    repeat: int = number(0, low=0)
+    """How often the folds were dealt out anew before."""
+    weights_of: Optional[str] = None
+    """Name of the member whose last weights it starts with; null starts with its own."""
+    adds_to: list[str] = field(default_factory=list)
+    """Names of the members to whose sum it adds: it learns what that leaves."""
+    shrinkage: float = number(1.0, above=0)
+    """Factor of every member in such a sum."""
+    epsilon: Optional[float] = number(None, above=0)
+    """Size of the adversarial change of inputs it learns from too; null learns from the inputs as they are."""
+    joint: Optional[Literal["fusion", "soft_gradient_boosting"]] = None
+    """Its network is a whole ensemble, whose networks are trained together in this way; null: a single network."""
+    networks: int = number(1, low=1)
+    """Number of these networks."""
+    features: list[str] = field(default_factory=list)
+    """Names of the members whose predictions are its inputs."""
+    passthrough: bool = False
+    """Whether the inputs of these members are inputs of this one, too."""
+
+
+@dataclass
+class EnsembleConfig(Target):
     """Several models as one; `none` trains a single model."""
+
+    _target_: str = "lightkit.ensemble.methods.NoEnsemble"
+    """The method: a class of `lightkit.ensemble.methods`. All keys but those below are its arguments."""
+    members: list[dict[str, Any]] = field(default_factory=list)
+    """Unlike members: for each the values by which it differs, as on the command line, such as
+    `[{model: mlp}, {model: cnn, optim.lr: 0.01}]`. Empty: copies with other seeds."""
+    member: MemberConfig = field(default_factory=MemberConfig)
+    """What this run is among the members of an ensemble; lightkit writes it."""
 
 
 @dataclass
@@ -146,6 +188,18 @@ ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
         "lr_decay": Range(low=0),
         "momentum_decay": Range(low=0),
         "initial_accumulator_value": Range(low=0),
+    },
+    "ensemble": {
+        "size": Range(low=1),
+        "slots": Range(low=1),
+        "folds": Range(low=2),
+        "repeats": Range(low=1),
+        "shrinkage": Range(above=0, high=1),
+        "patience": Range(low=1),
+        "epsilon": Range(above=0),
+        "cycle_epochs": Range(low=1),
+        "rounds": Range(low=1),
+        "layers": Range(low=1),
     },
     "scheduler": {
         "floor": Range(low=0, high=1),

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lightkit.config import compose, load_run
+from lightkit.ensemble.plan import MemberResult, OneModel, RunMember
 from lightkit.runner import Runner
-from lightkit.runner.plan import MemberResult, OneModel, RunMember
 from lightkit.runs.catalog import all_runs
 from tests.runner.test_run import QUICK, comparable, weights
 
@@ -27,10 +27,10 @@ class TwoModels:
         self.asked: list[list[str]] = []
         self.more = more or {}
 
-    def next(self, done: Sequence[MemberResult]) -> RunMember | None:
+    def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         self.asked.append([result.member.name for result in done])
         left = [*MEMBERS.items()][len(done) :]
-        return RunMember(left[0][0], {**left[0][1], **self.more}) if left else None
+        return [RunMember(left[0][0], {**left[0][1], **self.more})] if left else []
 
     def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         values = {result.member.name: result.result["objective"]["value"] for result in done}
@@ -56,7 +56,7 @@ def test_a_plain_run_is_a_plan_of_one(tmp_path: Path) -> None:
     asked: list[int] = []
 
     class Noted(OneModel):
-        def next(self, done: Sequence[MemberResult]) -> RunMember | None:
+        def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
             asked.append(len(done))
             return super().next(done)
 
@@ -84,10 +84,10 @@ def test_every_member_is_the_run_it_would_be_alone(alone: Path, tmp_path: Path) 
 
 def test_a_killed_run_goes_on_with_the_member_it_was_at(alone: Path, tmp_path: Path) -> None:
     class Killed(TwoModels):
-        def next(self, done: Sequence[MemberResult]) -> RunMember | None:
-            member = super().next(done)
+        def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+            members = super().next(done)
             kill = {"trainer.callbacks.kill": {"_target_": "tests.runner.test_run.KillAt", "step": 8}}
-            return RunMember(member.name, {**member.values, **kill}) if member and done else member
+            return [RunMember(member.name, {**member.values, **kill}) for member in members] if done else members
 
     folder = tmp_path / "two"
     with pytest.raises(RuntimeError, match="killed"):
@@ -102,6 +102,6 @@ def test_a_killed_run_goes_on_with_the_member_it_was_at(alone: Path, tmp_path: P
     assert json.loads((folder / "result.json").read_text())["status"] == "finished"
 
 
-@pytest.mark.parametrize(("done", "expected"), [([], RunMember("")), ([object()], None)])
+@pytest.mark.parametrize(("done", "expected"), [([], [RunMember("")]), ([object()], [])])
 def test_nothing_is_trained_after_the_one_model(done: Any, expected: RunMember | None) -> None:
     assert OneModel().next(done) == expected

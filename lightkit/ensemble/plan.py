@@ -1,4 +1,4 @@
-"""Which models a run trains, one after the other."""
+"""Which models a run trains: all at once that need nothing of each other, or one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class RunMember:
     name: str = ""
     """Name of its folder below `members/`; empty where the run trains one model, in its own folder."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Values by key, such as `{"seed": 3, "optim.lr": 0.01}`. Those of `data` are the same for all members."""
+    """Values by key, such as `{"seed": 3, "optim.lr": 0.01}`; a node takes the place of the node that was there. Those
+    of `data` are the same for all members."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class RunPlan(Protocol):
     A resumed run asks anew from the beginning, so that the answers have to follow from what is done.
     """
 
-    def next(self, done: Sequence[MemberResult]) -> RunMember | None:
-        """Return the model to train next; None once all are trained.
+    def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+        """Return all models that can be trained now, none of which needs another of them; none once all are trained.
 
         Args:
             done: The members trained so far, in their order.
@@ -54,9 +55,9 @@ class RunPlan(Protocol):
 class OneModel:
     """The plain run: a plan of one."""
 
-    def next(self, done: Sequence[MemberResult]) -> RunMember | None:
+    def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
-        return None if done else RunMember()
+        return [] if done else [RunMember()]
 
     def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """See `RunPlan.combine`."""

@@ -1,0 +1,26 @@
+"""The methods of `ensemble._target_`: which members they train, and how these become one."""
+
+from lightkit.ensemble.methods.adversarial import Adversarial
+from lightkit.ensemble.methods.bagging import Bagging
+from lightkit.ensemble.methods.base import Facts, Method, NoEnsemble
+from lightkit.ensemble.methods.boosting import GradientBoosting
+from lightkit.ensemble.methods.fast_geometric import FastGeometric
+from lightkit.ensemble.methods.greedy import Greedy
+from lightkit.ensemble.methods.joint import Fusion, SoftGradientBoosting
+from lightkit.ensemble.methods.snapshot import Snapshot
+from lightkit.ensemble.methods.voting import Voting
+
+__all__ = [
+    "Adversarial",
+    "Bagging",
+    "Facts",
+    "FastGeometric",
+    "Fusion",
+    "GradientBoosting",
+    "Greedy",
+    "Method",
+    "NoEnsemble",
+    "Snapshot",
+    "SoftGradientBoosting",
+    "Voting",
+]

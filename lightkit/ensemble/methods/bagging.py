@@ -1,0 +1,84 @@
+"""Bagging: members that learn from different rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from lightkit.common.argument_checks import check_choice, check_range
+from lightkit.common.errors import UserError
+from lightkit.ensemble.methods.base import Engine, Facts, Vote, Weighed, Weights, member
+from lightkit.ensemble.plan import RunMember
+from lightkit.ensemble.rows import held_out_rows
+
+
+class Bagging(Weighed):
+    """Train every member on other rows (https://doi.org/10.1007/BF00058655), and keep what it predicts for the rest.
+
+    Args:
+        size: Members of `bootstrap`; with `folds` each kind of member is trained once for each fold and repeat.
+        resample: `bootstrap` draws as many rows with replacement; `folds` leaves out one fold after the other, so that
+            every training row is predicted by a member that has not seen it.
+        folds: Number of folds.
+        repeats: How often the rows are dealt out into folds. More of them make a finished bag larger.
+        vote: See `Weighed`.
+        weights: See `Weighed`.
+        engine: See `Method`.
+        slots: See `Method`.
+
+    Raises:
+        UserError: An argument is out of its range, or there is no such choice.
+    """
+
+    def __init__(
+        self,
+        *,
+        size: int | None = None,
+        resample: Literal["bootstrap", "folds"] = "bootstrap",
+        folds: int = 5,
+        repeats: int = 1,
+        vote: Vote = "soft",
+        weights: Weights = "uniform",
+        engine: Engine = "auto",
+        slots: int | None = None,
+    ) -> None:
+        super().__init__(size=size, vote=vote, weights=weights, engine=engine, slots=slots)
+        check_choice("resample", resample, ("bootstrap", "folds"), what="not a way to draw rows")
+        check_range("folds", folds, low=2, what="too few folds")
+        check_range("repeats", repeats, low=1, what="the rows have to be dealt out once")
+        if resample == "folds" and size is not None:
+            fix = "ensemble.folds and ensemble.repeats say how many there are; ensemble.size=null"
+            raise UserError("the folds are the members", argument="size", received=size, fix=fix)
+        self.resample, self.folds, self.repeats = resample, folds, repeats
+
+    def check(self, facts: Facts) -> None:
+        """See `Method.check`."""
+        super().check(facts)
+        if self.resample == "folds":
+            dealt: dict[str, Any] = {"strata": facts.strata, "groups": facts.groups, "ordered": facts.ordered}
+            held_out_rows(facts.rows, "folds", facts.seed, 0, folds=self.folds, fold=0, repeat=0, **dealt)
+
+    def members(self, facts: Facts) -> Sequence[RunMember]:
+        """See `Method.members`."""
+        if self.resample == "bootstrap":
+            kinds = enumerate(self.kinds(facts))
+            return [member(facts, i, label, v, rows="bootstrap", draw=facts.seed, index=i) for i, (label, v) in kinds]
+        return fold_members(facts, self.folds, self.repeats)
+
+
+def fold_members(facts: Facts, folds: int, repeats: int) -> list[RunMember]:
+    """Return a member for each fold, repeat and kind of member; those of a repeat more come last.
+
+    Args:
+        facts: What is known of the run.
+        folds: Number of folds.
+        repeats: How often the rows are dealt out.
+    """
+    found: list[RunMember] = []
+    for repeat in range(repeats):
+        for label, values in facts.members or [("", {})]:
+            for fold in range(folds):
+                own = "-".join(filter(None, [label, f"r{repeat}" if repeat else "", f"fold{fold}"]))
+                role = {"rows": "folds", "draw": facts.seed, "folds": folds, "fold": fold, "repeat": repeat}
+                found.append(member(facts, len(found), own, values, **role))
+    return found

@@ -1,0 +1,196 @@
+"""What all methods of making one model of several have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lightkit.common.argument_checks import check_choice, check_range
+from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.weighing import WEIGHTS, weigh
+
+Engine = Literal["auto", "vectorized", "sequential", "processes"]
+ENGINES = ("auto", "vectorized", "sequential", "processes")
+ALONE = "lightkit.ensemble.methods.NoEnsemble"
+"""What a member's own configuration names as its method."""
+Rule = Literal["soft", "hard", "last"]
+Vote = Literal["soft", "hard"]
+Weights = Literal["uniform", "validation", "greedy"]
+_SEEDS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a method knows of the run."""
+
+    task: str
+    """Kind of target, as in `lightkit.data.DataInfo`."""
+    seed: int
+    """Seed of the run."""
+    epochs: int | None
+    """Epochs of a run; None where it is counted in steps."""
+    rows: Tensor
+    """`(N,)` training rows."""
+    strata: Tensor | None = None
+    """Classes of all rows of the data set; None where there are none."""
+    groups: Tensor | None = None
+    """Groups of all rows of the data set that must stay together; None where there are none."""
+    ordered: bool = False
+    """Whether the rows are in the order of time, which folds obey."""
+    inputs: tuple[float, float] | None = None
+    """The smallest and the largest value of the training inputs; None where it is not known."""
+    members: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    """Unlike members: a label and the values by which each differs."""
+
+    def member_seed(self, index: int) -> int:
+        """Return the seed of a member that has none of its own."""
+        return mix(self.seed, "member", index) % _SEEDS
+
+
+class Method:
+    """A way to make one model of several. A subclass says which members are trained and how they become one.
+
+    Args:
+        size: Number of members; of unlike ones (`ensemble.members`), null takes each once, a number each so often.
+        engine: How members that need nothing of each other are trained: `vectorized` all at once in one process,
+            `sequential` one after the other, `processes` side by side, `auto` what is fastest here.
+        slots: Processes side by side for `processes`; null takes one for each GPU, or as many as processors allow.
+
+    Raises:
+        UserError: An argument is out of its range.
+    """
+
+    tasks: tuple[str, ...] = ("multiclass", "binary", "multilabel", "regression")
+    """Kinds of targets that the method is defined for."""
+    unlike = False
+    """Whether it takes unlike members."""
+    rule: Rule = "soft"
+    """`soft`: the weighted mean of probabilities, or of outputs in regression; `hard`: the share of the votes; `last`:
+    the newest member, which has learnt what the others leave, speaks for all."""
+    factor = 1.0
+    """Factor of each network in the sum, where the rule is `last`."""
+
+    def __init__(self, *, size: int | None = None, engine: Engine = "sequential", slots: int | None = None) -> None:
+        if size is not None:
+            check_range("size", size, low=1, what="an ensemble needs a member")
+        if slots is not None:
+            check_range("slots", slots, low=1, what="no process is left")
+        check_choice("engine", engine, ENGINES, what="unknown engine")
+        self.size, self.engine, self.slots = size, engine, slots
+
+    def check(self, facts: Facts) -> None:
+        """Refuse what the method is not defined for, before anything is trained.
+
+        Raises:
+            UserError: The method does not go with the run.
+        """
+        if facts.task not in self.tasks:
+            raise UserError(
+                f"not defined for {facts.task} targets",
+                argument="_target_",
+                received=type(self).__name__,
+                expected="targets of " + ", ".join(self.tasks),
+                family="ensemble",
+            )
+        if facts.members and not self.unlike:
+            raise UserError(
+                "all members of this method are alike",
+                argument="members",
+                received=f"{len(facts.members)} of their own kind",
+                fix="ensemble=voting, bagging, stacking or greedy takes unlike members; without: ensemble.members=[]",
+                family="ensemble",
+            )
+
+    def next(self, facts: Facts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+        """Return the members that can be trained now; see `RunPlan.next`."""
+        return self.members(facts) if not done else []
+
+    def members(self, facts: Facts) -> Sequence[RunMember]:
+        """Return all members of a method whose members need nothing of each other."""
+        raise NotImplementedError
+
+    def counted(self, done: Sequence[MemberResult]) -> Sequence[MemberResult]:
+        """Return the members whose predictions become those of the ensemble."""
+        return done
+
+    def weigh(self, members: Sequence[MemberPredictions], facts: Facts) -> Tensor:
+        """Return the weights of members, `(M,)`, which sum to 1.
+
+        Args:
+            members: Their predictions for the same rows; only those of training and validation may be used.
+            facts: What is known of the run.
+        """
+        return torch.full((len(members),), 1 / len(members), dtype=torch.float64)
+
+
+class NoEnsemble(Method):
+    """One model: a plain run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Weighed(Method):
+    """A method whose members may be unlike, and may have unequal weights.
+
+    Args:
+        size: See `Method`.
+        vote: `soft` takes the mean of probabilities, `hard` the share of votes; of regression always the mean.
+        weights: `uniform`; `validation`: those with the smallest loss on rows that no member learnt from; `greedy`:
+            Caruana's selection with replacement (https://doi.org/10.1145/1015330.1015432) by the same loss.
+        engine: See `Method`.
+        slots: See `Method`.
+
+    Raises:
+        UserError: An argument is out of its range, or there is no such choice.
+    """
+
+    unlike = True
+
+    def __init__(
+        self,
+        *,
+        size: int | None = None,
+        vote: Vote = "soft",
+        weights: Weights = "uniform",
+        engine: Engine = "auto",
+        slots: int | None = None,
+    ) -> None:
+        super().__init__(size=size, engine=engine, slots=slots)
+        check_choice("vote", vote, ("soft", "hard"), what="not a way to vote")
+        check_choice("weights", weights, WEIGHTS, what="not a way to weigh members")
+        self.rule, self.weights = vote, weights
+
+    def weigh(self, members: Sequence[MemberPredictions], facts: Facts) -> Tensor:
+        """See `Method.weigh`."""
+        return weigh(members, facts.task, how=self.weights)
+
+    def kinds(self, facts: Facts) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return a label and the values of each member to be trained on all rows: unlike ones, or copies."""
+        if not facts.members:
+            return [("", {})] * (self.size or 1)
+        return [kind for _ in range(self.size or 1) for kind in facts.members]
+
+
+def member(
+    facts: Facts, number: int, label: str = "", values: Mapping[str, Any] | None = None, **role: Any
+) -> RunMember:
+    """Make a member.
+
+    Args:
+        facts: What is known of the run.
+        number: Its number, which is also that of its seed where `values` has none.
+        label: Ends the name of its folder.
+        values: By which values it differs.
+        **role: What it is among the others; see `lightkit.config.schema.MemberConfig`.
+    """
+    own = {"seed": facts.member_seed(number), **(values or {})}
+    name = f"{number:02}-{label}" if label else f"{number:02}"
+    return RunMember(name, {**own, "ensemble": {"_target_": ALONE, "member": role}})

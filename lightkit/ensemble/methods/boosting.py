@@ -1,0 +1,55 @@
+"""Gradient boosting: each round learns what the sum of the rounds before leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightkit.common.ranking import improves
+from lightkit.ensemble.methods.base import Facts, Method, member
+from lightkit.ensemble.plan import MemberResult, RunMember
+
+
+class GradientBoosting(Method):
+    """Train round after round on the residuals of the sum so far (https://doi.org/10.1214/aos/1013203451).
+
+    The metrics of a round are those of the sum up to it.
+
+    Args:
+        size: Rounds at most.
+        shrinkage: Factor of every round in the sum.
+        patience: Rounds without a better monitored value after which no more are trained; null trains all. The sum
+            ends with the best round then.
+
+    Raises:
+        UserError: An argument is out of its range.
+    """
+
+    tasks = ("multiclass", "binary", "multilabel", "regression")
+    rule = "last"
+
+    def __init__(self, *, size: int = 5, shrinkage: float = 1.0, patience: int | None = None) -> None:
+        super().__init__(size=size)
+        self.shrinkage = self.factor = shrinkage
+        self.patience = patience
+
+    def next(self, facts: Facts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+        """See `Method.next`."""
+        tired = self.patience is not None and len(done) - 1 - self._best(done) >= self.patience if done else False
+        if tired or len(done) >= (self.size or 1):
+            return []
+        role: dict[str, Any] = {"adds_to": [result.member.name for result in done], "shrinkage": self.shrinkage}
+        return [member(facts, len(done), "round", **role)]
+
+    def counted(self, done: Sequence[MemberResult]) -> Sequence[MemberResult]:
+        """See `Method.counted`."""
+        return done if self.patience is None else done[: self._best(done) + 1]
+
+    def _best(self, done: Sequence[MemberResult]) -> int:
+        """Return the number of the best round; of equal ones the first."""
+        best = 0
+        for number, result in enumerate(done):
+            now, before = result.result["objective"], done[best].result["objective"]
+            if now["value"] is not None and improves(now["value"], before["value"], mode=now["mode"]):
+                best = number
+        return best

@@ -1,0 +1,80 @@
+"""What a member of an ensemble predicts of the rows that it did not learn from, kept in its folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from lightkit.common import run_files
+from lightkit.ensemble.combining import as_probabilities
+from lightkit.ensemble.oof import SPLITS, MemberPredictions
+from lightkit.metrics import Gathered
+from lightkit.runner.evaluation import load_counted, pass_over
+from lightkit.runner.member import MemberRun
+from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.learner import Learner
+
+_HELD_OUT = {"train": "left_out", "val": "val", "test": "test"}
+"""Of each split, which of its rows a member has not learnt from."""
+
+
+def is_member(cfg: DictConfig) -> bool:
+    """Tell whether a run is a member of an ensemble."""
+    return cfg.ensemble.get("member") is not None
+
+
+def keep_predictions(run: MemberRun, learner: Learner) -> None:
+    """Write what the weights that count predict of all rows that were held out.
+
+    Args:
+        run: The member.
+        learner: Its model, with its data; its weights are replaced by those that count.
+
+    Raises:
+        UserError: The file cannot be written.
+        Interrupted: A signal asked the run to end.
+    """
+    load_counted(run, learner)
+    found = predict_held_out(run, learner)
+    if run.session.ranks.main:
+        found.write(run.path / run_files.PREDICTIONS_HELD_OUT)
+
+
+def predict_held_out(run: MemberRun, learner: Learner) -> MemberPredictions:
+    """Predict all rows that a member did not learn from; see `keep_predictions`."""
+    info, data = learner.data.info, learner.data
+    parts: list[dict[str, Any]] = []
+    for number, split in enumerate(SPLITS):
+        loader = data.evaluation(_HELD_OUT[split])
+        if loader is None or (split == "train" and data.left_out is None):
+            continue
+        taken = Predictions(info.task, info.class_names)
+        gathered = Gathered(taken, run.session.ranks)
+        pass_over(learner, loader, [gathered], interrupt=run.session.signals, step=learner.state.step)
+        gathered.exchange()
+        if run.session.ranks.main:
+            outputs, targets = taken.tensors()
+            kind = torch.full((len(loader.rows),), number, dtype=torch.uint8)
+            predictions = as_probabilities(outputs, info.task)
+            parts.append({"rows": loader.rows, "split": kind, "predictions": predictions, "targets": targets})
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else _nothing()
+    return MemberPredictions(
+        counts=torch.ones(len(joined["rows"]), dtype=torch.int64),
+        task=info.task,
+        data=info.fingerprint,
+        classes=tuple(info.class_names),
+        source=str(run.path),
+        **joined,
+    )
+
+
+def _nothing() -> dict[str, Any]:
+    """Return predictions of no rows."""
+    return {
+        "rows": torch.zeros(0, dtype=torch.int64),
+        "split": torch.zeros(0, dtype=torch.uint8),
+        "predictions": torch.zeros(0, 1),
+        "targets": torch.zeros(0),
+    }
