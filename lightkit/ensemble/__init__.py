@@ -1,0 +1,1 @@
+"""Ensembles: the statistics of several networks' predictions, and how they become one."""
