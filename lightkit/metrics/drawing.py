@@ -18,7 +18,7 @@ from lightkit.metrics.counts import ClassRow, Curve
 
 DPI = 144
 BLUE, ORANGE, INK, FAINT = "#2a6fbb", "#e08214", "#1f2933", "#d5dae0"
-_COLOURS = (
+COLOURS = (
     "#2a6fbb",
     "#e08214",
     "#2f9e69",
@@ -30,7 +30,7 @@ _COLOURS = (
     "#a8a22c",
     "#1fa6b8",
 )
-_WRITTEN_CELLS = 20
+WRITTEN_CELLS = 20
 _NAMED_CLASSES = 60
 _ROWS = 40
 _PANELS = 24
@@ -48,15 +48,15 @@ def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = 
     counts, size = matrix.numpy().astype(float), len(names)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     shown = shares if normalize else counts
-    width = min(14.0, max(4.6, 2.4 + (0.5 if size <= _WRITTEN_CELLS else 0.2) * size))
-    figure, axes = _figure(width + 0.6, width, "True class against predicted class")
+    width = min(14.0, max(4.6, 2.4 + (0.5 if size <= WRITTEN_CELLS else 0.2) * size))
+    figure, axes = new_figure(width + 0.6, width, "True class against predicted class")
     # of many classes most cells are rare mistakes, which a linear scale would hide
-    scale = PowerNorm(1.0 if size <= _WRITTEN_CELLS else 0.5, vmin=0, vmax=1 if normalize else max(1, counts.max()))
+    scale = PowerNorm(1.0 if size <= WRITTEN_CELLS else 0.5, vmin=0, vmax=1 if normalize else max(1, counts.max()))
     image = axes.imshow(shown, cmap="Blues", norm=scale, interpolation="nearest")
-    _class_ticks(axes, names)
+    square_ticks(axes, names)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
-    if size <= _WRITTEN_CELLS:
+    if size <= WRITTEN_CELLS:
         _write_counts(axes, counts, shown / max(shown.max(), 1e-12), digits=max(1, len(str(int(counts.max())))))
         axes.set_xticks(np.arange(size + 1) - 0.5, minor=True)
         axes.set_yticks(np.arange(size + 1) - 0.5, minor=True)
@@ -66,7 +66,7 @@ def confusion_matrix(matrix: Tensor, names: Sequence[str], *, normalize: bool = 
         # the three most frequent confusions, which nobody finds in a large matrix
         wrong = counts - np.diag(np.diag(counts))
         places = [np.unravel_index(at, wrong.shape) for at in np.argsort(-wrong, axis=None, kind="stable")[:3]]
-        told = [f"{_short(names[t])} as {_short(names[p])} ({int(wrong[t, p])})" for t, p in places if wrong[t, p]]
+        told = [f"{short(names[t])} as {short(names[p])} ({int(wrong[t, p])})" for t, p in places if wrong[t, p]]
         mistakes = f"most frequent mistakes: {', '.join(told)}" if told else "no mistakes"
         axes.set_title(mistakes, loc="left", fontsize=8, color=INK)
     bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
@@ -98,7 +98,7 @@ def label_matrices(matrices: Tensor, names: Sequence[str]) -> Figure:
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         _write_counts(axes, counts, shares, digits=max(3, len(str(int(counts.max())))))
-        axes.set_title(_short(names[chosen[place]]), fontsize=9, color=INK)
+        axes.set_title(short(names[chosen[place]]), fontsize=9, color=INK)
         axes.set_xticks([0, 1], ["no", "yes"], fontsize=7)
         axes.set_yticks([0, 1], ["no", "yes"], fontsize=7)
         _bare(axes)
@@ -114,7 +114,7 @@ def per_class(rows: Sequence[ClassRow]) -> Figure:
     weakest = sorted(range(len(rows)), key=lambda at: -1.0 if math.isnan(rows[at].f1) else rows[at].f1)[:_ROWS]
     shown = [rows[at] for at in sorted(weakest)]
     title = "Precision, recall and F1" + _of_many(len(shown), len(rows), "weakest")
-    figure, axes = _figure(7.0, 1.5 + 0.32 * max(2, len(shown)), title)
+    figure, axes = new_figure(7.0, 1.5 + 0.32 * max(2, len(shown)), title)
     places = range(len(shown))
     for place, row in zip(places, shown):
         axes.plot(
@@ -128,9 +128,9 @@ def per_class(rows: Sequence[ClassRow]) -> Figure:
     start = max(0.0, math.floor((lowest - 0.02) * 20) / 20)
     axes.set_xlim(start - (1 - start) * 0.02, 1 + (1 - start) * 0.02)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(places, [f"{_short(row.name)}  ({row.support:,})" for row in shown])
+    axes.set_yticks(places, [f"{short(row.name)}  ({row.support:,})" for row in shown])
     axes.grid(axis="x", color=FAINT, linewidth=0.7)
-    _legend(axes, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
+    add_legend(axes, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
     axes.set_xlabel("value; samples of the class in brackets")
     _bare(axes)
     return figure
@@ -142,7 +142,7 @@ def roc(curves: Sequence[Curve]) -> Figure:
     Args:
         curves: x false positive rate, y true positive rate.
     """
-    figure, axes = _figure(7.4, 5.4, "ROC: found against falsely reported")
+    figure, axes = new_figure(7.4, 5.4, "ROC: found against falsely reported")
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
     _draw_curves(axes, curves, area="AUROC", steps=False)
     axes.set_xlabel("false positive rate")
@@ -156,7 +156,7 @@ def precision_recall(curves: Sequence[Curve]) -> Figure:
     Args:
         curves: x recall, y precision.
     """
-    figure, axes = _figure(7.4, 5.4, "Precision over recall")
+    figure, axes = new_figure(7.4, 5.4, "Precision over recall")
     _draw_curves(axes, curves, area="AP", steps=True)
     axes.set_xlabel("recall")
     axes.set_ylabel("precision")
@@ -173,16 +173,16 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], *, area: str, steps: bool)
             axes.plot(
                 curve.x, curve.y, color=FAINT, linewidth=0.8, zorder=2, drawstyle="steps-pre" if steps else "default"
             )
-    for colour, at in zip(_COLOURS, sorted(weakest)):
+    for colour, at in zip(COLOURS, sorted(weakest)):
         curve = curves[at]
-        label = f"{curve.area:.3f}  {_short(curve.label)}"
+        label = f"{curve.area:.3f}  {short(curve.label)}"
         style = "steps-pre" if steps else "default"
         axes.plot(curve.x, curve.y, color=colour, linewidth=1.7, label=label, zorder=3, drawstyle=style, alpha=0.9)
     if len(curves) > 1:
         mean = float(np.nanmean([curve.area for curve in curves]))
         axes.plot([], [], " ", label=f"{mean:.3f}  mean of {len(curves)}")
     title = f"{area}\nweakest {len(weakest)} of {len(curves)}" if len(weakest) < len(curves) else area
-    legend = _legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), title=title, title_fontsize=8)
+    legend = add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), title=title, title_fontsize=8)
     legend.get_title().set(color=INK, fontweight="bold")
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.04)
@@ -191,16 +191,22 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], *, area: str, steps: bool)
     _bare(axes)
 
 
-def _figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
+def new_figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
+    """Make a figure of one plot without a frame, sizes in inches."""
     layout = ConstrainedLayoutEngine(compress=True, w_pad=0.12, h_pad=0.1)  # inches; less cuts labels off
     figure = Figure(figsize=(width, height), dpi=DPI, layout=layout)
     figure.suptitle(title, fontsize=11, color=INK, fontweight="bold")
     axes = figure.subplots()
+    style(axes)
+    return figure, axes
+
+
+def style(axes: Axes) -> None:
+    """Make axes look like those of all figures: small labels, no frame."""
     axes.tick_params(labelsize=8, colors=INK)
     axes.xaxis.label.set(color=INK, fontsize=9)
     axes.yaxis.label.set(color=INK, fontsize=9)
     _bare(axes)
-    return figure, axes
 
 
 def _bare(axes: Axes) -> None:
@@ -209,17 +215,18 @@ def _bare(axes: Axes) -> None:
     axes.tick_params(length=0)
 
 
-def _legend(axes: Axes, **place: Any) -> Any:
+def add_legend(axes: Axes, **place: Any) -> Any:
+    """Add a legend; the arguments are matplotlib's."""
     return axes.legend(frameon=False, fontsize=8, labelcolor=INK, alignment="left", **place)
 
 
-def _class_ticks(axes: Axes, names: Sequence[str]) -> None:
-    """Name every class while the names can be read, then every so many by number."""
+def square_ticks(axes: Axes, names: Sequence[str]) -> None:
+    """Name rows and columns of a square while the names can be read, then every so many by number."""
     size = len(names)
     stride = 1 if size <= _NAMED_CLASSES else 10 * math.ceil(size / 400)
     places = list(range(0, size, stride))
-    labels = [_short(names[at]) if stride == 1 else str(at) for at in places]
-    small = 8 if size <= _WRITTEN_CELLS else 6.5
+    labels = [short(names[at]) if stride == 1 else str(at) for at in places]
+    small = 8 if size <= WRITTEN_CELLS else 6.5
     longest = max(map(len, labels), default=0)
     axes.set_xticks(places, labels, fontsize=small, rotation=90 if longest > 3 and size > 4 else 0)
     axes.set_yticks(places, labels, fontsize=small)
@@ -240,5 +247,6 @@ def _of_many(shown: int, total: int, which: str) -> str:
     return f" ({which}: {shown} of {total})" if shown < total else ""
 
 
-def _short(name: str, limit: int = 18) -> str:
+def short(name: str, limit: int = 18) -> str:
+    """Cut a name that is longer than the limit."""
     return name if len(name) <= limit else f"{name[: limit - 1]}…"

@@ -1,0 +1,238 @@
+"""How far probabilities can be believed: log-likelihood, calibration error, temperature scaling.
+
+Ensembles are compared by their log-likelihood *after* temperature scaling, as otherwise the temperature that training
+happened to end with decides (https://arxiv.org/abs/2002.06470). Of regression the variance of a normal distribution
+around the prediction has the part of the temperature.
+
+Predictions are `(N, C)`: N rows, C classes, labels or targets; probabilities, of regression the values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightkit.common.argument_checks import check_range
+from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
+from lightkit.ensemble.combining import as_logits, soft, subsets
+
+_COLDEST, _HOTTEST = 1e-2, 1e2
+_HALVINGS = 5
+"""How often rows are cut into halves where no other rows are there to fit a temperature on."""
+
+
+def log_likelihood(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
+    """Return the natural logarithm of what was given to the truth, `(N,)` float64; the mean over labels.
+
+    Probabilities are kept off 0 and 1 by the smallest step of their precision, as scikit-learn does.
+
+    Raises:
+        UserError: The task is regression, whose predictions are no probabilities.
+    """
+    if task == "regression":
+        raise UserError("a value has no likelihood without a variance", argument="task", received=task)
+    chance = _off_limits(predictions)
+    if task == "multiclass":
+        return chance.gather(1, targets.reshape(-1, 1).long())[:, 0].log()
+    truth = targets.reshape(chance.shape) > 0.5
+    return torch.where(truth, chance, 1 - chance).log().mean(1)
+
+
+def squared_error(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Return the squared error of each row, `(N,)` float64; the mean over regression targets."""
+    return (predictions.double() - targets.reshape(predictions.shape).double()).square().mean(1)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability diagram: what was claimed and what came true, by bins of equal width.
+
+    Args:
+        edges: `(B + 1,)`: the limits of the bins; a value on one belongs to the lower bin.
+        confidence: `(B,)`: mean probability in each bin, NaN in an empty one.
+        accuracy: `(B,)`: share of it that was true, NaN in an empty one.
+        counts: `(B,)`: predictions in each bin.
+    """
+
+    edges: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+    counts: Tensor
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error (ECE): the mean distance, weighted by the counts."""
+        distance = (self.confidence - self.accuracy).abs().nan_to_num(0.0)
+        return float((distance * self.counts).sum() / self.counts.sum())
+
+
+def reliability(predictions: Tensor, targets: Tensor, task: str, *, bins: int = 15) -> Reliability:
+    """Compare claimed probabilities with shares: of the decided class, or of binary and multilabel of every label.
+
+    Rows that nobody predicted (NaN) are left out.
+
+    Raises:
+        UserError: The task is regression, or there are no bins.
+    """
+    if task == "regression":
+        raise UserError("only probabilities can be calibrated", argument="task", received=task)
+    check_range("bins", bins, low=1)
+    known = ~predictions.isnan().any(1)
+    chance, truth = predictions[known].double(), targets[known]
+    if task == "multiclass":
+        chance, decided = chance.max(1)
+        right = decided == truth.reshape(-1)
+    else:
+        chance, right = chance.reshape(-1), truth.reshape(-1) > 0.5
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
+    place = torch.bucketize(chance, edges[1:-1])
+    counts = place.bincount(minlength=bins)
+    claimed = place.bincount(chance, minlength=bins) / counts
+    return Reliability(edges, claimed, place.bincount(right.double(), minlength=bins) / counts, counts)
+
+
+def fit_temperature(predictions: Tensor, targets: Tensor, task: str) -> float:
+    """Find the temperature that makes the rows most likely: above 1 where the predictions are too sure of themselves.
+
+    The log-likelihood is concave in the inverse of the temperature, so that Newton's method inside of a bracket finds
+    its one maximum, between 0.01 and 100.
+    """
+    logits, truth = as_logits(_off_limits(predictions), task), targets
+    if task == "multiclass":
+        truth = torch.nn.functional.one_hot(truth.reshape(-1).long(), logits.shape[1])
+    aim = (logits * (truth.reshape(logits.shape) > 0.5)).sum(1)
+    low, high, inverse = 1 / _HOTTEST, 1 / _COLDEST, 1.0
+    for _ in range(60):
+        slope, curvature = _derivatives(logits, inverse, task)
+        gradient = float((slope - aim).mean())
+        if gradient == 0:
+            break
+        low, high = (inverse, high) if gradient < 0 else (low, inverse)
+        step = inverse - gradient / max(float(curvature.mean()), 1e-300)
+        before, inverse = inverse, step if low < step < high else math.sqrt(low * high)
+        if abs(inverse - before) <= 1e-7 * before:
+            break
+    return 1 / inverse
+
+
+def with_temperature(predictions: Tensor, temperature: float, task: str) -> Tensor:
+    """Scale the logits of probabilities `(..., C)` by a temperature; 1 changes nothing."""
+    logits = as_logits(_off_limits(predictions), task) / temperature
+    scaled = logits.softmax(-1) if task == "multiclass" else logits.sigmoid()
+    return scaled.to(predictions.dtype)
+
+
+def calibrated_log_likelihood(
+    predictions: Tensor, targets: Tensor, task: str, *, fitting: Tensor | None = None, seed: int = 0
+) -> float:
+    """Measure the mean log-likelihood of rows after a temperature was fitted on others.
+
+    Of regression it is that of a normal distribution with the variance of the other rows' errors, per target.
+
+    Args:
+        predictions: `(N, C)`; rows with NaN are left out.
+        targets: `(N, ...)`.
+        task: Kind of targets.
+        fitting: `(N,)` bool: the rows to fit on, such as those of the validation split; all others are measured. None
+            cuts the rows into random halves, each for the other, five times, and takes the mean.
+        seed: Seed of the halves.
+
+    Raises:
+        UserError: No row is left to fit on, or to measure.
+    """
+    known = (~predictions.isnan().any(1)).nonzero().reshape(-1)
+    values = []
+    for fitted, measured in _parts(known, fitting, seed):
+        if not len(fitted) or not len(measured):
+            what = "a calibrated log-likelihood needs rows to fit on, and others to measure"
+            raise UserError(what, argument="fitting", received=f"{len(fitted)} and {len(measured)} rows")
+        if task == "regression":
+            errors = (predictions.double() - targets.reshape(predictions.shape).double()).square()
+            variance = errors[fitted].mean(0).clamp_min(1e-30)
+            values.append(-0.5 * float((torch.log(2 * torch.pi * variance) + errors[measured] / variance).mean()))
+            continue
+        temperature = fit_temperature(predictions[fitted], targets[fitted], task)
+        scaled = with_temperature(predictions[measured], temperature, task)
+        values.append(float(log_likelihood(scaled, targets[measured], task).mean()))
+    return math.fsum(values) / len(values)
+
+
+def independent_networks(
+    members: Tensor,
+    ensemble: Tensor,
+    targets: Tensor,
+    task: str,
+    *,
+    fitting: Tensor | None = None,
+    draws: int = 20,
+    seed: int = 0,
+) -> float:
+    """Tell how many independent networks an ensemble is worth: the deep ensemble equivalent, to a fraction of one.
+
+    It is the smallest size at which the mean calibrated log-likelihood of random subsets of independent networks
+    reaches that of the ensemble, interpolated between sizes (https://arxiv.org/abs/2002.06470).
+
+    Args:
+        members: `(M, N, C)`: predictions of networks that were trained on their own. Rows that one lacks are left out.
+        ensemble: `(N, C)`: predictions of what is to be judged.
+        targets: `(N, ...)`.
+        task: Kind of targets.
+        fitting: `(N,)` bool: see `calibrated_log_likelihood`.
+        draws: Most subsets of a size.
+        seed: Seed of the subsets.
+
+    Returns:
+        1 where it is no better than one network, infinity where it is better than all the members together.
+
+    Raises:
+        UserError: No row is left to fit on, or to measure.
+    """
+    known = ~(members.isnan().any(-1).any(0) | ensemble.isnan().any(1))
+    members, targets, ensemble = members[:, known], targets[known], ensemble[known]
+    fitting = fitting[known] if fitting is not None else None
+
+    def judged(predictions: Tensor) -> float:
+        return calibrated_log_likelihood(predictions, targets, task, fitting=fitting, seed=seed)
+
+    aim, before = judged(ensemble), -math.inf
+    for size in range(1, len(members) + 1):
+        chosen = subsets(len(members), size, draws=max(draws, len(members)) if size == 1 else draws, seed=seed)
+        reached = math.fsum(judged(soft(members[subset])) for subset in chosen) / len(chosen)
+        if reached >= aim - 1e-12:
+            return 1.0 if size == 1 else size - 1 + min(1.0, (aim - before) / (reached - before))
+        before = max(before, reached)
+    return math.inf
+
+
+def _parts(known: Tensor, fitting: Tensor | None, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the rows to fit on and those to measure."""
+    if fitting is not None:
+        yield known[fitting[known]], known[~fitting[known]]
+        return
+    generator = torch.Generator().manual_seed(mix(seed, "halves"))
+    for _ in range(_HALVINGS):
+        order = known[torch.randperm(len(known), generator=generator)]
+        first, second = order[: len(order) // 2], order[len(order) // 2 :]
+        yield first, second
+        yield second, first
+
+
+def _off_limits(predictions: Tensor) -> Tensor:
+    """Return probabilities in double precision that are neither 0 nor 1."""
+    eps = torch.finfo(predictions.dtype).eps
+    return predictions.double().clamp(eps, 1 - eps)
+
+
+def _derivatives(logits: Tensor, inverse: float, task: str) -> tuple[Tensor, Tensor]:
+    """Return the first and second derivative of the logarithm of the normalising sum by the inverse temperature."""
+    if task == "multiclass":
+        chance = (logits * inverse).softmax(1)
+        expected = (chance * logits).sum(1)
+        return expected, (chance * logits.square()).sum(1) - expected.square()
+    chance = (logits * inverse).sigmoid()
+    return (chance * logits).sum(1), (chance * (1 - chance) * logits.square()).sum(1)

@@ -1,0 +1,180 @@
+"""How much members differ, and what that brings: disagreement, common faults, correlation, uncertainty, size.
+
+Predictions are `(M, N, C)` of M members, N rows, C outputs: probabilities, of regression the values. A pair of members
+is compared on the rows that both predicted (not NaN).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.ensemble.combining import Weights, decisions, soft, subsets
+
+_SIZES = 32
+"""Most sizes that are tried where none are named."""
+
+
+def disagreement(predictions: Tensor, task: str) -> Tensor:
+    """Return the share of rows, of `multilabel` of labels, that two members decide differently, `(M, M)`."""
+    decided, known = _decided(predictions, task)
+    pairs = [((decided != mine) & known & there).sum(1) for mine, there in zip(decided, known)]
+    return torch.stack(pairs).double() / _common(known)
+
+
+def double_fault(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
+    """Return the share of rows, of `multilabel` of labels, that two members both get wrong, `(M, M)`.
+
+    The diagonal has the error of each member.
+    """
+    wrong, known = _wrong(predictions, targets, task)
+    return wrong @ wrong.T / _common(known)
+
+
+def error_correlation(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
+    """Return how the errors of two members are correlated, `(M, M)`; NaN where one makes always the same error.
+
+    An error is being wrong, of regression the residual, of all targets together.
+    """
+    if task == "regression":
+        residuals = (predictions.double() - targets.reshape(predictions.shape[1:]).double()).flatten(1)
+        known = ~residuals.isnan()
+        errors = residuals.nan_to_num(0.0)
+    else:
+        errors, known = _wrong(predictions, targets, task)
+    weight, count = known.double(), _common(known)
+    errors = (errors - errors.sum(1, keepdim=True) / weight.sum(1, keepdim=True)) * weight  # sums of squares lose less
+    mean = errors @ weight.T / count  # of the first member of a pair, over the rows of both
+    square = errors.square() @ weight.T / count - mean.square()
+    spread = square.clamp_min(0).sqrt()
+    covariance = errors @ errors.T / count - mean * mean.T
+    scale = spread * spread.T
+    return torch.where(scale > 1e-15, covariance / scale, torch.nan).clamp(-1, 1)
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """How sure an ensemble is of each row, in nats.
+
+    Args:
+        entropy: `(N,)`: of the mean prediction; of several labels the sum. NaN for regression.
+        mutual_information: `(N,)`: the part of `entropy` that is there because the members differ. NaN for regression.
+        standard_deviation: `(N, C)`: of each output over the members.
+    """
+
+    entropy: Tensor
+    mutual_information: Tensor
+    standard_deviation: Tensor
+
+
+def uncertainty(predictions: Tensor, task: str, weights: Weights = None) -> Uncertainty:
+    """Measure for each row how sure the ensemble is, and how much its members differ."""
+    mean = soft(predictions.double(), weights)
+    variance = soft((predictions.double() - mean).square(), weights)
+    if task == "regression":
+        nothing = torch.full((predictions.shape[1],), torch.nan, dtype=torch.float64)
+        return Uncertainty(nothing, nothing, variance.sqrt())
+    total = _entropy(mean, task)
+    inside = soft(torch.stack([_entropy(member.double(), task) for member in predictions])[..., None], weights)[:, 0]
+    return Uncertainty(total, (total - inside).clamp_min(0), variance.sqrt())
+
+
+@dataclass(frozen=True)
+class BySize:
+    """A metric of ensembles of growing size.
+
+    Args:
+        sizes: Numbers of members.
+        first: The metric of the first so many members, for each size.
+        drawn: The metric of different subsets of that many, for each size.
+        rows: How many rows were measured.
+    """
+
+    sizes: tuple[int, ...]
+    first: tuple[float, ...]
+    drawn: tuple[tuple[float, ...], ...]
+    rows: int
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """The mean over the subsets, for each size."""
+        return tuple(math.fsum(values) / len(values) for values in self.drawn)
+
+
+def by_size(
+    predictions: Tensor,
+    targets: Tensor,
+    metric: Callable[[Tensor, Tensor], float],
+    *,
+    combine: Callable[[Tensor], Tensor] = soft,
+    sizes: Sequence[int] | None = None,
+    draws: int = 20,
+    seed: int = 0,
+) -> BySize:
+    """Measure ensembles of 1 to M members, over the rows that every member predicted.
+
+    Args:
+        predictions: `(M, N, C)`.
+        targets: `(N, ...)`.
+        metric: A value of targets and combined predictions.
+        combine: Makes one prediction `(N, C)` of those of several members.
+        sizes: The numbers of members; None takes all, of very many about 32.
+        draws: Most subsets of a size.
+        seed: Seed of the subsets.
+
+    Raises:
+        UserError: No row was predicted by all members.
+    """
+    count = len(predictions)
+    common = ~predictions.isnan().any(-1).any(0)
+    if not common.any():
+        raise UserError("no row was predicted by all members", argument="members")
+    known, truth = predictions[:, common], targets[common]
+    chosen = _sizes(count) if sizes is None else tuple(sizes)
+    first, drawn = [], []
+    for size in chosen:
+        first.append(float(metric(truth, combine(known[:size]))))
+        picked = subsets(count, size, draws=max(draws, count) if size == 1 else draws, seed=seed)
+        drawn.append(tuple(float(metric(truth, combine(known[subset]))) for subset in picked))
+    return BySize(chosen, tuple(first), tuple(drawn), len(truth))
+
+
+def _sizes(count: int) -> tuple[int, ...]:
+    if count <= _SIZES:
+        return tuple(range(1, count + 1))
+    return tuple(sorted({round(count ** (step / (_SIZES - 1))) for step in range(_SIZES)}))
+
+
+def _decided(predictions: Tensor, task: str) -> tuple[Tensor, Tensor]:
+    """Return what each member decided, and where it did, both `(M, K)` over K rows or labels."""
+    if task == "regression":
+        raise UserError("values are no decisions that could differ", argument="task", received=task)
+    decided = decisions(predictions, task)
+    known = ~predictions.isnan().any(-1)
+    if task != "multiclass":
+        known = known[..., None].expand(decided.shape)
+    return decided.flatten(1), known.flatten(1)
+
+
+def _wrong(predictions: Tensor, targets: Tensor, task: str) -> tuple[Tensor, Tensor]:
+    """Return 1.0 where a member is wrong and where it decided, both `(M, K)` over K rows or labels."""
+    decided, known = _decided(predictions, task)
+    truth = targets.reshape(-1)
+    truth = truth if task == "multiclass" else truth > 0.5
+    return ((decided != truth.long()) & known).double(), known
+
+
+def _common(known: Tensor) -> Tensor:
+    """Return how many rows two members share, `(M, M)`."""
+    weight = known.double()
+    return weight @ weight.T
+
+
+def _entropy(chances: Tensor, task: str) -> Tensor:
+    entropy = torch.special.entr(chances).sum(-1)
+    return entropy if task == "multiclass" else entropy + torch.special.entr(1 - chances).sum(-1)

@@ -1,0 +1,126 @@
+"""Caruana's ensemble selection, by AutoGluon's rule: members enter one at a time, with replacement.
+
+R. Caruana et al., Ensemble Selection from Libraries of Models, 2004, https://doi.org/10.1145/1015330.1015432.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightkit.common.argument_checks import check_choice, check_range
+from lightkit.common.errors import UserError
+from lightkit.ensemble.calibration import log_likelihood, squared_error
+
+Metric = Callable[[Tensor, Tensor], float]
+"""A value of targets `(N, ...)` and predictions `(N, C)`."""
+
+_DECIMALS = 6
+_PERFECT = 1e-4
+"""An error up to here is not rounded, as nothing would be left of it."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which members were selected, and what they reached.
+
+    Args:
+        weights: A weight for each candidate, adding up to 1.
+        order: The members in the order in which they entered, up to the best ensemble.
+        scores: The metric after each of them.
+        rows: How many rows decided.
+    """
+
+    weights: tuple[float, ...]
+    order: tuple[int, ...]
+    scores: tuple[float, ...]
+    rows: int
+
+
+def default_metric(task: str) -> Metric:
+    """Return what is minimised where nothing else is asked for: the negative log-likelihood, or the squared error."""
+    if task == "regression":
+        return lambda targets, predictions: float(squared_error(predictions, targets).mean())
+    return lambda targets, predictions: -float(log_likelihood(predictions, targets, task).mean())
+
+
+def select(
+    predictions: Tensor,
+    targets: Tensor,
+    task: str,
+    *,
+    metric: Metric | None = None,
+    mode: str = "min",
+    rounds: int = 25,
+) -> Selection:
+    """Choose weights by adding, round after round, the member that makes the mean of the chosen ones best.
+
+    A member may enter again, which is what makes weights. After the first round scores are rounded, so that of twins
+    one enters again rather than both; ties go to members already in, then to the better log-likelihood (squared error),
+    then to the first. The best ensemble on the way is kept, the smallest of equals.
+
+    Args:
+        predictions: `(M, N, C)` of the candidates; only rows that every one predicted (no NaN) decide.
+        targets: `(N, ...)`.
+        task: Kind of targets.
+        metric: A value of targets and mean predictions (float64); None takes `default_metric`.
+        mode: `min` or `max`: whether smaller or larger values of the metric are better. One to be maximised has its
+            best value at 1.
+        rounds: Most members, counted as often as they entered.
+
+    Raises:
+        UserError: There is no candidate, no row that all predicted, or the metric is nowhere finite.
+    """
+    check_range("rounds", rounds, low=1)
+    check_choice("mode", mode, ("min", "max"))
+    if not len(predictions):
+        raise UserError("there is nothing to select from", argument="members", received=0)
+    common = ~predictions.isnan().any(-1).any(0)
+    if not common.any():
+        fix = "select among members that were trained on the same rows, or predicted the same split"
+        raise UserError("no row was predicted by all members", argument="members", fix=fix)
+    candidates, truth, fallback = predictions[:, common], targets[common], default_metric(task)
+    measure = metric or fallback
+    total = torch.zeros(candidates.shape[1:], dtype=torch.float64)
+    order: list[int] = []
+    errors: list[float] = []
+    decimals = None
+
+    def mean_with(member: int) -> Tensor:
+        together = (total + candidates[member]) / (len(order) + 1)
+        return together / together.sum(1, keepdim=True) if task == "multiclass" else together
+
+    for _ in range(rounds if len(candidates) > 1 else 1):
+        tried = _values([measure(truth, mean_with(member)) for member in range(len(candidates))])
+        error = 1 - tried if mode == "max" else tried
+        error = error if decimals is None else error.round(decimals=decimals)
+        best, tied = _best(error)
+        tied = [member for member in tied if member in order] or tied
+        if len(tied) > 1:
+            finer = _values([fallback(truth, mean_with(member)) for member in tied])
+            tied = [tied[at] for at in _best(finer)[1]] if finer.isfinite().any() else tied
+        if not order and abs(best) > _PERFECT:
+            decimals, best = _DECIMALS, round(best, _DECIMALS)
+        total += candidates[tied[0]]
+        order.append(tied[0])
+        errors.append(best)
+    order = order[: errors.index(min(errors)) + 1]
+    weights = torch.tensor(order).bincount(minlength=len(candidates)).double() / len(order)
+    scores = tuple(1 - error if mode == "max" else error for error in errors[: len(order)])
+    return Selection(tuple(weights.tolist()), tuple(order), scores, len(truth))
+
+
+def _values(found: list[float]) -> Tensor:
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _best(errors: Tensor) -> tuple[float, list[int]]:
+    """Return the smallest error and who has it, apart from what rounding does; what is not finite has lost."""
+    errors = torch.where(errors.isfinite(), errors, torch.inf)
+    best = errors.min()
+    if best.isinf():
+        raise UserError("the metric is finite for none of the members", argument="metric")
+    return float(best), torch.isclose(errors, best, atol=0, rtol=1e-12).nonzero().reshape(-1).tolist()

@@ -1,0 +1,167 @@
+"""Which rows a member of an ensemble trains on, and which it predicts without having seen them.
+
+Both are functions of seed, number and fold: nothing is stored, and another process draws the same rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightkit.common.argument_checks import check_choice, check_range
+from lightkit.common.errors import UserError
+from lightkit.common.randomness import mix
+from lightkit.data.splits import SplitSpec, split_rows
+
+KINDS = ("all", "bootstrap", "folds")
+
+
+class MemberRows(NamedTuple):
+    """What a member trains on, and what it predicts without having seen it; both in rising order.
+
+    `all` holds nothing out, `bootstrap` the rows that were not drawn. In order of time no fold holds out the earliest.
+    """
+
+    training: Tensor
+    held_out: Tensor
+
+
+def member_rows(
+    rows: Tensor,
+    kind: str,
+    draw: int = 0,
+    index: int = 0,
+    *,
+    folds: int = 5,
+    fold: int | None = None,
+    repeat: int = 0,
+    strata: Tensor | None = None,
+    groups: Tensor | None = None,
+    ordered: bool = False,
+) -> MemberRows:
+    """Divide rows into those that a member trains on and those that it holds out.
+
+    Args:
+        rows: `(N,)` int64: the rows to choose from, such as a run's training rows.
+        kind: `all`; `bootstrap`: as many as there are, drawn with replacement; `folds`: all but those of a fold.
+        draw: Seed, the same for all members.
+        index: Number of the member, for `bootstrap`.
+        folds: Number of folds.
+        fold: The fold that the member holds out, from 0; needed for `folds`.
+        repeat: Which of several partitions into folds; each deals the rows out anew.
+        strata: A class for every row of the data set, int64, whose shares the folds keep.
+        groups: A group for every row of the data set, int64. No group is both trained on and held out: `bootstrap`
+            draws groups, and `folds` deals them out.
+        ordered: The rows are in order of time: a fold is held out by a member that trains on earlier rows only, as
+            with scikit-learn's `TimeSeriesSplit`.
+
+    Raises:
+        UserError: There are fewer rows, groups or rows of a class than folds, or the order of time cannot be kept.
+    """
+    check_choice("rows", kind, KINDS)
+    rows = rows.sort().values
+    if kind == "all":
+        return MemberRows(rows, rows[:0])
+    if kind == "bootstrap":
+        if ordered:
+            fix = "rows=folds, or rows=all"
+            raise UserError("a random draw does not keep the order of time", argument="rows", received=kind, fix=fix)
+        return _bootstrap(rows, draw, index, groups)
+    if fold is None:
+        raise UserError("which fold is held out has to be said", argument="fold", expected=f"0 to {folds - 1}")
+    check_range("folds", folds, low=2, what="too few folds")
+    check_range("fold", fold, low=0, high=folds - 1, what="there is no such fold")
+    check_range("repeat", repeat, low=0)
+    if ordered:
+        return _by_time(rows, folds, fold, repeat, groups)
+    _check_enough(rows, folds, strata, groups)
+    seed = mix(draw, "folds", repeat)
+    classes = strata[rows] if strata is not None else None
+    if groups is not None:
+        held = _deal_groups(groups[rows], classes, folds, seed) == fold
+        return MemberRows(rows[~held], rows[held])
+    spec = SplitSpec(by="fold", val=0, seed=seed, folds=folds, fold=fold)
+    parts = split_rows(spec, len(rows), strata=classes)
+    return MemberRows(rows[parts["train"]], rows[parts["test"]])
+
+
+def training_rows(rows: Tensor, kind: str, draw: int = 0, index: int = 0, **choice: Any) -> Tensor:
+    """Return the rows that a member trains on; the arguments are those of `member_rows`."""
+    return member_rows(rows, kind, draw, index, **choice).training
+
+
+def held_out_rows(rows: Tensor, kind: str, draw: int = 0, index: int = 0, **choice: Any) -> Tensor:
+    """Return the rows that a member predicts unseen; the arguments are those of `member_rows`."""
+    return member_rows(rows, kind, draw, index, **choice).held_out
+
+
+def _bootstrap(rows: Tensor, draw: int, index: int, groups: Tensor | None) -> MemberRows:
+    generator = torch.Generator().manual_seed(mix(draw, "bootstrap", index))
+    unit = torch.arange(len(rows)) if groups is None else groups[rows].unique(return_inverse=True)[1]
+    count = int(unit.max()) + 1 if len(unit) else 0
+    times = torch.randint(max(count, 1), (count,), generator=generator).bincount(minlength=count)[unit]
+    return MemberRows(rows.repeat_interleave(times), rows[times == 0])
+
+
+def _by_time(rows: Tensor, folds: int, fold: int, repeat: int, groups: Tensor | None) -> MemberRows:
+    """Hold out one of the last `folds` of `folds + 1` parts, and train on what is before it."""
+    if repeat:
+        raise UserError("in order of time the folds are always the same", argument="repeat", expected="0")
+    if len(rows) <= folds:
+        what = "there are too few rows for folds in order of time, which need one part more to begin with"
+        raise UserError(what, argument="folds", expected=f"at most {len(rows) - 1}", received=folds)
+    size = len(rows) // (folds + 1)
+    start = len(rows) - (folds - fold) * size
+    before, held = rows[:start], rows[start : start + size]
+    if groups is not None:
+        before = before[~torch.isin(groups[before], groups[held])]
+        if not len(before):
+            what = f"all rows before fold {fold} belong to groups that it holds out"
+            raise UserError(what, argument="groups", fix="fewer folds, or order of time without groups")
+    return MemberRows(before, held)
+
+
+def _check_enough(rows: Tensor, folds: int, strata: Tensor | None, groups: Tensor | None) -> None:
+    if len(rows) < folds:
+        what, most = "there are fewer rows than folds", f"at most {len(rows)}"
+        raise UserError(what, argument="folds", expected=most, received=folds)
+    if groups is not None and (count := len(groups[rows].unique())) < folds:
+        what = f"there are fewer groups ({count}) than folds ({folds})"
+        raise UserError(what, argument="groups", fix=f"folds={count}" if count > 1 else "folds without groups")
+    if strata is None:
+        return
+    values, sizes = strata[rows].unique(return_counts=True)
+    if int(sizes.min()) < folds:
+        rare = int(values[sizes.argmin()])
+        what = f"class {rare} has fewer rows than there are folds"
+        raise UserError(what, argument="folds", expected=f"at most {int(sizes.min())}", received=folds)
+
+
+def _deal_groups(groups: Tensor, classes: Tensor | None, folds: int, seed: int) -> Tensor:
+    """Return the fold of each row: large groups first, each to the fold that has least of its classes, then least rows.
+
+    The sum of squares of what the folds have of each class, as a share of the class, is kept small, greedily.
+    """
+    _, group = groups.unique(return_inverse=True)
+    kinds, kind = (1, torch.zeros_like(group)) if classes is None else _numbered(classes)
+    count = int(group.max()) + 1
+    sizes = (group * kinds + kind).bincount(minlength=count * kinds).reshape(count, kinds).double()
+    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    order = shuffled[sizes[shuffled].sum(1).argsort(descending=True, stable=True)]
+    scale = sizes.sum(0).square()
+    load, filled = torch.zeros(folds, kinds, dtype=torch.float64), torch.zeros(folds, dtype=torch.float64)
+    chosen = torch.zeros(count, dtype=torch.int64)
+    for at in order.tolist():
+        cost = load @ (sizes[at] / scale)
+        place = int(torch.where(cost == cost.min(), filled, torch.inf).argmin())
+        load[place] += sizes[at]
+        filled[place] += sizes[at].sum()
+        chosen[at] = place
+    return chosen[group]
+
+
+def _numbered(classes: Tensor) -> tuple[int, Tensor]:
+    values, number = classes.unique(return_inverse=True)
+    return len(values), number
