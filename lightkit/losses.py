@@ -105,6 +105,9 @@ class SupervisedContrastive(nn.Module):
         UserError: `temperature` is not above 0.
     """
 
+    compares_samples = True
+    """Its value for a batch is no mean of values for each sample."""
+
     def __init__(self, temperature: float = 0.1) -> None:
         super().__init__()
         check_range("temperature", temperature, low=1e-6)

@@ -6,6 +6,8 @@ from lightkit.models.cnn import CNN
 from lightkit.models.mlp import MLP
 from lightkit.models.recurrent import RecurrentLM
 from lightkit.models.resnet import ResNet
+from lightkit.models.soft_tree import SoftTree
+from lightkit.models.tabm import TabM
 from lightkit.models.transformer import TransformerClassifier, TransformerLM
 from lightkit.models.zoo import timm_model, torchvision_model
 
@@ -14,6 +16,8 @@ __all__ = [
     "MLP",
     "RecurrentLM",
     "ResNet",
+    "SoftTree",
+    "TabM",
     "TransformerClassifier",
     "TransformerLM",
     "timm_model",

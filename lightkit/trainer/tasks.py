@@ -54,7 +54,16 @@ class Task:
 
 
 class Supervised(Task):
-    """One input, one target: `criterion(model(x), y)`; of a model of transformers, its `logits`."""
+    """One input, one target: `criterion(model(x), y)`.
+
+    A model may give a mapping of tensors in the place of one, by these names; any other is not looked at:
+
+    - `logits`: its outputs, as with the models of transformers;
+    - `members`, in training only: the outputs of K networks in one, `(B, K, ...)`. The training loss is the mean of
+      their losses in the place of the loss of `logits`. A loss that compares samples with each other says so by an
+      attribute `compares_samples`, and is computed for one member after the other;
+    - `penalty`, in training only: a number that is added to the training loss; of several numbers their mean is.
+    """
 
     def step(self, model: nn.Module, batch: Any, criterion: Criterion) -> StepOutput:
         """Compute loss and metric inputs of a batch `(x, y)`; see `Task.step`."""
@@ -69,8 +78,11 @@ class Supervised(Task):
                 fix=fix,
             )
         x, y = batch
-        output = fit_shape(logits(model(x)), y)
-        return StepOutput(criterion(output, y), output, y)
+        output = model(x)
+        preds = fit_shape(logits(output), y)
+        named = output if model.training and isinstance(output, Mapping) else {}
+        loss = _loss_of_members(criterion, named["members"], y) if "members" in named else criterion(preds, y)
+        return StepOutput(loss + named["penalty"].mean() if "penalty" in named else loss, preds, y)
 
 
 class Retrieval(Supervised):
@@ -100,6 +112,15 @@ def _kind(batch: Any) -> str:
     if isinstance(batch, dict):
         return f"dict of {', '.join(map(str, batch))}"
     return f"{type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
+
+
+def _loss_of_members(criterion: Criterion, members: Tensor, y: Tensor) -> Tensor:
+    """Compute the mean of the losses of the outputs of members, `(B, K, ...)`."""
+    if getattr(criterion, "compares_samples", False):
+        return torch.stack([criterion(fit_shape(member, y), y) for member in members.unbind(1)]).mean()
+    # A mean over samples is the same over the samples of all members, in one call.
+    repeated = y.repeat_interleave(members.shape[1], 0)
+    return criterion(fit_shape(members.flatten(0, 1), repeated), repeated)
 
 
 def logits(output: Any) -> Any:

@@ -47,3 +47,44 @@ def test_the_query_of_a_sample_goes_to_the_metrics() -> None:
 def test_samples_that_are_no_pairs_want_a_task(batch: object, said: str) -> None:
     with pytest.raises(UserError, match=rf"(?s)no pairs of an input and a target.*{said}.*trainer\.task\._target_="):
         Supervised().step(nn.Identity(), batch, nn.MSELoss())
+
+
+class Named(nn.Module):
+    """Gives outputs by name: those of three members, and a penalty as several devices give it."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        members = torch.stack([x * scale for scale in (1.0, 2.0, 4.0)], dim=1)
+        named = {"logits": members.mean(1), "members": members, "penalty": torch.tensor([1.0, 3.0])}
+        return {name: named[name] for name in ("logits", *self.names)}
+
+
+@pytest.mark.parametrize("target", ["classes", "shares", "values"])
+def test_the_loss_of_members_is_the_mean_of_theirs(target: str) -> None:
+    x = torch.randn(6, 1 if target == "values" else 4)
+    targets = {"classes": torch.arange(6) % 4, "shares": torch.rand(6, 4), "values": torch.randn(6)}
+    loss: nn.Module = nn.MSELoss() if target == "values" else nn.CrossEntropyLoss(label_smoothing=0.1)
+    y = targets[target]
+    step = Supervised().step(Named("members"), (x, y), loss)
+    members = [fit_shape(x * scale, y) for scale in (1.0, 2.0, 4.0)]
+    torch.testing.assert_close(step.loss, torch.stack([loss(member, y) for member in members]).mean())
+    assert step.preds is not None
+    torch.testing.assert_close(step.preds, torch.stack(members).mean(0))
+
+
+def test_a_penalty_is_added_in_training() -> None:
+    batch, loss = (torch.randn(6, 4), torch.arange(6) % 4), nn.CrossEntropyLoss()
+    plain = Supervised().step(Named(), batch, loss)
+    step = Supervised().step(Named("penalty"), batch, loss)
+    torch.testing.assert_close(step.loss, plain.loss + 2.0)
+    indexed = Retrieval().step(Named("members", "penalty"), (*batch, torch.arange(6)), loss)
+    assert indexed.loss > plain.loss
+
+
+def test_validation_takes_the_plain_loss() -> None:
+    batch, loss = (torch.randn(6, 4), torch.arange(6) % 4), nn.CrossEntropyLoss()
+    plain = Supervised().step(Named().eval(), batch, loss)
+    assert torch.equal(Supervised().step(Named("members", "penalty").eval(), batch, loss).loss, plain.loss)

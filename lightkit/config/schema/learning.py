@@ -176,7 +176,12 @@ class MetricsConfig:
 
 
 ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
-    "model": {"dropout": Range(low=0, high=1)},
+    "model": {
+        "dropout": Range(low=0, high=1),
+        "depth": Range(low=1),
+        "k": Range(low=1),
+        "penalty": Range(low=0),
+    },
     "loss": {"label_smoothing": Range(low=0, high=1)},
     "optim": {
         "lr": Range(above=0, instead_of_zero=FREEZE),
