@@ -106,16 +106,24 @@ def fit_temperature(predictions: Tensor, targets: Tensor, task: str) -> float:
     if task == "multiclass":
         truth = torch.nn.functional.one_hot(truth.reshape(-1).long(), logits.shape[1])
     aim = (logits * (truth.reshape(logits.shape) > 0.5)).sum(1)
-    low, high, inverse = 1 / _HOTTEST, 1 / _COLDEST, 1.0
-    for _ in range(60):
+
+    def derivatives(inverse: float) -> tuple[float, float]:
         slope, curvature = _derivatives(logits, inverse, task)
-        gradient = float((slope - aim).mean())
+        return float((slope - aim).mean()), float(curvature.mean())
+
+    low, high, inverse = 1 / _HOTTEST, 1 / _COLDEST, 1.0
+    if derivatives(high)[0] < 0:
+        return _COLDEST
+    if derivatives(low)[0] > 0:
+        return _HOTTEST
+    for _ in range(60):
+        gradient, curvature = derivatives(inverse)
         if gradient == 0:
             break
         low, high = (inverse, high) if gradient < 0 else (low, inverse)
-        step = inverse - gradient / max(float(curvature.mean()), 1e-300)
+        step = inverse - gradient / max(curvature, 1e-300)
         before, inverse = inverse, step if low < step < high else math.sqrt(low * high)
-        if abs(inverse - before) <= 1e-7 * before:
+        if abs(inverse - before) <= 1e-6 * before:
             break
     return 1 / inverse
 

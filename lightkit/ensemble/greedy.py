@@ -82,7 +82,12 @@ def select(
     if not common.any():
         fix = "select among members that were trained on the same rows, or predicted the same split"
         raise UserError("no row was predicted by all members", argument="members", fix=fix)
-    candidates, truth, fallback = predictions[:, common], targets[common], default_metric(task)
+    candidates, truth = predictions[:, common], targets[common]
+    if metric is None and task == "multiclass":  # its log-likelihood asks for the true class only
+        chosen = truth.reshape(1, -1, 1).long().expand(len(candidates), -1, 1)
+        candidates = candidates.gather(2, chosen) / candidates.sum(2, keepdim=True)
+        truth, task = torch.ones(len(truth)), "binary"
+    fallback = default_metric(task)
     measure = metric or fallback
     total = torch.zeros(candidates.shape[1:], dtype=torch.float64)
     order: list[int] = []
