@@ -17,8 +17,9 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import INTERRUPTED, of_process, of_signal
 from lightkit.common.processes import lightkit_command
 from lightkit.common.signals import numbers
+from lightkit.common.text import slug
 from lightkit.runs.catalog import find_run, project, summarize
-from lightkit.runs.placement import chosen_run_folder, hydra_folder, new_run_folder, slug
+from lightkit.runs.placement import chosen_run_folder, hydra_folder, new_run_folder
 from lightkit.runs.reading import read_run
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from lightkit.cli.terminal import say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import named
+from lightkit.common.text import slug
 from lightkit.runs.catalog import find_run, find_unfinished, has_checkpoints, has_configuration, project, status
 from lightkit.runs.placement import (
     chosen_run_folder,
@@ -22,7 +23,6 @@ from lightkit.runs.placement import (
     has_dated_folder,
     hydra_folder,
     new_run_folder,
-    slug,
 )
 
 if TYPE_CHECKING:

@@ -42,3 +42,8 @@ def look_alike(text: str) -> str | None:
         return None
     odd = next(sign for sign in text if not sign.isascii())
     return f"{odd!r} is {unicodedata.name(odd, 'no ASCII')}, not {plain_letters(odd)!r}"
+
+
+def slug(text: str) -> str:
+    """Make `text` part of a file name: letters, digits, `.`, `=`, `,`, `+`, `-`, `_`; at most 120 characters."""
+    return re.sub(r"[^\w.=,+-]+", "-", text).strip("-.")[:120] or "run"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.text import slug
 from lightkit.runs.catalog import has_checkpoints
 
 if TYPE_CHECKING:
@@ -74,11 +74,6 @@ def discard_if_empty(folder: Path, root: Path) -> None:
         except OSError:
             return
         folder = folder.parent
-
-
-def slug(text: str) -> str:
-    """Make `text` part of a file name: letters, digits, `.`, `=`, `,`, `+`, `-`, `_`; at most 120 characters."""
-    return re.sub(r"[^\w.=,+-]+", "-", text).strip("-.")[:120] or "run"
 
 
 def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Path | None:

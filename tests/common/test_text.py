@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lightkit.common.text import in_one_line, look_alike, plain_letters, visible
+from lightkit.common.text import in_one_line, look_alike, plain_letters, slug, visible
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,18 @@ def test_json_stays_json() -> None:
 def test_letters_that_only_look_like_ascii_are_named(text: str, plain: str, said: str | None) -> None:
     assert plain_letters(text) == plain
     assert look_alike(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b/c", "a-b-c"),
+        ("../..", "run"),
+        ("", "run"),
+        ("optim.lr=0.1,seed=2", "optim.lr=0.1,seed=2"),
+        ("Größe", "Größe"),
+        ("x" * 500, "x" * 120),
+    ],
+)
+def test_slug(text: str, expected: str) -> None:
+    assert slug(text) == expected

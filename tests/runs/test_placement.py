@@ -7,7 +7,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.runs import placement
-from lightkit.runs.placement import chosen_run_folder, discard_if_empty, new_run_folder, slug
+from lightkit.runs.placement import chosen_run_folder, discard_if_empty, new_run_folder
 
 
 @pytest.fixture
@@ -74,18 +74,3 @@ def test_only_empty_folders_are_discarded(tmp_path: Path) -> None:
     assert not folder.exists()
     discard_if_empty(neighbour, tmp_path)
     assert neighbour.is_dir()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a b/c", "a-b-c"),
-        ("../..", "run"),
-        ("", "run"),
-        ("optim.lr=0.1,seed=2", "optim.lr=0.1,seed=2"),
-        ("Größe", "Größe"),
-        ("x" * 500, "x" * 120),
-    ],
-)
-def test_slug(text: str, expected: str) -> None:
-    assert slug(text) == expected
