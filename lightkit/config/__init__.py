@@ -6,8 +6,8 @@ from lightkit.config.check import check
 from lightkit.config.compose import Composed, compose
 from lightkit.config.instantiate import instantiate
 from lightkit.config.native import compose_jobs, hydra_command, run_hydra
-from lightkit.config.saved import from_yaml, load_run, public, save, saved_group, to_yaml
-from lightkit.config.tree import to_plain
+from lightkit.config.saved import from_yaml, load_run, save, saved_group, to_yaml
+from lightkit.config.tree import public, to_plain
 
 __all__ = [
     "Composed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,17 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config.allow import targets_in
 from lightkit.config.check import complete, problems
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
+from lightkit.config.left_over import drop_left_over
+from lightkit.config.members import Members
 from lightkit.config.origins import Sources, parts_of, shown
 from lightkit.config.overrides import Rewritten, rewrite, undeletable
 from lightkit.config.project import find_config_dir, make_importable, project_root, shipped_conf, shipped_experiments
 from lightkit.config.project_defaults import adds
-from lightkit.config.signatures import read_known
 from lightkit.config.tree import all_keys
 
 _ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
@@ -118,13 +119,33 @@ def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name:
     fill_mode(task)
     hooks = cfg.hydra.get("callbacks")  # the one place where Hydra itself calls any `_target_`, as it is written
     hooks = OmegaConf.to_container(hooks) if OmegaConf.is_config(hooks) else None
+    members = Members(task, sources, loader, partial(_with_options, loader, config_name, rewritten))
     found = problems(task, sources, hooks=hooks, starting=True)
+    found += members.check(partial(problems, starting=True), found)
     if GROUP not in rewritten.skipped:  # without the experiment that was meant, other keys are valid than with it
         errors += [error for error in found if not _is_below(error.key, rewritten.skipped)]
     if errors:
         raise UserErrors(errors)
     set_hydra_config(cfg)
-    return Composed(_give_name(complete(task), choices), list(overrides), choices, sources, cfg)
+    return Composed(members.write(_give_name(complete(task), choices)), list(overrides), choices, sources, cfg)
+
+
+def _with_options(
+    loader: ConfigLoader, config_name: str, rewritten: Rewritten, choices: Sequence[str]
+) -> tuple[DictConfig, Sources]:
+    """Compose once more, with other options of groups than were typed, and tell where the values come from.
+
+    Raises:
+        UserErrors: There is no such composition.
+    """
+    groups, errors = {text.partition("=")[0] for text in choices}, list[UserError]()
+    kept = [text for text in rewritten.texts if text.lstrip("+~").partition("=")[0] not in groups]
+    cfg = _load(loader, config_name, Rewritten([*kept, *choices]), errors)
+    if cfg is None:
+        raise UserErrors(errors)
+    task = without_hydra(cfg)
+    fill_choices(task, loader.choices(cfg))
+    return task, Sources(loader.layers(), rewritten.values)
 
 
 def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
@@ -191,37 +212,6 @@ def fill_choices(node: Any, choices: Mapping[str, str]) -> None:
             filled = _CHOICE.sub(lambda found: choices.get(found[1], found[0]).strip("[]"), text)
             if filled != text:
                 node[key] = filled
-
-
-def drop_left_over(cfg: DictConfig, sources: Sources) -> None:
-    """Remove arguments that were written for another `_target_` in an option file, and that the new one does not take.
-
-    What the user sets (on the command line, in an experiment, in the main file) stays, and is judged as it is; so does
-    what the former target would not have taken either.
-
-    Args:
-        cfg: A composed configuration; changed in place.
-        sources: Where its values come from.
-    """
-    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=False)):
-        is_of_list = any(isinstance(part, int) for part in key)  # which is replaced as a whole
-        former = None if is_of_list else sources.former_option((*key, "_target_"))
-        taken = _argument_names(target["_target_"]) if former is not None else None
-        if former is None or taken is None:
-            continue
-        node: Any = cfg
-        for part in key:
-            node = node._get_node(part)
-        for name in _argument_names(former) or ():
-            if name in target and name not in taken and sources.is_of_option((*key, name)):
-                with open_dict(node):
-                    del node[name]
-
-
-def _argument_names(target: str) -> list[str] | None:
-    """Return the arguments of a target; None where it takes any, or its source does not tell."""
-    signature = read_known(target)
-    return None if signature is None or signature.open else signature.names()
 
 
 def _give_name(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:

@@ -51,6 +51,7 @@ def _nodes(node: Any, way: Key, place: Key = ()) -> Iterator[dict[str, Any]]:
 def changed_around(overrides: Iterable[str]) -> list[Key]:
     """List the keys that grant trust to what stands beside them, where that is changed: something else was trusted."""
     typed = [parts_of(text.lstrip("+~").partition("=")[0]) for text in overrides]
+    typed += [key[3:] for key in typed if key[:2] == ("ensemble", "members")]  # values of one member
     nodes = [key for key in granting_keys() if len(key) > 1]
     return [key for key in nodes if any(_overlap(name, key[:-1]) for name in typed)]
 

@@ -113,6 +113,9 @@ def run_hydra(
     loader = make_loader(overrides, config_dir=config_dir)
     jobs, checked = _jobs(loader, overrides, config_name)
     _need_named(jobs[0])
+    if any(job.cfg.ensemble.get("members") for job in jobs):  # Hydra hands a job what it composed itself
+        what, fix = "unlike members need the plain sweep", "leave hydra/launcher and hydra/sweeper out"
+        raise UserError(what, key="ensemble.members", fix=fix, family="hydra")
     own = {text.lstrip("+~").partition("=")[0] for text in overrides}
     if sweep_dir is None and any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs):
         own.add("hydra.sweep.dir")  # in a file of the user's

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError
 from lightkit.config.allow import judge, targets_in
 from lightkit.config.grants import withdraw
+from lightkit.config.member_values import nested
 from lightkit.config.origins import shown
 from lightkit.config.project import project_folders, project_root, shipped_experiments
 from lightkit.config.report import Silent
@@ -35,7 +36,10 @@ def unnamed(cfg: DictConfig, run: Path, wide: Trust, *, fix: str = BY_OVERRIDE) 
     named = tuple(entry for entry in entries if isinstance(entry, str)) if isinstance(entries, list) else ()
     outside = (*wide.outside, *([root] if root else []))
     narrow = Trust(named, (shipped_experiments(),), outside)
-    targets = [node["_target_"] for _, node in targets_in(tree)]
+    ensemble = tree.get("ensemble")
+    members = ensemble.get("members") if isinstance(ensemble, dict) else ()
+    said = [nested(entry) for entry in members if isinstance(entry, dict)] if isinstance(members, list) else []
+    targets = [node["_target_"] for _, node in targets_in([tree, *said])]
     refused = [target for target in targets if judge(target, narrow) and not judge(target, wide)]
     if not refused:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common import run_files
@@ -18,17 +19,18 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems
 from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
+from lightkit.config.experiments import GROUP
 from lightkit.config.grants import changed_around, withdraw
 from lightkit.config.hydra_compat import ConfigLoader, apply_override
 from lightkit.config.labels import pattern_places
 from lightkit.config.marks import is_marked, mark
-from lightkit.config.origins import Key, Sources, command_line, dotted, parts_of, shown
+from lightkit.config.members import Members
+from lightkit.config.origins import Key, Sources, command_line, dotted, shown
 from lightkit.config.overrides import is_choice, rewrite, undeletable
 from lightkit.config.project import make_importable, project_root
 from lightkit.config.received import BY_OVERRIDE, known_trust, unnamed
+from lightkit.config.tree import public
 
-_REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
-_SECRET = re.compile(r"\$\{\s*(oc\.)?env\s*:")
 MARK = "# Format 2 of lightkit's configurations: a glob fits a whole name.\n"
 """A line of every configuration that is kept. Those of format 1 have none, and their globs fitted the ends of names."""
 _FORMAT = re.compile(r"^# Format \d+ of lightkit's configurations", re.MULTILINE)
@@ -56,50 +58,6 @@ def to_yaml(cfg: DictConfig) -> str:
 def from_yaml(text: str) -> dict[str, Any]:
     """Read what `to_yaml` wrote, in this or an older format; what comes from the environment stays a reference."""
     return as_meant(text, cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.create(text))))
-
-
-def public(cfg: DictConfig) -> dict[str, Any]:
-    """Return the configuration as plain values, resolved but for what comes from the environment, maybe secrets."""
-    content: dict[str, Any] = _public(cfg)
-    return content
-
-
-def _public(node: DictConfig | ListConfig) -> Any:
-    keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
-    values = list[Any]()
-    for key in keys:
-        child: Any = node._get_node(key)
-        is_hidden = child._is_interpolation() and _is_secret(node, child._value(), 0)
-        value = child._value() if is_hidden else node[key]
-        values.append(_public(value) if isinstance(value, (DictConfig, ListConfig)) else value)
-    return dict(zip(keys, values)) if isinstance(node, DictConfig) else values
-
-
-def _is_secret(parent: DictConfig | ListConfig, raw: Any, depth: int) -> bool:
-    """Tell whether a value comes from the environment, by itself or through the values it refers to."""
-    if not isinstance(raw, str) or depth > 20:
-        return False
-    if _SECRET.search(raw):
-        return True
-    for reference in _REFERENCE.findall(raw):
-        holder = _referenced(parent, reference)
-        if holder is not None and _is_secret(holder[0], holder[1], depth + 1):
-            return True
-    return False
-
-
-def _referenced(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig | ListConfig, Any] | None:
-    node: Any = parent._get_root()
-    if reference.startswith("."):
-        node, reference = parent, reference[1:]
-        while reference.startswith("."):
-            node, reference = node._get_parent(), reference[1:]
-    container: Any = node
-    for part in parts_of(reference):
-        if not isinstance(node, (DictConfig, ListConfig)):
-            return None
-        container, node = node, node._get_node(part)  # type: ignore[arg-type]
-    return None if node is None or isinstance(node, (DictConfig, ListConfig)) else (container, node._value())
 
 
 def load_run(
@@ -148,12 +106,14 @@ def load_run(
         forget_mode(cfg)
     fill_mode(cfg)
     wide = known_trust(folder, () if known else (*offered, *in_project))
-    errors += problems(cfg, sources, wide, starting=new)
     foreign = None if known else unnamed(cfg, folder, wide, fix=fix)
+    members = Members(cfg, sources, loader, lambda choices: (_with_choices(cfg, loader, choices), sources))
+    errors += problems(cfg, sources, wide, starting=new)
+    errors += members.check(lambda one, where: problems(one, where, wide, starting=new), errors)
     errors += [foreign] if foreign else []
     if errors:
         raise UserErrors(errors)
-    return Composed(complete(cfg), [*chosen, *overrides], {}, sources)
+    return Composed(members.write(complete(cfg)), [*chosen, *overrides], {}, sources)
 
 
 def _choose(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Sequence[UserError]:
@@ -167,6 +127,24 @@ def _choose(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Se
     for group in groups:
         cfg[group] = OmegaConf.to_container(composed[group], resolve=False)
     return ()
+
+
+def _with_choices(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> DictConfig:
+    """Return the configuration of a run with options of groups for one of its members.
+
+    Raises:
+        UserErrors: There are no such options, or not for a run that has begun.
+    """
+    changed = copy.deepcopy(cfg)
+    experiment = next((text for text in choices if text.startswith(f"{GROUP}=")), None)
+    if experiment is not None:
+        what = "an experiment is chosen when an ensemble begins"
+        fix = "the values that are meant, by their keys"
+        raise UserErrors([UserError(what, key=GROUP, received=experiment, fix=fix, family="contradiction")])
+    errors = _choose(changed, loader, choices)
+    if errors:
+        raise UserErrors(errors)
+    return changed
 
 
 def saved_group(run: Path, group: str) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, InterpolationToMissingValueError, OmegaConfBaseException
 
 from lightkit.common.suggest import nearest
-from lightkit.config.origins import Key, dotted
+from lightkit.config.origins import Key, dotted, parts_of
 from lightkit.config.report import Report, Silent
 
 
@@ -22,6 +23,8 @@ class _Unknown:
 
 UNKNOWN = _Unknown()
 _OF_HYDRA = re.compile(r"\$\{\s*hydra\s*:")
+_REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
+_SECRET = re.compile(r"\$\{\s*(oc\.)?env\s*:")
 _DEPTH = 60  # only a container that contains itself by interpolation goes that deep
 
 
@@ -100,3 +103,47 @@ def all_keys(node: Any, prefix: str = "") -> list[str]:
 def to_plain(node: Any) -> Any:
     """Return a node with everything resolved, as dicts, lists and scalars; other values are handed back as they are."""
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+
+
+def public(cfg: DictConfig) -> dict[str, Any]:
+    """Return the configuration as plain values, resolved but for what comes from the environment, maybe secrets."""
+    content: dict[str, Any] = _public(cfg)
+    return content
+
+
+def _public(node: DictConfig | ListConfig) -> Any:
+    keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
+    values = list[Any]()
+    for key in keys:
+        child: Any = node._get_node(key)
+        is_hidden = child._is_interpolation() and _is_secret(node, child._value(), 0)
+        value = child._value() if is_hidden else node[key]
+        values.append(_public(value) if isinstance(value, (DictConfig, ListConfig)) else value)
+    return dict(zip(keys, values)) if isinstance(node, DictConfig) else values
+
+
+def _is_secret(parent: DictConfig | ListConfig, raw: Any, depth: int) -> bool:
+    """Tell whether a value comes from the environment, by itself or through the values it refers to."""
+    if not isinstance(raw, str) or depth > 20:
+        return False
+    if _SECRET.search(raw):
+        return True
+    for reference in _REFERENCE.findall(raw):
+        holder = _referenced(parent, reference)
+        if holder is not None and _is_secret(holder[0], holder[1], depth + 1):
+            return True
+    return False
+
+
+def _referenced(parent: DictConfig | ListConfig, reference: str) -> tuple[DictConfig | ListConfig, Any] | None:
+    node: Any = parent._get_root()
+    if reference.startswith("."):
+        node, reference = parent, reference[1:]
+        while reference.startswith("."):
+            node, reference = node._get_parent(), reference[1:]
+    container: Any = node
+    for part in parts_of(reference):
+        if not isinstance(node, (DictConfig, ListConfig)):
+            return None
+        container, node = node, node._get_node(part)  # type: ignore[arg-type]
+    return None if node is None or isinstance(node, (DictConfig, ListConfig)) else (container, node._value())

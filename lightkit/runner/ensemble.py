@@ -18,6 +18,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, to_plain
+from lightkit.config.member_values import member_label, member_values
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits, hard, soft
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
@@ -66,6 +67,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> Facts:
         groups=getattr(source, "groups", None),
         ordered=cfg.data.split.by == "ordered",
         inputs=bounds,
+        members=[(member_label(entry, i)[3:], member_values(entry)) for i, entry in enumerate(cfg.ensemble.get("members") or [])],
     )
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lightkit.assembly import build_logger
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
+from lightkit.config.member_values import with_values
 from lightkit.ensemble.plan import RunMember
 from lightkit.loggers import Logger, Loggers
 from lightkit.runner.messages import conclude, farewell, introduce
@@ -148,15 +149,12 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
 
 def _with_values(cfg: DictConfig, member: RunMember) -> DictConfig:
     """Return the configuration of a member."""
-    merged: Any = OmegaConf.create(OmegaConf.to_container(cfg))
     for key, value in member.values.items():
         if key == "data" or key.startswith("data."):
             raise UserError(
                 "the members of a run learn from the same data", key=key, received=value, family="contradiction"
             )
-        OmegaConf.update(merged, key, value, merge=False, force_add=True)
-    OmegaConf.set_readonly(merged, True)
-    return cast(DictConfig, merged)
+    return with_values(cfg, member.values)
 
 
 @contextmanager

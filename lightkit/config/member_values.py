@@ -1,0 +1,172 @@
+"""How a member of an ensemble differs from its run: values by key, and how they are applied and told apart.
+
+An entry of `ensemble.members` is a mapping: `optim.lr: 0.01` sets a value, `optim: {lr: 0.01}` does the same, a mapping
+with a `_target_` takes the place of the whole node, and `~trainer.callbacks.swa: null` removes. What is removed goes
+first, then come whole nodes, then values; of two that say the same the later counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.common.text import slug
+
+REMOVE = "~"
+NAME = "name"
+_LONGEST = 40
+_MISSING = object()
+Tree = dict[str, Any]
+
+
+def member_values(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a member by key, such as `{"optim.lr": 0.01, "model": {"_target_": …}}`.
+
+    Args:
+        entry: One of `ensemble.members`, as it stands in a configuration that was composed or read.
+
+    Returns:
+        Keys of values, of whole nodes, and with `~` in front of what is removed; `with_values` applies them.
+    """
+    plain = OmegaConf.to_container(entry) if isinstance(entry, DictConfig) else entry
+    return {".".join(place): value for place, value in flat(cast(Tree, plain)).items()}
+
+
+def with_values(cfg: DictConfig, values: Mapping[str, Any]) -> DictConfig:
+    """Return a read-only copy of a configuration with other values.
+
+    Args:
+        cfg: The configuration.
+        values: Values by key. A mapping with a `_target_` replaces the node, any other mapping is merged with it.
+
+    Raises:
+        KeyError: There is nothing at a key to remove.
+    """
+    tree = cast(Tree, OmegaConf.to_container(cfg))
+    apply(tree, flat(values))
+    made = OmegaConf.create(tree)
+    OmegaConf.set_struct(made, True)
+    OmegaConf.set_readonly(made, True)
+    return made
+
+
+def member_label(entry: Mapping[str, Any], index: int) -> str:
+    """Return a name for the folder of a member: `00-mlp`, `01-cnn-lr=0.01`, `02` for one like the run itself.
+
+    Args:
+        entry: Its entry of `ensemble.members`, or `{}`.
+        index: Its position, counted from 0.
+    """
+    said = entry.get(NAME) or label(flat(entry))
+    text = slug(str(said))[: _LONGEST - 3].strip("-.,") if said else ""
+    return f"{index:02d}-{text}" if text else f"{index:02d}"
+
+
+def label(values: Mapping[tuple[str, ...], Any], options: Iterable[str] = ()) -> str:
+    """Say in short how a member differs: options of groups, then values, `cnn-lr=0.01`; empty where it does not."""
+    parts = [*options]
+    for place, value in values.items():
+        if is_node(value):
+            parts.append(str(value["_target_"]).rpartition(".")[2].lower())
+        elif value is not None and not isinstance(value, dict) and place != (NAME,):
+            shown = ",".join(map(str, value)) if isinstance(value, list) else value
+            parts.append(f"{place[-1]}={shown}")
+    return slug("-".join(parts))[: _LONGEST - 3].strip("-.,") if parts else ""
+
+
+def is_node(value: Any) -> bool:
+    """Tell whether a value is a whole node, which replaces another one."""
+    return isinstance(value, dict) and "_target_" in value
+
+
+def flat(entry: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Return the values of an entry by place; those of a mapping by their own places, but for whole nodes."""
+    found = dict[tuple[str, ...], Any]()
+    for name, value in entry.items():
+        place = tuple(str(name).split("."))
+        is_open = isinstance(value, dict) and value and not is_node(value)
+        # A key with a dot, such as a pattern of names, is no place of its own.
+        if is_open and not any("." in str(inner) for inner in value):
+            found |= {(*place, *inner): item for inner, item in flat(value).items()}
+        else:
+            found[place] = value
+    return found
+
+
+def nested(entry: Mapping[str, Any]) -> Tree:
+    """Return what an entry sets as a tree."""
+    tree = Tree()
+    apply(tree, {place: value for place, value in flat(entry).items() if not place[0].startswith(REMOVE)})
+    return tree
+
+
+def apply(tree: Tree, values: Mapping[tuple[str, ...], Any]) -> None:
+    """Change a configuration of plain values.
+
+    Args:
+        tree: The configuration; changed in place.
+        values: As `flat` returns them.
+
+    Raises:
+        KeyError: There is nothing at a place to remove.
+    """
+    for place in values:
+        if place[0].startswith(REMOVE):
+            node = at(tree, (place[0][len(REMOVE) :], *place[1:])[:-1])
+            del cast(Tree, node if isinstance(node, dict) else {})[place[-1].removeprefix(REMOVE)]
+    rest = [(place, value) for place, value in values.items() if not place[0].startswith(REMOVE)]
+    for place, value in sorted(rest, key=lambda item: not is_node(item[1])):
+        _set(tree, place, value)
+
+
+def at(tree: Any, place: Iterable[str]) -> Any:
+    """Return what stands at a place; None where there is nothing."""
+    for part in place:
+        if isinstance(tree, list):
+            tree = tree[int(part)] if part.isdigit() and int(part) < len(tree) else None
+        else:
+            tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
+
+
+def _set(tree: Any, place: tuple[str, ...], value: Any) -> None:
+    first, *rest = place
+    key: Any = int(first) if isinstance(tree, list) else first
+    inner = at(tree, [first])
+    if rest and not isinstance(inner, dict) and not (isinstance(inner, list) and _is_index(rest[0], inner)):
+        inner = tree[key] = {}  # whatever was there: the check says what belongs there
+    if rest:
+        _set(inner, tuple(rest), value)
+    elif isinstance(value, dict) and isinstance(inner, dict) and not is_node(value):
+        for name, item in value.items():
+            _set(inner, (str(name),), item)
+    else:
+        tree[key] = value
+
+
+def _is_index(part: str, items: list[Any]) -> bool:
+    return part.isdigit() and int(part) < len(items)
+
+
+def difference(before: Any, after: Any, place: tuple[str, ...] = ()) -> Tree:
+    """Return the values by which a configuration differs from another one, by key: applied to that they give it.
+
+    Args:
+        before: The other configuration as plain values.
+        after: The configuration.
+        place: The key that both are the values of.
+    """
+    both = isinstance(before, dict) and isinstance(after, dict)
+    key = ".".join(place)
+    if not both:
+        return {} if type(before) is type(after) and before == after else {key: after}
+    # Nothing may be left of the arguments of another target, nor of names that are gone.
+    replaced = not before.keys() <= after.keys() or before.get("_target_") != after.get("_target_")
+    if place and (replaced or any("." in str(name) for name in after)) and before != after:
+        return {key: after} if is_node(after) else {REMOVE + key: None, key: after}
+    found = Tree()
+    for name, value in after.items():
+        found |= difference(before.get(name, _MISSING), value, (*place, str(name)))
+    return found

@@ -1,0 +1,323 @@
+"""Unlike members of an ensemble: `ensemble.members=[{model: mlp}, {model: cnn, optim.lr: 0.01}]`.
+
+Each entry is composed as if it had been typed behind the overrides of the run, and checked like any configuration. Then
+it is written out by its values, so that what is saved needs no files of options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from lightkit.common.errors import UserError, UserErrors
+from lightkit.config.check import complete
+from lightkit.config.defaults import unknown_option
+from lightkit.config.entries import as_typed
+from lightkit.config.experiments import GROUP
+from lightkit.config.grants import granting_keys
+from lightkit.config.hydra_compat import ConfigLoader
+from lightkit.config.left_over import drop_inherited, drop_left_over
+from lightkit.config.member_values import NAME, REMOVE, Tree, apply, at, difference, flat, label
+from lightkit.config.origins import Key, Sources, command_line, dotted
+from lightkit.config.tree import public
+
+KEY = "ensemble.members"
+NO_ENSEMBLE: Mapping[str, str] = {"_target_": "lightkit.ensemble.methods.NoEnsemble"}
+"""The group `ensemble` of a member."""
+_SHARED = {
+    "data": "the members of an ensemble learn from the same data",
+    "device": "the device is that of the whole run",
+    "metrics": "all members are measured alike",
+    "trainer.test": "all members are tested alike",
+    "checkpoint": "checkpoints are those of the whole run",
+    "logger": "what is logged is the same for all members",
+    "profile": "it is the whole run that is profiled",
+    "resume": "it is the whole run that is resumed",
+    "ensemble": "a member is a single model",
+    "hydra": "Hydra's own settings are those of the whole run",
+    **{dotted(key): "trust is granted to the whole run" for key in granting_keys()},
+}
+"""Keys that all members have from the run, and why."""
+_FIXES = {
+    "data": "train another run, and `lightkit ensemble RUN1 RUN2` makes one ensemble of both",
+    "ensemble": "take it out",
+}
+_ENTRY = "a mapping of keys and values, such as {model: mlp, optim.lr: 0.01}"
+
+Variant = Callable[[Sequence[str]], "tuple[DictConfig, Sources]"]
+"""Composes the configuration of the run with other options of groups (`["model=cnn"]`), and tells where it comes from.
+
+It raises `UserErrors` where there is no such composition.
+"""
+Check = Callable[[DictConfig, Sources], Sequence[UserError]]
+"""Finds everything that is wrong with a configuration."""
+
+
+class Members:
+    """The members of a run, taken out of its configuration, where an empty list is left.
+
+    Args:
+        cfg: The configuration of the run, not complete yet; its list of entries is emptied.
+        sources: Where it comes from.
+        loader: Knows the groups and options.
+        variant: Composes it with other options.
+    """
+
+    def __init__(self, cfg: DictConfig, sources: Sources, loader: ConfigLoader, variant: Variant) -> None:
+        self.cfg, self.sources, self.loader, self.variant = cfg, sources, loader, variant
+        self.entries, self.errors = _take_entries(cfg, sources)
+        self.composed: list[DictConfig] = []
+
+    def check(self, check: Check, known: Sequence[UserError]) -> list[UserError]:
+        """Compose and check all members.
+
+        Args:
+            check: Finds everything that is wrong with a configuration.
+            known: What is wrong with that of the run, and not told again.
+
+        Returns:
+            What is wrong with them.
+        """
+        run, errors = cast(Tree, OmegaConf.to_container(self.cfg)), [*self.errors]
+        told = {_identity(error) for error in known}
+        variants: dict[tuple[str, ...], tuple[DictConfig, Sources]] = {(): (self.cfg, self.sources)}
+        for index, entry in enumerate(self.entries):
+            wrong = [*_wrong_entry(entry, self.loader)]
+            if not wrong:
+                try:
+                    cfg, sources = self._compose(run, entry, index, variants)
+                    self.composed.append(cfg)
+                    errors += [_below(error, index) for error in check(cfg, sources) if _identity(error) not in told]
+                except UserErrors as found:
+                    wrong = [*found.errors]
+            origin = _EntrySources(self.sources, index, ()).entry_origin
+            errors += [_below(error, index, origin(error.key or "")) for error in wrong]
+        return errors
+
+    def _compose(
+        self,
+        run: Tree,
+        entry: Mapping[str, Any],
+        index: int,
+        variants: dict[tuple[str, ...], tuple[DictConfig, Sources]],
+    ) -> tuple[DictConfig, Sources]:
+        """Compose one member; one that chooses no options needs no composition of its own.
+
+        Raises:
+            UserErrors: It cannot be composed.
+        """
+        options = _options(entry, self.loader)
+        choices = tuple(f"{group}={as_typed(names)}" for group, names in options.items())
+        if choices not in variants:
+            variants[choices] = self.variant(choices)
+        cfg, sources = variants[choices]
+        values = flat({name: value for name, value in entry.items() if name not in options})
+        where = _EntrySources(self.sources, index, tuple(values), sources)
+        tree = cast(Tree, OmegaConf.to_container(cfg))
+        changed = difference(run.get("data"), tree.get("data"), ("data",))
+        if changed:
+            key = GROUP if GROUP in options else next(iter(options))
+            said = ", ".join(name for name in changed if not name.startswith(REMOVE))
+            raise UserErrors([_not_own(key, "data", f"{_SHARED['data']}, and this option sets {said}")])
+        for shared in _SHARED:
+            *way, last = shared.split(".")
+            holder, value = at(tree, way), at(run, [*way, last])
+            if isinstance(holder, dict):
+                holder.pop(last, None)
+                holder |= {} if value is None else {last: value}
+        tree["ensemble"] = {**NO_ENSEMBLE}
+        tree[NAME] = label(values, [_last(name) for names in options.values() for name in names]) or run.get(NAME)
+        try:
+            apply(tree, values)
+        except KeyError as lost:
+            what, key = "there is nothing of that name to remove", f"{REMOVE}{lost.args[0]}"
+            raise UserErrors([UserError(what, key=key, family="unknown-key")]) from None
+        drop_inherited(tree, run, where.says)
+        made = OmegaConf.create(tree)
+        drop_left_over(made, where)
+        return made, where
+
+    def write(self, cfg: DictConfig) -> DictConfig:
+        """Write the members into the configuration of the run by their values, and return it.
+
+        Args:
+            cfg: That configuration, complete and checked, as all members are.
+
+        Raises:
+            UserErrors: Members that would come out the same.
+        """
+        if not self.composed:
+            return cfg
+        run, entries, values = _own(public(cfg)), list[Tree](), list[Tree]()
+        for entry, member in zip(self.entries, self.composed):
+            own = _own(public(complete(member)))
+            values.append(difference(run | {NAME: None}, own | {NAME: None}))
+            # What is said stays said, also where the run has the same value now: a seed, a rate.
+            said = {".".join(place): at(own, place) for place in flat(entry) if not _is_around(place, values[-1])}
+            kept = {key: value for key, value in said.items() if value is not None and not isinstance(value, dict)}
+            named = {NAME: own[NAME]} if own[NAME] not in (None, cfg.get(NAME)) else {}
+            entries.append(named | values[-1] | kept)
+        self._refuse_twins(values)
+        with open_dict(cfg), read_write(cfg):
+            cfg.ensemble.members = entries
+        return cfg
+
+    def _refuse_twins(self, values: Sequence[Tree]) -> None:
+        """Refuse members that differ from the run in the same values: all of them, or two with one seed."""
+        seeded = ["seed" in entry for entry in self.entries]
+        if len(values) > 1 and not any(seeded) and all(one == values[0] for one in values):
+            what, fix = "the members are all alike", f"ensemble.size={len(values)} trains as many with other seeds"
+            origin = self.sources.find(KEY)
+            raise UserErrors([UserError(what, key=KEY, origin=origin, fix=fix, family="contradiction")])
+        for index, entry in enumerate(values):
+            twin = values.index(entry)
+            if twin != index and seeded[index] and seeded[twin]:
+                what, fix = f"the same as member {twin}, seed included", "another seed; without one each gets its own"
+                key, origin = f"{KEY}.{index}", self.sources.find(KEY)
+                raise UserErrors([UserError(what, key=key, origin=origin, fix=fix, family="contradiction")])
+
+
+def _take_entries(cfg: DictConfig, sources: Sources) -> tuple[list[Any], list[UserError]]:
+    """Take the entries of the members out of a configuration, as plain values, with what is wrong with the list."""
+    ensemble = cfg._get_node("ensemble")
+    if not isinstance(ensemble, DictConfig) or "members" not in ensemble:
+        return [], []
+    try:
+        value = ensemble.members
+    except OmegaConfBaseException:
+        return [], []  # an interpolation that leads nowhere, which the check tells
+    entries: Any = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    with open_dict(cfg), read_write(cfg):
+        ensemble.members = []
+    if isinstance(entries, list):
+        return entries, []
+    error = UserError(
+        "wrong type",
+        key=KEY,
+        expected="a list with a mapping for each member",
+        received="null" if entries is None else entries,
+        origin=sources.find(KEY),
+        fix=f"'{KEY}=[{{model: mlp}}, {{model: cnn}}]', or [] for ensemble.size members that are alike",
+        family="wrong-value",
+    )
+    return [], [error]
+
+
+class _EntrySources(Sources):
+    """Tells where the values of a member come from: those of its entry from where that is written.
+
+    Args:
+        run: Origins of the values of the run.
+        index: Position of the entry.
+        said: Places that the entry sets.
+        sources: Origins of everything else.
+    """
+
+    def __init__(self, run: Sources, index: int, said: Sequence[Key], sources: Sources | None = None) -> None:
+        super().__init__()
+        base = sources or run
+        self.layers, self.overrides = base.layers, base.overrides
+        self.run, self.index, self.said = run, index, said
+
+    def says(self, key: Key) -> bool:
+        """Tell whether the entry sets a key, or a node around it."""
+        return any(key[: len(place)] == place for place in self.said)
+
+    def entry_origin(self, key: str) -> str | None:
+        """Return the override or the line that a key of the entry comes from."""
+        place = ("ensemble", "members")
+        typed = self.run.on_command_line((*place, str(self.index), *key.split(".")))
+        if typed is not None and typed == self.run.on_command_line(place):
+            return command_line(f"{KEY}=[…]")  # all of them would be a long text
+        return typed or self.run.find((*place, self.index, key))
+
+    def on_command_line(self, key: Key) -> str | None:
+        """See `Sources.on_command_line`; what an entry says counts as typed."""
+        place = next((place for place in self.said if key[: len(place)] == place), None)
+        if place is None:
+            return super().on_command_line(key)
+        typed = self.run.on_command_line(("ensemble", "members", str(self.index), *map(str, key)))
+        whole = self.entry_origin(dotted(place))
+        return whole if typed is None or typed == self.run.on_command_line(("ensemble", "members")) else typed
+
+    def _below(self, key: Key) -> str | None:
+        place = next((place for place in self.said if place[: len(key)] == key), None)
+        return super()._below(key) if place is None else self.entry_origin(dotted(place))
+
+
+def _options(entry: Mapping[str, Any], loader: ConfigLoader) -> dict[str, list[str]]:
+    """Return the options of groups that an entry chooses."""
+    chosen = {name: value for name, value in entry.items() if _is_choice(name, value, loader)}
+    return {name: value if isinstance(value, list) else [value] for name, value in chosen.items()}
+
+
+def _is_choice(name: str, value: Any, loader: ConfigLoader) -> bool:
+    listed = value if isinstance(value, list) and value else [value]
+    return (name == GROUP or loader.is_group(name)) and all(isinstance(option, str) for option in listed)
+
+
+def _wrong_entry(entry: Any, loader: ConfigLoader) -> Iterator[UserError]:
+    """Yield what is wrong with an entry before it is composed, by keys of its own."""
+    if not isinstance(entry, dict):
+        option = entry if isinstance(entry, str) else ""
+        group = next((group for group in loader.groups() if option and loader.is_option(group, option)), None)
+        fix = f"{{{group}: {option}}}" if group else None
+        received = "null" if entry is None else entry
+        yield UserError("wrong type", expected=_ENTRY, received=received, fix=fix, family="wrong-value")
+        return
+    for name, value in entry.items():
+        if not isinstance(name, str) or name.startswith("+") or "/" in name or "@" in name:
+            plain = str(name).lstrip("+")
+            fix = f"{plain}: {value}" if plain != name else None
+            expected = "a key such as optim.lr, or a group such as model"
+            yield UserError(
+                "no key of a member", key=str(name), expected=expected, received=name, fix=fix, family="unknown-key"
+            )
+            continue
+        yield from _wrong_value(name, value)
+        for option in _options({name: value}, loader).get(name, ()):
+            if not loader.is_option(name, option):
+                several = value if isinstance(value, list) else ()
+                yield unknown_option(loader, name, option, origin="", several=several)
+
+
+def _wrong_value(name: str, value: Any) -> Iterator[UserError]:
+    """Yield an error for each value that a member has from the run."""
+    for place in flat({name: value}):
+        key = ".".join(place).removeprefix(REMOVE)
+        shared = next((shared for shared in _SHARED if f"{key}.".startswith(f"{shared}.")), None)
+        if shared is not None:
+            yield _not_own(".".join(place), shared, _SHARED[shared])
+
+
+def _not_own(key: str, shared: str, what: str) -> UserError:
+    fix = _FIXES.get(shared, f"set {key.removeprefix(REMOVE)} beside {KEY}, for all of them")
+    return UserError(what, key=key, fix=fix, family="contradiction")
+
+
+def _below(error: UserError, index: int, origin: str | None = None) -> UserError:
+    """Return an error of one member with the full key."""
+    key = f"{KEY}.{index}.{error.key}" if error.key else f"{KEY}.{index}"
+    facts: Any = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": error.fix}
+    return UserError(error.what, key=key, origin=origin or error.origin, family=error.families[0].slug, **facts)
+
+
+def _identity(error: UserError) -> tuple[object, ...]:
+    return (error.key, error.what, str(error.received))
+
+
+def _own(tree: Tree) -> Tree:
+    """Return what a member may have of its own, out of a whole configuration of plain values."""
+    return {name: value for name, value in tree.items() if name not in _SHARED}
+
+
+def _is_around(place: Sequence[str], values: Mapping[str, Any]) -> bool:
+    """Tell whether values by key hold what is at a place, or a node around it."""
+    return any(".".join(place[:count]) in values for count in range(1, len(place) + 1))
+
+
+def _last(option: str) -> str:
+    return option.rpartition("/")[2]
