@@ -67,7 +67,10 @@ def facts_of(cfg: DictConfig, shared: Shared) -> Facts:
         groups=getattr(source, "groups", None),
         ordered=cfg.data.split.by == "ordered",
         inputs=bounds,
-        members=[(member_label(entry, i)[3:], member_values(entry)) for i, entry in enumerate(cfg.ensemble.get("members") or [])],
+        members=[
+            (member_label(entry, i)[3:], member_values(entry))
+            for i, entry in enumerate(cfg.ensemble.get("members") or [])
+        ],
     )
 
 

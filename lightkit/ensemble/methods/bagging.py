@@ -30,6 +30,8 @@ class Bagging(Weighed):
         UserError: An argument is out of its range, or there is no such choice.
     """
 
+    copies = 10
+
     def __init__(
         self,
         *,

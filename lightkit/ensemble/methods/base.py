@@ -58,7 +58,8 @@ class Method:
     """A way to make one model of several. A subclass says which members are trained and how they become one.
 
     Args:
-        size: Number of members; of unlike ones (`ensemble.members`), null takes each once, a number each so often.
+        size: Number of members; null takes as many as the method usually has. Of unlike members (`ensemble.members`)
+            null takes each once, a number each so often.
         engine: How members that need nothing of each other are trained: `vectorized` all at once in one process,
             `sequential` one after the other, `processes` side by side, `auto` what is fastest here.
         slots: Processes side by side for `processes`; null takes one for each GPU, or as many as processors allow.
@@ -153,6 +154,8 @@ class Weighed(Method):
     """
 
     unlike = True
+    copies = 5
+    """Members where neither `size` nor unlike members say how many."""
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class Weighed(Method):
     def kinds(self, facts: Facts) -> list[tuple[str, Mapping[str, Any]]]:
         """Return a label and the values of each member to be trained on all rows: unlike ones, or copies."""
         if not facts.members:
-            return [("", {})] * (self.size or 1)
+            return [("", {})] * (self.size or self.copies)
         return [kind for _ in range(self.size or 1) for kind in facts.members]
 
 

@@ -25,6 +25,8 @@ class Greedy(Voting):
         slots: See `Method`.
     """
 
+    copies = 10
+
     def __init__(
         self, *, size: int | None = None, rounds: int = 25, engine: Engine = "auto", slots: int | None = None
     ) -> None:
