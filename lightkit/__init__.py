@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from lightkit.common.errors import UserError as UserError
     from lightkit.config.compose import compose as compose
     from lightkit.runner import Runner as Runner
+    from lightkit.runner.loaded import load_ensemble as load_ensemble
     from lightkit.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
-__all__ = ["Runner", "Trainer", "UserError", "__version__", "compose"]
+__all__ = ["Runner", "Trainer", "UserError", "__version__", "compose", "load_ensemble"]
 
 _HOME = {
     "Runner": "lightkit.runner",
     "Trainer": "lightkit.trainer",
     "UserError": "lightkit.common.errors",
     "compose": "lightkit.config",
+    "load_ensemble": "lightkit.runner.loaded",
 }
 
 

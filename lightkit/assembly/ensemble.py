@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 from torch import nn
 
@@ -14,10 +17,15 @@ from lightkit.checkpoint.fitting import fit
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config.saved import from_yaml
-from lightkit.data import DataInfo
+from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.ensemble.file import StoredMember, read_ensemble
-from lightkit.ensemble.module import Ensemble, Rule, members_only
+from lightkit.ensemble.module import Ensemble, members_only
+from lightkit.ensemble.nested import assembled
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.runs.reading import read_json
+
+_LOG = logging.getLogger(__name__)
 
 
 def is_ensemble(run: Path) -> bool:
@@ -41,19 +49,38 @@ def build_ensemble(
         UserError: Its file is missing or damaged, was trained for other outputs, or has no such member.
     """
     stored = read_ensemble(run / run_files.ENSEMBLE_WEIGHTS)
-    known = [member.name for member in stored.members]
+    ensemble = assembled(stored, {member.name: _network(member, run, info, engine, trust) for member in stored.members})
     for name in members:
-        if name not in known:
-            raise UserError("no such member", key="--members", received=name, choices=known, family="ensemble")
-    estimators = [_network(member, run, info, engine, trust) for member in stored.members]
-    ensemble = Ensemble(
-        estimators,
-        task=stored.task,
-        rule=cast("Rule", stored.rule),
-        weights=[member.weight for member in stored.members],
-        names=known,
-    )
+        if name not in ensemble.names:
+            raise UserError("no such member", key="--members", received=name, choices=ensemble.names, family="ensemble")
     return members_only(ensemble, set(members).__contains__) if members else ensemble
+
+
+def own_splits(data: Data, run: Path) -> Data:
+    """Return the data of an ensemble of finished runs with the rows that none of them trained on; others as they are.
+
+    Args:
+        data: The data of the run, in the splits of its configuration.
+        run: Its folder.
+
+    Raises:
+        UserError: Its predictions are missing or damaged, which tell the rows.
+    """
+    if not is_ensemble(run) or "rows" not in read_json(run / run_files.ENSEMBLE):
+        return data
+    known = MemberPredictions.read(run / run_files.PREDICTIONS_HELD_OUT)
+    if known.data != data.info.fingerprint:
+        return data
+    rows, loaders = dict(data.rows), dict[str, Any]()
+    for split in ("val", "test"):
+        own, loader = known.of_split(split).rows, data.loaders().get(split)
+        before = rows.pop(split, None)
+        if len(own):
+            rows[split] = own
+            loaders[split] = (loader or data.evaluation("train")).with_rows(own)  # type: ignore[union-attr]
+        if before is not None and not torch.equal(own, before):
+            _LOG.warning("%s has %d of %d rows: no member trained on them", split, len(own), len(before))
+    return replace(data, rows=rows, val=loaders.get("val"), test=loaders.get("test"))
 
 
 def _network(member: StoredMember, run: Path, info: DataInfo, engine: Engine, trust: Sequence[str]) -> nn.Module:

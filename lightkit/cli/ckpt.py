@@ -21,6 +21,8 @@ HELP = {
     "ckpt": """\
 usage: lightkit ckpt inspect RUN|FILE [--tensors] [--key KEY] [--trust]
        lightkit ckpt convert RUN|FILE OUT [--to weights|safetensors|model|state] [--key KEY] [--trust] [--overwrite]
+       lightkit ckpt convert RUN OUT --to torchensemble
+       lightkit ckpt convert FILE OUT --to lightkit --like RUN [--trust]
        lightkit ckpt merge RUN|ADAPTER OUT [--to weights|safetensors|model] [--base FILE] [--overwrite]
        lightkit ckpt average RUN|FILE RUN|FILE... OUT [--weights 0.5,0.5 | --greedy] [--to KIND] [--overwrite]
        lightkit ckpt diff RUN|FILE RUN|FILE [--all] [--key KEY] [--trust]
@@ -39,7 +41,8 @@ ADAPTER is the file that checkpoint.export=adapter writes; RUN/adapter.pt.
 
 options:
   --to KIND         weights: a state dict that torch.load opens anywhere; safetensors; model: the model with its class,
-                    which opens only where its code is; state: the whole checkpoint
+                    which opens only where its code is; state: the whole checkpoint; torchensemble: an ensemble in
+                    the folder OUT, for its io.load; lightkit: a file of torchensemble as the run OUT
                     (default: safetensors where OUT ends so, otherwise weights)
   --base FILE       the weights an adapter was trained on (default: where they were then)
   --weights LIST    how much each model counts, as 0.2,0.8 (default: all the same)
@@ -48,6 +51,7 @@ options:
   --key KEY         where in the file the weights are, such as model or ema.weights (default: the usual places)
   --trust           open a pickle of Python objects, which runs the code in it, and build what a run or adapter from
                     elsewhere names of your project: only for files whose origin you know
+  --like RUN        a run with the network, data and scaling of a file of torchensemble
   --overwrite       replace OUT where it exists
   --tensors         name every tensor; of a run those of its newest checkpoint
   --all             compare the whole state of two lightkit checkpoints, not only the weights

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, run_of, source_parser
 from lightkit.cli.terminal import number, say, table
 from lightkit.common.errors import UserError
+from lightkit.runs.catalog import find_run, project
 
 if TYPE_CHECKING:
     from lightkit.checkpoint.soup import Member
@@ -27,10 +28,13 @@ _LORA_NAMES = (".lora_A", ".lora_B", ".base_layer.")
 def convert(args: list[str]) -> int:
     """Write the weights, or the whole state, in another form."""
     parser = source_parser("convert", "file", "out")
-    parser.add_argument("--to", choices=[*_KINDS, "state"])
+    parser.add_argument("--to", choices=[*_KINDS, "state", "torchensemble", "lightkit"])
     parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--like")
     options = parser.read(args)
     path, (out, kind) = find_source(options.file), _output(options)
+    if kind in ("torchensemble", "lightkit"):
+        return _exchange(path, out, kind, options)
     from lightkit.checkpoint import export
     from lightkit.checkpoint.formats import open_file
     from lightkit.checkpoint.weights import read_weights
@@ -48,6 +52,22 @@ def convert(args: list[str]) -> int:
     say(f"{what} of {weights.source} written to {out}")
     if kind != "state" and _has_lora(weights):
         say("note: its LoRA matrices are written as they are; `lightkit ckpt merge` writes the plain model")
+    return 0
+
+
+def _exchange(path: Path, out: Path, kind: str, options: Any) -> int:
+    """Write the ensemble of a run as a file of torchensemble, or such a file as a run."""
+    from lightkit.runner.exchange import export_torchensemble, import_torchensemble
+
+    if kind == "torchensemble":
+        file, call = export_torchensemble(path, read_cfg(path, trust=options.trust), out)
+        say(f"{file}, which torchensemble reads with:\n\n{call}\n")
+        return 0
+    if options.like is None:
+        raise UserError("which network does the file hold?", key="--like", expected="RUN, a run with such a network")
+    like = find_run(options.like, project())
+    import_torchensemble(path, like, read_cfg(like, trust=options.trust), out, trust=options.trust)
+    say(f"{path} written to {out}, the folder of a run: lightkit eval {out}")
     return 0
 
 

@@ -80,7 +80,7 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         return re.findall(r"lightkit ckpt (\w+) RUN", help_of("ckpt"))
     if command == "explain":
         return [text for family in FAMILIES for text in (family.code, family.slug)]
-    if command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt"):
+    if command == "ensemble" or (command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt")):
         return _runs()
     if command not in OVERRIDDEN:
         return []

@@ -152,7 +152,7 @@ def aligned(members: Sequence[MemberPredictions]) -> list[MemberPredictions]:
     if not members:
         raise UserError("there are no members", argument="members")
     for member in members[1:]:
-        _check_alike(members[0], member)
+        check_alike(members[0], member)
     rows = torch.cat([member.rows for member in members]).unique()
     places = [torch.searchsorted(rows, member.rows) for member in members]
     split, targets = rows.new_zeros(len(rows), dtype=torch.uint8), _empty(members[0].targets, len(rows))
@@ -222,8 +222,12 @@ def _empty(like: Tensor, count: int) -> Tensor:
     return like.new_zeros(count, *like.shape[1:])
 
 
-def _check_alike(first: MemberPredictions, other: MemberPredictions) -> None:
-    """Refuse a member that predicts something else than the first one does."""
+def check_alike(first: MemberPredictions, other: MemberPredictions) -> None:
+    """Refuse a member that predicts something else than the first one does.
+
+    Raises:
+        UserError: It is of other data, for another task, or has other classes or outputs.
+    """
     facts = (
         ("the members are of different data", first.data, other.data),
         ("the members are for different tasks", first.task, other.task),

@@ -16,7 +16,7 @@ from lightkit.assembly.parts import build_loss, build_metrics
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
-from lightkit.common.errors import keys_under
+from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.member_values import member_label, member_values
 from lightkit.data.tensors import TensorData
@@ -102,8 +102,8 @@ class EnsemblePlan:
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """Weigh the members, measure what they predict together, and write all that."""
         folder, counted = self.run.place.path, self.method.counted(done)
-        own = [MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT) for result in counted]
-        weights = self.method.weigh(own, self.facts)
+        own = self._predictions(counted)
+        weights = self._weights(own)
         together = combined(own, weights, self.method.rule)
         together.write(folder / run_files.PREDICTIONS_HELD_OUT)
         values = {
@@ -112,9 +112,21 @@ class EnsemblePlan:
         shares = {result.member.name: float(weight) for result, weight in zip(counted, weights)}
         self._store(counted, shares)
         self._record(done, [], shares)
-        members = {result.member.name: values_of(result.result) for result in counted}
+        members = self._values(counted)
         self._show(members, values)
         return self._result(members, values)
+
+    def _predictions(self, counted: Sequence[MemberResult]) -> list[MemberPredictions]:
+        """Return what each member predicts of rows that it did not learn from."""
+        return [MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT) for result in counted]
+
+    def _weights(self, predictions: Sequence[MemberPredictions]) -> Tensor:
+        """Return how much each member counts, `(M,)`."""
+        return self.method.weigh(predictions, self.facts)
+
+    def _values(self, counted: Sequence[MemberResult]) -> dict[str, dict[str, float]]:
+        """Return the metrics of each member by its name."""
+        return {result.member.name: values_of(result.result) for result in counted}
 
     def _measured(self, predictions: MemberPredictions, split: str) -> dict[str, float]:
         """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""
@@ -136,7 +148,7 @@ class EnsemblePlan:
         members = []
         for result in counted:
             weight = self.method.factor if self.method.rule == "last" else shares[result.member.name]
-            state = content.load_model_state(_counted_checkpoint(self.run.cfg, result.folder))
+            state = content.load_model_state(counted_checkpoint(self.run.cfg, result.folder))
             members.append(StoredMember(result.member.name, read_config(result.folder), weight, state))
         rule = "sum" if self.method.rule == "last" else self.method.rule
         info = self.shared.data.info
@@ -147,12 +159,16 @@ class EnsemblePlan:
         """Write `ensemble.json`."""
         finished = {result.member.name: result for result in done}
         members = [result.member for result in done] + [m for m in coming if m.name not in finished]
-        rows = [_row(member, finished.get(member.name), weights) for member in members]
+        rows = [_row(member, finished.get(member.name), weights, self._place(member)) for member in members]
         settings = {
             key: value for key, value in to_plain(self.run.cfg.ensemble).items() if key not in ("_target_", "member")
         }
         plan = {"method": type(self.method).__name__, "settings": settings, "members": rows}
         write_json(self.run.place.path / run_files.ENSEMBLE, plan)
+
+    def _place(self, member: RunMember) -> str:
+        """Tell where the folder of a member is, from that of the ensemble."""
+        return f"{run_files.MEMBERS}/{member.name}"
 
     def _show(self, members: Mapping[str, Mapping[str, float]], values: Mapping[str, float]) -> None:
         """Show what mean member, best member and ensemble reach."""
@@ -228,13 +244,14 @@ def comparison(
     return ["metric", "mean member", f"best member ({best})", "ensemble"], rows
 
 
-def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float]) -> dict[str, Any]:
+def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float], folder: str) -> dict[str, Any]:
     """Describe a member in the record of the plan."""
     role = member.values["ensemble"]["member"]
     needs = [*role.get("adds_to", ()), *role.get("features", ()), *filter(None, [role.get("weights_of")])]
     facts = result.result if result else {}
     return {
         "name": member.name,
+        "folder": folder,
         "status": facts.get("status", "waiting"),
         "depends_on": needs,
         "rows": role.get("rows", "all"),
@@ -244,9 +261,14 @@ def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, f
     }
 
 
-def _counted_checkpoint(cfg: DictConfig, folder: Path) -> Path:
-    """Return the checkpoint with the weights that count, of a member that has ended."""
+def counted_checkpoint(cfg: DictConfig, folder: Path) -> Path:
+    """Return the checkpoint with the weights that count, of a run that has ended.
+
+    Raises:
+        UserError: It has none.
+    """
     store = CheckpointStore(folder / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
     path = (store.best() if cfg.trainer.test != "last" else None) or store.newest()
-    assert path is not None, "checkpoints of members are always on"
+    if path is None:
+        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
     return path

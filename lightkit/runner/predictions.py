@@ -14,6 +14,7 @@ from lightkit.metrics import Gathered
 from lightkit.runner.evaluation import load_counted, pass_over
 from lightkit.runner.member import MemberRun
 from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.learner import Learner
 
 _HELD_OUT = {"train": "left_out", "val": "val", "test": "test"}
@@ -37,13 +38,25 @@ def keep_predictions(run: MemberRun, learner: Learner) -> None:
         Interrupted: A signal asked the run to end.
     """
     load_counted(run, learner)
-    found = predict_held_out(run, learner)
+    found = predict_held_out(learner, source=str(run.path), interrupt=run.session.signals, step=learner.state.step)
     if run.session.ranks.main:
         found.write(run.path / run_files.PREDICTIONS_HELD_OUT)
 
 
-def predict_held_out(run: MemberRun, learner: Learner) -> MemberPredictions:
-    """Predict all rows that a member did not learn from; see `keep_predictions`."""
+def predict_held_out(
+    learner: Learner, *, source: str, interrupt: Interrupt | None = None, step: int = 0
+) -> MemberPredictions:
+    """Predict all rows that a model did not learn from.
+
+    Args:
+        learner: The model with the weights that count, and its data.
+        source: What error messages call the predictions.
+        interrupt: Tells when a signal asked the run to end.
+        step: Optimizer step that the run ends at.
+
+    Raises:
+        Interrupted: A signal asked the run to end.
+    """
     info, data = learner.data.info, learner.data
     parts: list[dict[str, Any]] = []
     for number, split in enumerate(SPLITS):
@@ -51,10 +64,10 @@ def predict_held_out(run: MemberRun, learner: Learner) -> MemberPredictions:
         if loader is None or (split == "train" and data.left_out is None):
             continue
         taken = Predictions(info.task, info.class_names)
-        gathered = Gathered(taken, run.session.ranks)
-        pass_over(learner, loader, [gathered], interrupt=run.session.signals, step=learner.state.step)
+        gathered = Gathered(taken, learner.engine.ranks)
+        pass_over(learner, loader, [gathered], interrupt=interrupt, step=step)
         gathered.exchange()
-        if run.session.ranks.main:
+        if learner.engine.ranks.main:
             outputs, targets = taken.tensors()
             kind = torch.full((len(loader.rows),), number, dtype=torch.uint8)
             predictions = as_probabilities(outputs, info.task)
@@ -65,7 +78,7 @@ def predict_held_out(run: MemberRun, learner: Learner) -> MemberPredictions:
         task=info.task,
         data=info.fingerprint,
         classes=tuple(info.class_names),
-        source=str(run.path),
+        source=source,
         **joined,
     )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
-from lightkit.assembly.ensemble import is_ensemble
+from lightkit.assembly.ensemble import is_ensemble, own_splits
 from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
 from lightkit.runner.engines import train_members
 from lightkit.runner.ensemble import build_plan
@@ -155,6 +156,7 @@ class Runner:
         memory = MemoryReport(self.cfg)
         with memory_released(), translate_errors(memory=memory.report):
             memory.parts = learner = build(self.cfg, self.folder, pretrained=False, trains=False)
+            learner = replace(learner, data=own_splits(learner.data, self.folder))
             for note in learner.data.notes:  # for `predict` too, whose output may be what is printed
                 _LOG.warning("%s", note)
             with closing(learner.data):

@@ -92,12 +92,12 @@ def read_overrides(folder: Path) -> list[str]:
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """Return what `environment.json` says of versions, device and data; empty where it cannot be read."""
-    return _read_json(folder / run_files.ENVIRONMENT)
+    return read_json(folder / run_files.ENVIRONMENT)
 
 
 def read_result(folder: Path) -> dict[str, Any]:
     """Return the content of `result.json`; empty where it cannot be read, as before a run has ended."""
-    return _read_json(folder / run_files.RESULT)
+    return read_json(folder / run_files.RESULT)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -113,7 +113,8 @@ def read_seed(folder: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a file of a run; empty where it cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

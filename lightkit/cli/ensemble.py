@@ -1,0 +1,172 @@
+"""`lightkit ensemble`: one model of runs that have finished."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import complain, number, say, table
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.signals import held
+from lightkit.runs.catalog import find_run, project, run_name, runs_below, status
+from lightkit.runs.placement import discard_if_empty, new_run_folder
+
+HELP = {
+    "ensemble": """\
+usage: lightkit ensemble RUN RUN... | SWEEP [--method voting|greedy] [--weights HOW] [--name NAME] [OVERRIDES]
+
+One model of runs that have finished, in a new run folder, for `lightkit eval`, `predict` and the rest. Nothing is
+trained. The networks may be of any kind, as long as data and classes are the same, and so may the seeds; a run may
+be an ensemble itself. Weights and metrics come from rows alone that no run trained on.
+RUN is the folder of a run, its name, or `last` for the newest one. SWEEP is the folder of a sweep, or another with
+runs below it, and stands for all that have finished.
+
+options:
+  --method METHOD   voting: all runs; greedy: select runs with replacement that do best together (default: voting)
+  --vote KIND       soft: mean of probabilities; hard: share of votes (default: soft)
+  --weights HOW     of a vote: uniform; validation: those with the smallest loss; greedy; or one number a run, as
+                    0.5,0.3,0.2 (default: uniform)
+  --rounds N        selections of greedy at most (default: 25)
+  --name NAME       ends the name of the new run's folder (default: the method)
+  --json            print what result.json holds
+
+OVERRIDES are of device, metrics, logger and the loading of data, such as device=cpu or data.eval_batch_size=256.
+
+examples:
+  lightkit ensemble digits_mlp digits_cnn --method greedy
+  lightkit ensemble outputs/sweeps/2026-01-31/12-00-00-run --weights validation --name best
+  lightkit eval best""",
+}
+
+METHODS = ("voting", "greedy", "stacking")
+WEIGHTS = ("uniform", "validation", "greedy")
+_OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
+_ALLOWED = re.compile(
+    r"[+~]*(device|logger|metrics|trust)([.=]|$)|[+~]*data\.(eval_batch_size|num_workers|pin_memory)="
+)
+
+
+def ensemble(args: list[str]) -> int:
+    """Combine finished runs."""
+    parser = Parser("ensemble")
+    parser.add_argument("runs", nargs="+")
+    parser.add_argument("--method", choices=METHODS, default="voting")
+    parser.add_argument("--vote", choices=("soft", "hard"), default="soft")
+    parser.add_argument("--weights")
+    parser.add_argument("--rounds")
+    parser.add_argument("--name")
+    parser.add_argument("--json", action="store_true")
+    options = parser.read(args)
+    root = project()
+    overrides = [text for text in options.runs if _OVERRIDE.match(text) and not _places(text, root)]
+    for text in overrides:
+        if not _ALLOWED.match(text):
+            fix = "this only of device, metrics, logger and the loading of data"
+            raise UserError("a finished run stays as it is", key=text.partition("=")[0], received=text, fix=fix)
+    folders = _folders([text for text in options.runs if text not in overrides], root)
+    node, weights = _method(options, folders)
+    from lightkit.runs.reading import read_run
+
+    composed = [read_run(folder, overrides) for folder in folders]
+    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
+    with held():
+        from lightkit.runner.library import LibraryRun, combine_runs
+
+    names = [f"{i:02}-{run_name(folder).replace('/', '-')}" for i, folder in enumerate(folders)]
+    runs = [LibraryRun(name, folder, made.cfg) for name, folder, made in zip(names, folders, composed)]
+    name = options.name or options.method
+    target = new_run_folder(root, name)
+    try:
+        result = combine_runs(runs, target, method=node, name=name, weights=weights, overrides=overrides)
+    finally:
+        discard_if_empty(target, root)
+    if options.json:
+        say(json.dumps(result, indent=2))
+        return 0
+    members = json.loads((target / run_files.ENSEMBLE).read_text(encoding="utf-8"))["members"]
+    rows = [[row["name"], number(row["weight"]), row["folder"]] for row in members]
+    say("\n" + table(["member", "weight", "folder"], rows, right=[1]))
+    return 0
+
+
+def _places(text: str, root: Path) -> list[Path]:
+    """List the folders with runs that a text may mean as a path."""
+    places = (Path(text), root / text, root / run_files.OUTPUTS / text)
+    return [place for place in places if place.is_dir() and runs_below(place)]
+
+
+def _folders(texts: Sequence[str], root: Path) -> list[Path]:
+    """Return the folders of all runs that are meant, each once.
+
+    Raises:
+        UserError: There is no such run, or fewer than two.
+    """
+    found = list[Path]()
+    for text in texts:
+        places = _places(text, root)
+        if not places or (places[0] / run_files.CONFIG).is_file():
+            found.append(find_run(text, root))
+            continue
+        below = runs_below(places[0])
+        done = [folder.resolve() for folder in below if status(folder) == "finished"]
+        if len(done) < len(below):
+            complain(f"note: {len(below) - len(done)} of the {len(below)} runs in {text} have not finished")
+        found += done
+    folders = [*dict.fromkeys(found)]
+    if len(folders) < 2:
+        raise UserError(
+            "an ensemble needs two runs that have finished",
+            key="lightkit ensemble",
+            received=", ".join(map(str, folders)) or None,
+            family="ensemble",
+        )
+    return folders
+
+
+def _method(options: Namespace, folders: Sequence[Path]) -> tuple[dict[str, Any], list[float] | None]:
+    """Return the method as a node of the configuration, and the weights where the user gave numbers.
+
+    Raises:
+        UserError: An option does not go with the method, or is out of its range.
+    """
+    if options.method == "stacking":
+        fix = "lightkit train ensemble=stacking, or --method greedy"
+        raise UserError("finished runs cannot be stacked", key="--method", received="stacking", fix=fix)
+    from lightkit.config.schema import MemberConfig
+
+    base: dict[str, Any] = {"size": len(folders), "members": [], "member": asdict(MemberConfig())}
+    for given, name in (("weights", "voting"), ("rounds", "greedy")):
+        if getattr(options, given) is not None and options.method != name:
+            raise UserError(f"this is of --method {name}", key=f"--{given}", received=getattr(options, given))
+    if options.method == "greedy":
+        rounds = options.rounds or "25"
+        if not rounds.isdecimal() or int(rounds) < 1:
+            raise UserError("not a number of rounds", key="--rounds", received=rounds, expected="1 or more")
+        return {"_target_": "lightkit.ensemble.methods.Greedy", "rounds": int(rounds), **base}, None
+    how = options.weights or "uniform"
+    numbers = None if how in WEIGHTS else _numbers(how, len(folders))
+    chosen = how if numbers is None else "uniform"
+    return {"_target_": "lightkit.ensemble.methods.Voting", "vote": options.vote, "weights": chosen, **base}, numbers
+
+
+def _numbers(text: str, count: int) -> list[float]:
+    """Read the weights of the runs.
+
+    Raises:
+        UserError: They are not numbers from 0 on, one for each run.
+    """
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if len(found) == count and all(0 <= weight < float("inf") for weight in found) and sum(found) > 0:
+        return found
+    expected = f"{count} numbers from 0 on, one for each run, and one of them above 0"
+    raise UserError("no weights", key="--weights", received=text, expected=expected, choices=WEIGHTS)
