@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import keys_under
-from lightkit.config import instantiate, to_plain
+from lightkit.config import instantiate, public, to_plain
 from lightkit.config.member_values import member_label, member_values
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits, hard, soft
@@ -25,7 +26,12 @@ from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.ensemble.methods import Facts, Method, NoEnsemble
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
+from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
+from lightkit.metrics import Figures, write_figures
+from lightkit.runner.ensemble_figures import ENSEMBLE, draw, over_size
+from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told
+from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
 from lightkit.trainer.tasks import fit_shape
@@ -86,10 +92,13 @@ class EnsemblePlan:
 
     def __init__(self, run: Session, shared: Shared, method: Method, facts: Facts) -> None:
         self.run, self.shared, self.method, self.facts = run, shared, method, facts
+        run.members.opening = introduction(run.cfg, run.place.path, shared.data, type(method).__name__)
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
-        members = self.method.next(self.facts, done)
+        plain = {"metrics.figures": []}  # of many members they would take longer than their training
+        members = [replace(found, values={**plain, **found.values}) for found in self.method.next(self.facts, done)]
+        self.run.members.expect(member.name for member in members)
         if self.run.ranks.main and self.run.place.is_recorded:
             self._record(done, members, {})
         return members
@@ -101,7 +110,7 @@ class EnsemblePlan:
 
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """Weigh the members, measure what they predict together, and write all that."""
-        folder, counted = self.run.place.path, self.method.counted(done)
+        run, folder, counted = self.run, self.run.place.path, self.method.counted(done)
         own = [MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT) for result in counted]
         weights = self.method.weigh(own, self.facts)
         together = combined(own, weights, self.method.rule)
@@ -110,11 +119,22 @@ class EnsemblePlan:
             name: value for split in ("train", "val", "test") for name, value in self._measured(together, split).items()
         }
         shares = {result.member.name: float(weight) for result, weight in zip(counted, weights)}
-        self._store(counted, shares)
+        parameters = self._store(counted, shares)
         self._record(done, [], shares)
-        members = {result.member.name: values_of(result.result) for result in counted}
-        self._show(members, values)
-        return self._result(members, values)
+        outcome = Outcome(
+            method=type(self.method).__name__,
+            rule=self.method.rule,
+            members=counted,
+            own=own,
+            together=together,
+            weights=shares,
+            values=values,
+            monitor=run.cfg.metrics.monitor,
+            mode=run.cfg.metrics.mode,
+        )
+        report = make_report(outcome, seconds=time.monotonic() - run.began, parameters=parameters, seed=run.cfg.seed)
+        self._show(outcome, report)
+        return self._result(values, report)
 
     def _measured(self, predictions: MemberPredictions, split: str) -> dict[str, float]:
         """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""
@@ -131,8 +151,8 @@ class EnsemblePlan:
         metrics.update(output, target, criterion(output, target), len(rows))
         return {f"{name}/{key.partition('/')[2]}": value for key, value in metrics.compute().items()}
 
-    def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> None:
-        """Write all networks into one file."""
+    def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
+        """Write all networks into one file; return how many weights they have."""
         members = []
         for result in counted:
             weight = self.method.factor if self.method.rule == "last" else shares[result.member.name]
@@ -142,6 +162,8 @@ class EnsemblePlan:
         info = self.shared.data.info
         stored = StoredEnsemble(members, rule, info.task, tuple(info.class_names))
         write_ensemble(self.run.place.path / run_files.ENSEMBLE_WEIGHTS, stored)
+        weights = (tensor for member in members for name, tensor in member.state.items() if "running_" not in name)
+        return sum(tensor.numel() for tensor in weights if tensor.is_floating_point())
 
     def _record(self, done: Sequence[MemberResult], coming: Sequence[RunMember], weights: Mapping[str, float]) -> None:
         """Write `ensemble.json`."""
@@ -154,19 +176,43 @@ class EnsemblePlan:
         plan = {"method": type(self.method).__name__, "settings": settings, "members": rows}
         write_json(self.run.place.path / run_files.ENSEMBLE, plan)
 
-    def _show(self, members: Mapping[str, Mapping[str, float]], values: Mapping[str, float]) -> None:
-        """Show what mean member, best member and ensemble reach."""
-        logger = build_logger(self.run.cfg, self.run.place.path)
+    def _show(self, outcome: Outcome, report: Mapping[str, Any]) -> None:
+        """Show what mean member, best member and ensemble reach; write values, settings and figures."""
+        cfg, members, folder = self.run.cfg, self.run.members, self.run.place.path
+        members.close()
+        logger = build_logger(cfg, folder, console=Logger())  # the table on the console says it all
         logger.start(0)
-        logger.scalars(values, step=len(members), epoch=0)
-        columns, rows = comparison(
-            members, values, mode=self.run.cfg.metrics.mode, monitor=self.run.cfg.metrics.monitor
-        )
-        logger.table(f"{type(self.method).__name__} of {len(members)}", columns, rows)
-        logger.message(f"folder  {self.run.place.path}")
+        step, epoch = (max(int(found.result.get(key) or 0) for found in outcome.members) for key in ("steps", "epochs"))
+        self._draw(outcome, logger, step=step)
+        logger.scalars(outcome.values, step=step, epoch=epoch)
+        logger.hparams(public(cfg), outcome.values, self.run.overrides)
+        table = comparison(report, outcome.values, outcome.monitor)
+        lines = told(report)
+        title = f"{outcome.method} of {outcome.networks}"
+        for shown in (members.console, logger):
+            shown.table(title, *table)
+            for line in [*lines, f"folder  {folder}"]:
+                shown.message(line)
         logger.close()
 
-    def _result(self, members: Mapping[str, Mapping[str, float]], values: Mapping[str, float]) -> dict[str, Any]:
+    def _draw(self, outcome: Outcome, logger: Logger, *, step: int) -> None:
+        """Draw the figures that `metrics.figures` names, and log the curve over the size."""
+        cfg, info, folder = self.run.cfg, self.shared.data.info, self.run.place.path / run_files.FIGURES
+        test = outcome.together.of_split("test")
+        figures = Figures(info.task, cfg.metrics.figures, info.class_names, info.num_classes)
+        if len(test):
+            figures.update(as_logits(test.predictions, test.task), test.targets)
+        figures.write(logger, folder, step=step)
+        if ENSEMBLE not in cfg.metrics.figures:
+            return
+        split = outcome.metric.partition("/")[0]
+        sizes = over_size(outcome, lambda rows: self._measured(rows, split), seed=cfg.seed)
+        if sizes is not None:
+            for size, value in zip(sizes.sizes, sizes.mean):
+                logger.scalars({f"{outcome.metric}_over_size": value}, step=size, epoch=0)
+        write_figures(draw(outcome, sizes), logger, folder, step=step)
+
+    def _result(self, values: Mapping[str, float], report: Mapping[str, Any]) -> dict[str, Any]:
         """Return the content of `result.json`."""
         metrics = self.run.cfg.metrics
         return {
@@ -177,7 +223,7 @@ class EnsemblePlan:
             "objective": {"name": metrics.monitor, "mode": metrics.mode, "value": values.get(metrics.monitor)},
             "test": {name: value for name, value in values.items() if name.startswith("test/")},
             "metrics": dict(values),
-            "members": {name: dict(own) for name, own in members.items()},
+            **report,
         }
 
 
@@ -189,8 +235,6 @@ def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -
         weights: How much each counts, `(M,)`.
         rule: See `lightkit.ensemble.methods.Method.rule`.
     """
-    from dataclasses import replace
-
     together = aligned(members)
     first, predictions = together[0], stacked(together)
     if rule == "last":
@@ -200,32 +244,6 @@ def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -
     counts = torch.stack([member.counts for member in together]).sum(0)
     counts = torch.where(found.isnan().any(1), torch.zeros_like(counts), counts)
     return replace(first, counts=counts, predictions=found)
-
-
-def values_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values that a member ended with: those of the weights that count."""
-    return {**result["metrics"], **result["best"], **result["test"]}
-
-
-def comparison(
-    members: Mapping[str, Mapping[str, float]], values: Mapping[str, float], *, monitor: str, mode: str
-) -> tuple[list[str], list[list[str]]]:
-    """Make column names and rows of a table: each metric of the mean member, the best one and the ensemble.
-
-    Args:
-        members: Values by member and name.
-        values: Those of the ensemble.
-        monitor: Name of the value that decides which member is the best.
-        mode: Whether `min` or `max` of it is better.
-    """
-    known = {name: own[monitor] for name, own in members.items() if monitor in own}
-    best = (min if mode == "min" else max)(known, key=lambda name: known[name]) if known else next(iter(members))
-    rows = []
-    for name, value in values.items():
-        own = [found[name] for found in members.values() if name in found]
-        mean = f"{sum(own) / len(own):.4f}" if own else ""
-        rows.append([name, mean, f"{members[best][name]:.4f}" if name in members[best] else "", f"{value:.4f}"])
-    return ["metric", "mean member", f"best member ({best})", "ensemble"], rows
 
 
 def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float]) -> dict[str, Any]:
