@@ -84,7 +84,7 @@ class MembersTable:
             setattr(member, fact, found)
         if improves(value, member.best, mode=self.mode):
             member.best = value
-        self.console.live_table(self._shown)
+        self.console.live_table(self.shown)
 
     def finish(self, name: str, result: Mapping[str, Any], *, earlier: bool = False) -> None:
         """Show that a member has finished.
@@ -107,7 +107,7 @@ class MembersTable:
         best = f", best {self.monitor} {number(member.best)}" if member.best is not None else ""
         took = f", {duration(member.seconds)}" if member.seconds is not None and not earlier else ""
         self.message(line + best + took, always=self.console.style == "lines")
-        self.console.live_table(self._shown)
+        self.console.live_table(self.shown)
 
     def message(self, text: str, *, always: bool = True) -> None:
         """Show a line, and keep it in the log.
@@ -126,7 +126,7 @@ class MembersTable:
     def close(self) -> None:
         """Take the live table away; on a terminal it is left as it was last."""
         if self.console.style == "bar" and self.members:
-            title, columns, rows = self._shown(_MOST)
+            title, columns, rows = self.shown(_MOST)
             self.console.table(title, columns, rows)
         self.members = {}
         self.console.close()
@@ -153,7 +153,7 @@ class MembersTable:
             return None
         return (time.monotonic() - self._began) * (len(own) - done) / done
 
-    def _shown(self, most: int) -> tuple[str, list[str], list[list[str]]]:
+    def shown(self, most: int) -> tuple[str, list[str], list[list[str]]]:
         """Return headline, heads and rows of the table, with no more than so many rows."""
         members, most = list(self.members.values()), min(most, _MOST)
         chosen = members

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from lightkit.assembly import Shared, build_logger
@@ -129,10 +129,12 @@ class EnsemblePlan:
             together=together,
             weights=shares,
             values=values,
+            left_out={name: self._measured(found, "train") for name, found in zip(shares, own)},
             monitor=run.cfg.metrics.monitor,
             mode=run.cfg.metrics.mode,
         )
-        report = make_report(outcome, seconds=time.monotonic() - run.began, parameters=parameters, seed=run.cfg.seed)
+        patient, seconds = ENSEMBLE in run.cfg.metrics.figures, round(time.monotonic() - run.began, 3)
+        report = make_report(outcome, seconds=seconds, parameters=parameters, seed=run.cfg.seed, patient=patient)
         self._show(outcome, report)
         return self._result(values, report)
 
@@ -140,16 +142,7 @@ class EnsemblePlan:
         """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""
         rows = predictions.of_split(split)
         rows = rows.take(rows.predicted)
-        if not len(rows):
-            return {}
-        kind, name = ("val", "oof") if split == "train" else (split, split)
-        metrics = build_metrics(self.run.cfg, self.shared.data.info, self.shared.engine)[kind]
-        criterion = build_loss(self.run.cfg, self.shared.data.info, self.shared.engine)
-        device = self.shared.engine.device
-        target = rows.targets.to(device)
-        output = fit_shape(as_logits(rows.predictions, rows.task).to(device), target)
-        metrics.update(output, target, criterion(output, target), len(rows))
-        return {f"{name}/{key.partition('/')[2]}": value for key, value in metrics.compute().items()}
+        return Meter(self.run.cfg, self.shared, split)(rows) if len(rows) else {}
 
     def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
         """Write all networks into one file; return how many weights they have."""
@@ -203,10 +196,10 @@ class EnsemblePlan:
         if len(test):
             figures.update(as_logits(test.predictions, test.task), test.targets)
         figures.write(logger, folder, step=step)
-        if ENSEMBLE not in cfg.metrics.figures:
+        if ENSEMBLE not in cfg.metrics.figures or not outcome.metric:
             return
-        split = outcome.metric.partition("/")[0]
-        sizes = over_size(outcome, lambda rows: self._measured(rows, split), seed=cfg.seed)
+        split, _, only = outcome.metric.partition("/")
+        sizes = over_size(outcome, Meter(cfg, self.shared, split, only=only), seed=cfg.seed)
         if sizes is not None:
             for size, value in zip(sizes.sizes, sizes.mean):
                 logger.scalars({f"{outcome.metric}_over_size": value}, step=size, epoch=0)
@@ -225,6 +218,35 @@ class EnsemblePlan:
             "metrics": dict(values),
             **report,
         }
+
+
+class Meter:
+    """Measures predictions by loss and metrics of the run, which are built once.
+
+    Args:
+        cfg: The configuration.
+        shared: What all models of the run share.
+        split: What is measured; the metrics of training rows are those of `val`, and called `oof/...`.
+        only: Name of the one metric that is wanted; empty measures all.
+    """
+
+    def __init__(self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "") -> None:
+        self._kind, self._name = ("val", "oof") if split == "train" else (split, split)
+        nodes = to_plain(cfg.metrics[self._kind]) if split else {}
+        if only in (*nodes, "loss"):
+            chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
+            cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
+        self._device = shared.engine.device
+        self._metrics = build_metrics(cfg, shared.data.info, shared.engine)[self._kind]
+        self._criterion = build_loss(cfg, shared.data.info, shared.engine)
+
+    def __call__(self, rows: MemberPredictions) -> dict[str, float]:
+        """Return the values of some rows, all of which were predicted."""
+        target = rows.targets.to(self._device)
+        output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
+        self._metrics.reset()
+        self._metrics.update(output, target, self._criterion(output, target), len(rows))
+        return {f"{self._name}/{key.partition('/')[2]}": value for key, value in self._metrics.compute().items()}
 
 
 def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -> MemberPredictions:

@@ -19,7 +19,7 @@ from lightkit.runner.ensemble_report import Outcome
 
 ENSEMBLE = "ensemble"
 """Name of these pictures in `metrics.figures`."""
-_EVALUATIONS = 200
+_EVALUATIONS = 120
 """Ensembles of different sizes that are measured at most."""
 _FEWEST_SIZES, _MOST_SIZES = 2, 16
 Measure = Callable[[MemberPredictions], dict[str, float]]

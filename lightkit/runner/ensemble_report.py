@@ -25,6 +25,8 @@ from lightkit.ensemble.plan import MemberResult
 _SHOWN = ("val", "test", "oof")
 _DRAWS = 100
 """Subsets of members at most, over all sizes, that tell how many networks an ensemble is worth."""
+_FEW = 20
+"""Members whose number of independent networks is always told."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Outcome:
     """How much each member counts, by its name."""
     values: Mapping[str, float]
     """Loss and metrics of the ensemble."""
+    left_out: Mapping[str, Mapping[str, float]]
+    """Loss and metrics of members on the training rows they did not learn from, by name; `oof/loss` and others."""
     monitor: str
     """Name of the value that decides what is best."""
     mode: str
@@ -84,7 +88,9 @@ class Outcome:
         return stacked(aligned([member.of_split(split) for member in self.own])), rows
 
 
-def make_report(outcome: Outcome, *, seconds: float, parameters: int, seed: int = 0) -> dict[str, Any]:
+def make_report(
+    outcome: Outcome, *, seconds: float, parameters: int, seed: int = 0, patient: bool = True
+) -> dict[str, Any]:
     """Return what `result.json` says of an ensemble beside what it says of every run.
 
     Args:
@@ -92,8 +98,12 @@ def make_report(outcome: Outcome, *, seconds: float, parameters: int, seed: int 
         seconds: What it took.
         parameters: Parameters of all networks.
         seed: Seed of subsets and halves.
+        patient: Take the time to tell of many members how many independent networks they are worth.
     """
-    members = {result.member.name: values_of(result) for result in outcome.members}
+    members = {
+        result.member.name: {**values_of(result), **outcome.left_out.get(result.member.name, {})}
+        for result in outcome.members
+    }
     mean, best = mean_member(members), best_member(members, outcome)
     gain = {}
     if (name := outcome.metric) in mean and name in members[best]:
@@ -110,7 +120,7 @@ def make_report(outcome: Outcome, *, seconds: float, parameters: int, seed: int 
         "gain": gain,
         "diversity": diversity(outcome),
         "calibration": calibration(outcome, seed=seed),
-        "independent_networks": worth(outcome, seed=seed),
+        "independent_networks": worth(outcome, seed=seed) if patient or len(members) <= _FEW else None,
         "cost": {"seconds": seconds, "epochs": epochs, "networks": outcome.networks, "parameters": parameters},
     }
 
@@ -250,7 +260,7 @@ def told(report: Mapping[str, Any]) -> list[str]:
         found.append(("diversity", _differing(differ)))
     if sure := report["calibration"]:
         found.append(("calibration", _calibrated(sure)))
-    if (worth_ := report["independent_networks"]) is not None:
+    if (worth_ := report["independent_networks"]) is not None and worth_ < size - 0.05:
         found.append(("worth", f"{worth_:.1f} of {size} independent networks, by log-likelihood"))
     cost = report["cost"]
     several = f"{cost['networks']} network{'s' * (cost['networks'] != 1)}"
@@ -277,7 +287,8 @@ def _calibrated(values: Mapping[str, Any]) -> str:
     parts = [f"error (ECE) {values['ece']:.3f}"] if "ece" in values else []
     if "temperature" in values:
         parts.append(f"{values['ece_calibrated']:.3f} after temperature {values['temperature']:.2f}")
-    return ", ".join([*parts, f"log-likelihood {values['log_likelihood_calibrated']:.4f}"])
+    normal = "" if parts else " with errors of a normal distribution"
+    return ", ".join([*parts, f"log-likelihood {values['log_likelihood_calibrated']:.4f}{normal}"])
 
 
 def _by(gain: float) -> str:
