@@ -189,9 +189,19 @@ def build_console(cfg: DictConfig) -> ConsoleLogger:
         return ConsoleLogger(cfg.logger.console.style, cfg.logger.console.every_seconds)
 
 
-def build_logger(cfg: DictConfig, folder: Path) -> Loggers:
-    """Build the loggers of a run: console, run.log, metrics.jsonl and TensorBoard."""
-    loggers: list[Logger] = [build_console(cfg), LogLogger(), JsonlLogger(folder / run_files.METRICS)]
+def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None) -> Loggers:
+    """Build the loggers of a run: console, run.log, metrics.jsonl and TensorBoard.
+
+    Args:
+        cfg: The configuration.
+        folder: The run's folder.
+        console: Shows the run; None builds the console that the configuration asks for.
+    """
+    loggers: list[Logger] = [
+        console or build_console(cfg),
+        LogLogger(folder / run_files.LOG),
+        JsonlLogger(folder / run_files.METRICS),
+    ]
     if cfg.logger.tensorboard.enabled:
         loggers.append(TensorBoardLogger(folder, cfg.metrics.monitor, cfg.metrics.mode))
     return Loggers(loggers)

@@ -216,9 +216,11 @@ def _with_curves(folder: Path) -> Iterator[Path]:
     seen = set[tuple[int, int]]()
     for place, below, files in os.walk(folder, followlinks=True):
         facts = Path(place).stat()
-        if any(_EVENTS in name for name in files) and (facts.st_dev, facts.st_ino) not in seen:
+        # a run of several models has curves of its own only when it has ended; those of its members belong to it
+        is_run = any(_EVENTS in name for name in files) or (run_files.CONFIG in files and run_files.MEMBERS in below)
+        if is_run and (facts.st_dev, facts.st_ino) not in seen:
             yield Path(place)
-        if any(_EVENTS in name for name in files) or (facts.st_dev, facts.st_ino) in seen:
+        if is_run or (facts.st_dev, facts.st_ino) in seen:
             below.clear()
         seen.add((facts.st_dev, facts.st_ino))
 

@@ -15,8 +15,9 @@ HELP = {
     "runs": """\
 usage: lightkit runs [--limit N] [--json]
 
-The runs in outputs/, newest last: when, name, seed, status, best monitored value, epochs, folder. Other commands take
-the name: of several runs that have it, the newest. Long names are cut to fit the terminal, but not in a pipe.
+The runs in outputs/, newest last: when, name, seed, status, best monitored value, epochs, folder. An ensemble is one
+run; where there is one, a column counts the members. Other commands take the name: of several runs that have it, the
+newest. Long names are cut to fit the terminal, but not in a pipe.
 
 options:
   --limit N  at most the N newest (default: 20; 0 shows all)
@@ -27,7 +28,7 @@ examples:
   lightkit runs --limit 3 --json""",
 }
 
-COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "folder")
+COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "members", "folder")
 
 
 def runs(args: list[str]) -> int:
@@ -43,13 +44,17 @@ def runs(args: list[str]) -> int:
     rows = list[dict[str, Any]]()
     for folder in all_runs(root)[-int(options.limit) :]:
         run = summarize(folder)
-        cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, str(folder.relative_to(root)))
+        place = str(folder.relative_to(root))
+        cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, run.members, place)
         rows.append(dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells))))
     if options.json:
         say(json.dumps(rows, indent=2, allow_nan=False))
     elif rows:
-        texts = [[number(cell) for cell in row.values()] for row in rows]
-        say(table(COLUMNS, fitting(COLUMNS, texts, columns=[1, 7], width=width()), right=[2, 5, 6]))
+        heads = [name for name in COLUMNS if name != "members" or any(row[name] for row in rows)]
+        texts = [[number(row[name]) for name in heads] for row in rows]
+        right = [heads.index(name) for name in ("seed", "best", "epochs", "members") if name in heads]
+        cut = [heads.index(name) for name in ("name", "folder")]
+        say(table(heads, fitting(heads, texts, columns=cut, width=width()), right=right))
     else:
         say(f"no runs in {root / run_files.OUTPUTS} yet: `lightkit train` makes one")
         if note := no_project_note():

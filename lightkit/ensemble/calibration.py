@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from lightkit.common.randomness import mix
 from lightkit.ensemble.combining import as_logits, soft, subsets
 
 _COLDEST, _HOTTEST = 1e-2, 1e2
+_SINGLES = 20
+"""Single networks at most whose mean stands for one network."""
 _HALVINGS = 5
 """How often rows are cut into halves where no other rows are there to fit a temperature on."""
 
@@ -207,14 +210,21 @@ def independent_networks(
     def judged(predictions: Tensor) -> float:
         return calibrated_log_likelihood(predictions, targets, task, fitting=fitting, seed=seed)
 
-    aim, before = judged(ensemble), -math.inf
-    for size in range(1, len(members) + 1):
-        chosen = subsets(len(members), size, draws=max(draws, len(members)) if size == 1 else draws, seed=seed)
-        reached = math.fsum(judged(soft(members[subset])) for subset in chosen) / len(chosen)
-        if reached >= aim - 1e-12:
-            return 1.0 if size == 1 else size - 1 + min(1.0, (aim - before) / (reached - before))
-        before = max(before, reached)
-    return math.inf
+    @cache
+    def reached(size: int) -> float:
+        most = min(len(members), max(draws, _SINGLES)) if size == 1 else draws
+        chosen = subsets(len(members), size, draws=most, seed=seed)
+        return math.fsum(judged(soft(members[subset])) for subset in chosen) / len(chosen)
+
+    aim, low, high = judged(ensemble), 1, len(members)
+    if reached(1) >= aim - 1e-12:
+        return 1.0
+    if reached(high) < aim - 1e-12:
+        return math.inf
+    while high - low > 1:  # more networks are better, in the mean
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) >= aim - 1e-12 else (middle, high)
+    return low + min(1.0, (aim - reached(low)) / (reached(high) - reached(low)))
 
 
 def _parts(known: Tensor, fitting: Tensor | None, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

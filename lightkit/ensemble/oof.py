@@ -153,6 +153,8 @@ def aligned(members: Sequence[MemberPredictions]) -> list[MemberPredictions]:
         raise UserError("there are no members", argument="members")
     for member in members[1:]:
         check_alike(members[0], member)
+    if _is_aligned(members):
+        return list(members)
     rows = torch.cat([member.rows for member in members]).unique()
     places = [torch.searchsorted(rows, member.rows) for member in members]
     split, targets = rows.new_zeros(len(rows), dtype=torch.uint8), _empty(members[0].targets, len(rows))
@@ -216,6 +218,17 @@ def _refused(path: Path, what: str) -> UserError:
 def _order(rows: Tensor, split: Tensor) -> Tensor:
     by_row = rows.argsort(stable=True)
     return by_row[split[by_row].argsort(stable=True)]
+
+
+def _is_aligned(members: Sequence[MemberPredictions]) -> bool:
+    """Tell whether members have the same rows in the right order already, as those of a vote have."""
+    first = members[0]
+    ordered = torch.equal(_order(first.rows, first.split), torch.arange(len(first)))
+    return ordered and all(
+        torch.equal(getattr(first, name), getattr(member, name))
+        for member in members[1:]
+        for name in ("rows", "split", "targets")
+    )
 
 
 def _empty(like: Tensor, count: int) -> Tensor:

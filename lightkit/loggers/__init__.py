@@ -3,7 +3,17 @@
 from lightkit.loggers.base import Logger, Loggers, Progress
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.files import JsonlLogger
+from lightkit.loggers.members import MembersTable
 from lightkit.loggers.runlog import LogLogger
 from lightkit.loggers.tensorboard import TensorBoardLogger
 
-__all__ = ["ConsoleLogger", "JsonlLogger", "LogLogger", "Logger", "Loggers", "Progress", "TensorBoardLogger"]
+__all__ = [
+    "ConsoleLogger",
+    "JsonlLogger",
+    "LogLogger",
+    "Logger",
+    "Loggers",
+    "MembersTable",
+    "Progress",
+    "TensorBoardLogger",
+]

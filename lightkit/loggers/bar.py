@@ -1,9 +1,9 @@
-"""The live display of a terminal, drawn by rich: two lines at the bottom, everything else above them."""
+"""The live display of a terminal, drawn by rich: a bar or a table at the bottom, everything else above it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from rich import box
@@ -20,6 +20,8 @@ from lightkit.loggers.wording import highlights, left, numeric, percent, rate
 _NARROW = 72
 """Columns below which the throughput is left out."""
 _SMALLEST_BAR = 8
+_AROUND = 8
+"""Lines of a terminal that a live table leaves to its own frame and title, and to what stands above it."""
 
 
 class Bar:
@@ -35,16 +37,33 @@ class Bar:
         self.console = Console(file=stream, highlight=False)
         self._stream = stream
         self._live: Live | None = None
-        self._progress: Progress | None = None
+        self._draw: Callable[[], RenderableType] = str
 
     def __rich__(self) -> RenderableType:
         """Render the bar anew whenever rich draws it: the terminal may have another width than last time."""
-        return "" if self._progress is None else self.render(self._progress)
+        return self._draw()
 
     def show(self, progress: Progress) -> None:
         """Draw how far the run is."""
+        self._redraw(lambda: self.render(progress))
+
+    def show_table(self, make: Callable[[int], tuple[str, Sequence[str], Sequence[Sequence[str]]]]) -> None:
+        """Draw a table, with as many rows as there is room for.
+
+        Args:
+            make: Makes title, heads and cells of the table, with at most so many rows.
+        """
+
+        def draw() -> RenderableType:
+            title, columns, rows = make(max(1, self.console.height - _AROUND))
+            headline = Text(title, style="bold", no_wrap=True, overflow="ellipsis")
+            return Group(headline, _table(columns, rows))
+
+        self._redraw(draw)
+
+    def _redraw(self, draw: Callable[[], RenderableType]) -> None:
         self._measure()
-        self._progress = progress
+        self._draw = draw
         if self._live is None:
             self._live = Live(self, console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._live.start()
@@ -88,15 +107,9 @@ class Bar:
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table above the bar."""
         self._measure()
-        heads = any(columns)
-        table = Table(box=box.ROUNDED, show_header=heads, header_style="bold")
         if title:  # not the table's own, which is broken where a narrow table ends
             self.console.print(Text(title, style="bold"))
-        for name, right in zip(columns, [*numeric(rows), *[False] * len(columns)]):
-            table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        self.console.print(table)
+        self.console.print(_table(columns, rows))
 
     def close(self) -> None:
         """Take the bar away and give the cursor back."""
@@ -104,3 +117,12 @@ class Bar:
             live, self._live = self._live, None
             self._measure()  # it draws once more
             live.stop()
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=box.ROUNDED, show_header=any(columns), header_style="bold")
+    for name, right in zip(columns, [*numeric(rows), *[False] * len(columns)]):
+        table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -77,6 +77,19 @@ class ConsoleLogger(Logger):
             self._guarded(lambda: self._live().show(progress))
         elif self.style == "lines" and now >= self._next_line:
             self._say(progress_line(progress))
+
+    def live_table(self, make: Callable[[int], tuple[str, Sequence[str], Sequence[Sequence[str]]]]) -> None:
+        """Redraw a table in place of the bar; without a terminal, print its title now and then.
+
+        Args:
+            make: Makes title, heads and cells of the table, with at most so many rows.
+        """
+        now = time.monotonic()
+        if self.style == "bar" and now >= self._next_frame:
+            self._next_frame = now + _SECONDS_BETWEEN_FRAMES
+            self._guarded(lambda: self._live().show_table(make))
+        elif self.style == "lines" and now >= self._next_line:
+            self._say(make(0)[0])
 
     def message(self, text: str) -> None:
         """Print a line; on a terminal above the bar."""

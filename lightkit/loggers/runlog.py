@@ -18,6 +18,9 @@ from lightkit.loggers.wording import number, plain_table, summary_line
 
 _LOG = logging.getLogger(__name__)
 _LIBRARY = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]), "<frozen ")
+_OWN = "run_log"
+"""Attribute of a record that belongs into one file only, though several may be open: members of an ensemble have each
+their own."""
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
@@ -38,6 +41,7 @@ def run_log(path: Path | str) -> Iterator[logging.Handler]:
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     handler = _File(file, encoding="utf-8")
+    handler.addFilter(lambda record: getattr(record, _OWN, file) == file)
     handler.setFormatter(_Formatter(_FORMAT))
     logger = logging.getLogger("lightkit")
     level, echo = logger.level, None if logger.hasHandlers() else _Echo(logging.WARNING)
@@ -120,18 +124,25 @@ def _of_library(filename: str) -> bool:
 
 
 class LogLogger(Logger):
-    """Messages, tables and values of whole splits as log records: what `run.log` tells, whatever the console shows."""
+    """Messages, tables and values of whole splits as log records: what `run.log` tells, whatever the console shows.
+
+    Args:
+        path: The file that takes them; None for all that are open.
+    """
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        self._extra = None if path is None else {_OWN: Path(path)}
 
     def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
         """Log the values of whole splits only; the series is in metrics.jsonl."""
         if any(name.endswith("/loss") for name in values):
-            _LOG.info("%s", summary_line(values, step=step, epoch=epoch, progress=None))
+            _LOG.info("%s", summary_line(values, step=step, epoch=epoch, progress=None), extra=self._extra)
 
     def message(self, text: str) -> None:
         """Log one record."""
-        _LOG.info("%s", text)
+        _LOG.info("%s", text, extra=self._extra)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Log one record of several lines."""
         cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
-        _LOG.info("%s", plain_table(title, columns, cells))
+        _LOG.info("%s", plain_table(title, columns, cells), extra=self._extra)

@@ -4,8 +4,8 @@ torchmetrics takes seconds to import, so nothing here imports it before the firs
 that derive from it live in `lightkit.metrics.language` and `lightkit.metrics.retrieval`.
 """
 
-from lightkit.metrics.figures import Figures
+from lightkit.metrics.figures import Figures, write_figures
 from lightkit.metrics.shared import Gathered, SharedMetrics
 from lightkit.metrics.split import SplitMetrics
 
-__all__ = ["Figures", "Gathered", "SharedMetrics", "SplitMetrics"]
+__all__ = ["Figures", "Gathered", "SharedMetrics", "SplitMetrics", "write_figures"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from lightkit.common.pixels import pixels
 from lightkit.metrics.counts import ClassRow, Counts, per_class
 
 TASKS = ("multiclass", "binary", "multilabel")
+NAMES = ("confusion_matrix", "per_class", "roc", "pr")
 
 
 class Figures:
@@ -21,14 +22,14 @@ class Figures:
 
     Args:
         task: Kind of targets; only `multiclass`, `binary` and `multilabel` have figures, others draw nothing.
-        names: `confusion_matrix`, `per_class`, `roc`, `pr`.
+        names: `confusion_matrix`, `per_class`, `roc`, `pr`; others are not of a single model, and left out.
         class_names: Names of classes or labels; numbers where they do not fit `num_classes`.
         num_classes: Classes or labels; 1 for `binary`.
     """
 
     def __init__(self, task: str, names: Sequence[str], class_names: Sequence[str], num_classes: int) -> None:
         task = "binary" if (task, num_classes) == ("multilabel", 1) else task
-        self.task, self.names = task, list(names) if task in TASKS else []
+        self.task, self.names = task, [name for name in names if name in NAMES] if task in TASKS else []
         classes = 2 if task == "binary" else num_classes
         known = [str(name) for name in class_names]
         if task == "binary" and len(known) == 1:
@@ -82,13 +83,8 @@ class Figures:
             step: Optimizer steps taken.
             split: Begins the names in the logger (`test/roc`).
         """
-        target, drawn = Path(folder), self.draw()
-        if drawn:
-            from matplotlib.image import imsave  # slow to import, as all of matplotlib
-        for name, figure in drawn.items():
-            target.mkdir(parents=True, exist_ok=True)
-            imsave(target / f"{name}.png", pixels(figure), dpi=figure.dpi)
-            logger.figure(f"{split}/{name}", figure, step=step)
+        target = Path(folder)
+        write_figures({f"{split}/{name}": figure for name, figure in self.draw().items()}, logger, target, step=step)
         for name, (columns, rows) in self.tables().items():
             with (target / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows([columns, *rows])
@@ -97,6 +93,25 @@ class Figures:
     def _curve_names(self, kind: str) -> list[str]:
         """Return the classes a curve is drawn for: a yes-or-no question has one."""
         return self.class_names[1:] if self.task == "binary" else self.class_names
+
+
+def write_figures(figures: Mapping[str, Any], logger: Any, folder: Path, *, step: int) -> None:
+    """Hand figures to a logger, and write them as PNG files.
+
+    Args:
+        figures: Matplotlib figures by name, such as `test/roc`, which becomes `roc.png`.
+        logger: A `lightkit.loggers.Logger`.
+        folder: Where the files go; made when there is something to write.
+        step: Optimizer steps taken.
+    """
+    if not figures:
+        return
+    from matplotlib.image import imsave  # slow to import, as all of matplotlib
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        imsave(folder / f"{name.rpartition('/')[2]}.png", pixels(figure), dpi=figure.dpi)
+        logger.figure(name, figure, step=step)
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from lightkit.assembly import Shared, build_logger
@@ -17,7 +18,7 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
-from lightkit.config import instantiate, to_plain
+from lightkit.config import instantiate, public, to_plain
 from lightkit.config.member_values import member_label, member_values
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits, hard, soft
@@ -25,7 +26,12 @@ from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.ensemble.methods import Facts, Method, NoEnsemble
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
+from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
+from lightkit.metrics import Figures, write_figures
+from lightkit.runner.ensemble_figures import ENSEMBLE, draw, over_size
+from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told
+from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
 from lightkit.trainer.tasks import fit_shape
@@ -86,10 +92,13 @@ class EnsemblePlan:
 
     def __init__(self, run: Session, shared: Shared, method: Method, facts: Facts) -> None:
         self.run, self.shared, self.method, self.facts = run, shared, method, facts
+        run.members.opening = introduction(run.cfg, run.place.path, shared.data, type(method).__name__)
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
-        members = self.method.next(self.facts, done)
+        plain = {"metrics.figures": []}  # of many members they would take longer than their training
+        members = [replace(found, values={**plain, **found.values}) for found in self.method.next(self.facts, done)]
+        self.run.members.expect(member.name for member in members)
         if self.run.ranks.main and self.run.place.is_recorded:
             self._record(done, members, {})
         return members
@@ -101,7 +110,7 @@ class EnsemblePlan:
 
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """Weigh the members, measure what they predict together, and write all that."""
-        folder, counted = self.run.place.path, self.method.counted(done)
+        run, folder, counted = self.run, self.run.place.path, self.method.counted(done)
         own = self._predictions(counted)
         weights = self._weights(own)
         together = combined(own, weights, self.method.rule)
@@ -110,11 +119,24 @@ class EnsemblePlan:
             name: value for split in ("train", "val", "test") for name, value in self._measured(together, split).items()
         }
         shares = {result.member.name: float(weight) for result, weight in zip(counted, weights)}
-        self._store(counted, shares)
+        parameters = self._store(counted, shares)
         self._record(done, [], shares)
-        members = self._values(counted)
-        self._show(members, values)
-        return self._result(members, values)
+        outcome = Outcome(
+            method=type(self.method).__name__,
+            rule=self.method.rule,
+            members=counted,
+            own=own,
+            together=together,
+            weights=shares,
+            values=values,
+            member_values=self._values(counted, own),
+            monitor=run.cfg.metrics.monitor,
+            mode=run.cfg.metrics.mode,
+        )
+        patient, seconds = ENSEMBLE in run.cfg.metrics.figures, round(time.monotonic() - run.began, 3)
+        report = make_report(outcome, seconds=seconds, parameters=parameters, seed=run.cfg.seed, patient=patient)
+        self._show(outcome, report)
+        return self._result(values, report)
 
     def _predictions(self, counted: Sequence[MemberResult]) -> list[MemberPredictions]:
         """Return what each member predicts of rows that it did not learn from."""
@@ -124,36 +146,39 @@ class EnsemblePlan:
         """Return how much each member counts, `(M,)`."""
         return self.method.weigh(predictions, self.facts)
 
-    def _values(self, counted: Sequence[MemberResult]) -> dict[str, dict[str, float]]:
-        """Return the metrics of each member by its name."""
-        return {result.member.name: values_of(result.result) for result in counted}
+    def _values(
+        self, counted: Sequence[MemberResult], predictions: Sequence[MemberPredictions]
+    ) -> dict[str, dict[str, float]]:
+        """Return loss and metrics of each member by its name."""
+        return {
+            result.member.name: {**values_of(result, last=self._takes_last(result)), **self._measured(own, "train")}
+            for result, own in zip(counted, predictions)
+        }
+
+    def _takes_last(self, result: MemberResult) -> bool:
+        """Tell whether the last weights of a member count, and not its best."""
+        return bool(result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last")
 
     def _measured(self, predictions: MemberPredictions, split: str) -> dict[str, float]:
         """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""
         rows = predictions.of_split(split)
         rows = rows.take(rows.predicted)
-        if not len(rows):
-            return {}
-        kind, name = ("val", "oof") if split == "train" else (split, split)
-        metrics = build_metrics(self.run.cfg, self.shared.data.info, self.shared.engine)[kind]
-        criterion = build_loss(self.run.cfg, self.shared.data.info, self.shared.engine)
-        device = self.shared.engine.device
-        target = rows.targets.to(device)
-        output = fit_shape(as_logits(rows.predictions, rows.task).to(device), target)
-        metrics.update(output, target, criterion(output, target), len(rows))
-        return {f"{name}/{key.partition('/')[2]}": value for key, value in metrics.compute().items()}
+        return Meter(self.run.cfg, self.shared, split)(rows) if len(rows) else {}
 
-    def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> None:
-        """Write all networks into one file."""
+    def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
+        """Write all networks into one file; return how many weights they have."""
         members = []
         for result in counted:
             weight = self.method.factor if self.method.rule == "last" else shares[result.member.name]
-            state = content.load_model_state(counted_checkpoint(self.run.cfg, result.folder))
+            state = content.load_model_state(
+                counted_checkpoint(self.run.cfg, result.folder, last=self._takes_last(result))
+            )
             members.append(StoredMember(result.member.name, read_config(result.folder), weight, state))
         rule = "sum" if self.method.rule == "last" else self.method.rule
         info = self.shared.data.info
         stored = StoredEnsemble(members, rule, info.task, tuple(info.class_names))
         write_ensemble(self.run.place.path / run_files.ENSEMBLE_WEIGHTS, stored)
+        return count_weights(members)
 
     def _record(self, done: Sequence[MemberResult], coming: Sequence[RunMember], weights: Mapping[str, float]) -> None:
         """Write `ensemble.json`."""
@@ -170,19 +195,43 @@ class EnsemblePlan:
         """Tell where the folder of a member is, from that of the ensemble."""
         return f"{run_files.MEMBERS}/{member.name}"
 
-    def _show(self, members: Mapping[str, Mapping[str, float]], values: Mapping[str, float]) -> None:
-        """Show what mean member, best member and ensemble reach."""
-        logger = build_logger(self.run.cfg, self.run.place.path)
+    def _show(self, outcome: Outcome, report: Mapping[str, Any]) -> None:
+        """Show what mean member, best member and ensemble reach; write values, settings and figures."""
+        cfg, members, folder = self.run.cfg, self.run.members, self.run.place.path
+        members.close()
+        logger = build_logger(cfg, folder, console=Logger())  # the table on the console says it all
         logger.start(0)
-        logger.scalars(values, step=len(members), epoch=0)
-        columns, rows = comparison(
-            members, values, mode=self.run.cfg.metrics.mode, monitor=self.run.cfg.metrics.monitor
-        )
-        logger.table(f"{type(self.method).__name__} of {len(members)}", columns, rows)
-        logger.message(f"folder  {self.run.place.path}")
+        step, epoch = (max(int(found.result.get(key) or 0) for found in outcome.members) for key in ("steps", "epochs"))
+        self._draw(outcome, logger, step=step)
+        logger.scalars(outcome.values, step=step, epoch=epoch)
+        logger.hparams(public(cfg), outcome.values, self.run.overrides)
+        table = comparison(report, outcome.values, outcome.monitor)
+        lines = told(report)
+        title = f"{outcome.method} of {outcome.networks}"
+        for shown in (members.console, logger):
+            shown.table(title, *table)
+            for line in [*lines, f"folder  {folder}"]:
+                shown.message(line)
         logger.close()
 
-    def _result(self, members: Mapping[str, Mapping[str, float]], values: Mapping[str, float]) -> dict[str, Any]:
+    def _draw(self, outcome: Outcome, logger: Logger, *, step: int) -> None:
+        """Draw the figures that `metrics.figures` names, and log the curve over the size."""
+        cfg, info, folder = self.run.cfg, self.shared.data.info, self.run.place.path / run_files.FIGURES
+        test = outcome.together.of_split("test")
+        figures = Figures(info.task, cfg.metrics.figures, info.class_names, info.num_classes)
+        if len(test):
+            figures.update(as_logits(test.predictions, test.task), test.targets)
+        figures.write(logger, folder, step=step)
+        if ENSEMBLE not in cfg.metrics.figures or not outcome.metric:
+            return
+        split, _, only = outcome.metric.partition("/")
+        sizes = over_size(outcome, Meter(cfg, self.shared, split, only=only), seed=cfg.seed)
+        if sizes is not None:
+            for size, value in zip(sizes.sizes, sizes.mean):
+                logger.scalars({f"{outcome.metric}_over_size": value}, step=size, epoch=0)
+        write_figures(draw(outcome, sizes), logger, folder, step=step)
+
+    def _result(self, values: Mapping[str, float], report: Mapping[str, Any]) -> dict[str, Any]:
         """Return the content of `result.json`."""
         metrics = self.run.cfg.metrics
         return {
@@ -193,8 +242,37 @@ class EnsemblePlan:
             "objective": {"name": metrics.monitor, "mode": metrics.mode, "value": values.get(metrics.monitor)},
             "test": {name: value for name, value in values.items() if name.startswith("test/")},
             "metrics": dict(values),
-            "members": {name: dict(own) for name, own in members.items()},
+            **report,
         }
+
+
+class Meter:
+    """Measures predictions by loss and metrics of the run, which are built once.
+
+    Args:
+        cfg: The configuration.
+        shared: What all models of the run share.
+        split: What is measured; the metrics of training rows are those of `val`, and called `oof/...`.
+        only: Name of the one metric that is wanted; empty measures all.
+    """
+
+    def __init__(self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "") -> None:
+        self._kind, self._name = ("val", "oof") if split == "train" else (split, split)
+        nodes = to_plain(cfg.metrics[self._kind]) if split else {}
+        if only in (*nodes, "loss"):
+            chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
+            cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
+        self._device = shared.engine.device
+        self._metrics = build_metrics(cfg, shared.data.info, shared.engine)[self._kind]
+        self._criterion = build_loss(cfg, shared.data.info, shared.engine)
+
+    def __call__(self, rows: MemberPredictions) -> dict[str, float]:
+        """Return the values of some rows, all of which were predicted."""
+        target = rows.targets.to(self._device)
+        output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
+        self._metrics.reset()
+        self._metrics.update(output, target, self._criterion(output, target), len(rows))
+        return {f"{self._name}/{key.partition('/')[2]}": value for key, value in self._metrics.compute().items()}
 
 
 def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -> MemberPredictions:
@@ -205,8 +283,6 @@ def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -
         weights: How much each counts, `(M,)`.
         rule: See `lightkit.ensemble.methods.Method.rule`.
     """
-    from dataclasses import replace
-
     together = aligned(members)
     first, predictions = together[0], stacked(together)
     if rule == "last":
@@ -216,32 +292,6 @@ def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -
     counts = torch.stack([member.counts for member in together]).sum(0)
     counts = torch.where(found.isnan().any(1), torch.zeros_like(counts), counts)
     return replace(first, counts=counts, predictions=found)
-
-
-def values_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values that a member ended with: those of the weights that count."""
-    return {**result["metrics"], **result["best"], **result["test"]}
-
-
-def comparison(
-    members: Mapping[str, Mapping[str, float]], values: Mapping[str, float], *, monitor: str, mode: str
-) -> tuple[list[str], list[list[str]]]:
-    """Make column names and rows of a table: each metric of the mean member, the best one and the ensemble.
-
-    Args:
-        members: Values by member and name.
-        values: Those of the ensemble.
-        monitor: Name of the value that decides which member is the best.
-        mode: Whether `min` or `max` of it is better.
-    """
-    known = {name: own[monitor] for name, own in members.items() if monitor in own}
-    best = (min if mode == "min" else max)(known, key=lambda name: known[name]) if known else next(iter(members))
-    rows = []
-    for name, value in values.items():
-        own = [found[name] for found in members.values() if name in found]
-        mean = f"{sum(own) / len(own):.4f}" if own else ""
-        rows.append([name, mean, f"{members[best][name]:.4f}" if name in members[best] else "", f"{value:.4f}"])
-    return ["metric", "mean member", f"best member ({best})", "ensemble"], rows
 
 
 def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float], folder: str) -> dict[str, Any]:
@@ -261,14 +311,25 @@ def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, f
     }
 
 
-def counted_checkpoint(cfg: DictConfig, folder: Path) -> Path:
+def count_weights(members: Sequence[StoredMember]) -> int:
+    """Count the numbers in all networks, but for running statistics."""
+    weights = (tensor for member in members for name, tensor in member.state.items() if "running_" not in name)
+    return sum(tensor.numel() for tensor in weights if tensor.is_floating_point())
+
+
+def counted_checkpoint(cfg: DictConfig, folder: Path, *, last: bool | None = None) -> Path:
     """Return the checkpoint with the weights that count, of a run that has ended.
+
+    Args:
+        cfg: Its configuration.
+        folder: Its folder.
+        last: Whether the last weights count; None goes by the configuration.
 
     Raises:
         UserError: It has none.
     """
     store = CheckpointStore(folder / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
-    path = (store.best() if cfg.trainer.test != "last" else None) or store.newest()
+    path = (None if (cfg.trainer.test == "last" if last is None else last) else store.best()) or store.newest()
     if path is None:
         raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
     return path

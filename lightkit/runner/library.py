@@ -31,7 +31,7 @@ from lightkit.ensemble.oof import SPLITS, TASKS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.unseen import unseen_by_all
 from lightkit.loggers.files import write_json
-from lightkit.runner.ensemble import EnsemblePlan, counted_checkpoint, facts_of
+from lightkit.runner.ensemble import EnsemblePlan, count_weights, counted_checkpoint, facts_of
 from lightkit.runner.models import with_checkpoint, with_ensemble
 from lightkit.runner.predictions import predict_held_out
 from lightkit.runner.session import Session, lock_folder, memory_released, outcome, session
@@ -158,17 +158,17 @@ class Library(EnsemblePlan):
         given = torch.tensor(self.given, dtype=torch.float64)
         return given / given.sum()
 
-    def _values(self, counted: Sequence[MemberResult]) -> dict[str, dict[str, float]]:
+    def _values(
+        self, counted: Sequence[MemberResult], predictions: Sequence[MemberPredictions]
+    ) -> dict[str, dict[str, float]]:
         """Measure each member on the rows that the ensemble is measured on: its own may have been others."""
         return {
-            result.member.name: {
-                name: value for split in ("train", "val", "test") for name, value in self._measured(own, split).items()
-            }
-            for result, own in zip(counted, self.found)
+            result.member.name: {name: value for split in SPLITS for name, value in self._measured(own, split).items()}
+            for result, own in zip(counted, predictions)
         }
 
-    def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> None:
-        """Write all networks into one file, those of members that are ensembles too."""
+    def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
+        """Write all networks into one file, those of members that are ensembles too; return how many weights they have."""
         members, groups, scaling = list[StoredMember](), list[dict[str, Any]](), dict(self.scaling)
         for result in counted:
             name, folder = result.member.name, result.folder
@@ -185,6 +185,7 @@ class Library(EnsemblePlan):
         more = {"groups": groups, "scaling": scaling}
         stored = StoredEnsemble(members, self.method.rule, info.task, tuple(info.class_names), more)
         write_ensemble(self.run.place.path / run_files.ENSEMBLE_WEIGHTS, stored)
+        return count_weights(members)
 
     def _record(self, done: Sequence[MemberResult], coming: Sequence[RunMember], weights: Mapping[str, float]) -> None:
         """Write `ensemble.json`, with the number of rows that no member trained on."""

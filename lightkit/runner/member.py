@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class MemberRun:
     """Ends everything, in the opposite order."""
     system: dict[str, Any] = field(default_factory=dict)
     """What was seen of the machine, for the result."""
+    began: float = field(default_factory=time.monotonic)
+    """Second at which it was entered."""
 
     @property
     def path(self) -> Path:
@@ -81,6 +84,8 @@ class MemberRun:
         self.stack.enter_context(self._logging(learner.state))
         self.stack.enter_context(_written(learner.store))
         step = learner.state.step
+        if step and self.place is not session.place:
+            session.members.message(f"{self.path.name}  resumed at step {step}")
         introduce(
             self.cfg, self.path, learner, self.logger, step=step, notes=[*session.notes, *(notes if step else [])]
         )
@@ -99,8 +104,13 @@ class MemberRun:
             learner.store.flush()
         conclude(self.cfg, self.path, state, self.logger, overrides=self.session.overrides, system=self.system)
         self.logger.flush()
-        result = make_result(self.session, self.cfg, state, "finished", reason=state.stop_reason, system=self.system)
+        facts: dict[str, Any] = {"reason": state.stop_reason, "system": self.system}
+        is_member = self.place is not self.session.place
+        began = self.began if is_member else None
+        result = make_result(self.session, self.cfg, state, "finished", **facts, began=began)
         self.place.write_result(result)
+        if is_member:
+            self.session.members.finish(self.path.name, result)
         return result
 
     @contextmanager
@@ -143,7 +153,8 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
             )
             raise UserError(what, key=str(place.path), fix=fix, family="no-checkpoint")
         session.memory.cfg, session.memory.parts = cfg, None
-        logger = build_logger(cfg, place.path) if session.ranks.main else Loggers([])
+        shown = session.members.logger(member.name) if member.name else None
+        logger = build_logger(cfg, place.path, console=shown) if session.ranks.main else Loggers([])
         yield MemberRun(session, cfg, place, saved, logger, stack)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import lightkit.trainer.summary as summary
 from lightkit.assembly import Learner
 from lightkit.common.shards import is_shard
 from lightkit.config import public
+from lightkit.data import Data
 from lightkit.loggers import Logger
 from lightkit.trainer import State
 from lightkit.trainer.interrupt import Interrupted
@@ -34,21 +35,49 @@ def introduce(
     """
     count = sum(parameter.numel() for parameter in parts.model.parameters())
     target = cfg.model["_target_"].rpartition(".")[2]
-    facts = dict(parts.data.describe())
-    splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in parts.data.loaders())
-    logger.message(f"run     {cfg.name}, seed {cfg.seed}, in {folder}")
-    kind, classes = f"{facts['task']}, input {facts['input']}", parts.data.info.num_classes
-    if parts.data.info.task == "custom":
-        kind = "samples of their own kind" + (f", {classes} classes" if classes else "")
-    logger.message(f"data    {kind}, {splits}")
-    for note in parts.data.notes:
-        logger.message(f"        {note}")
+    for line in introduction(cfg, folder, parts.data):
+        logger.message(line)
     logger.message(f"model   {target}, {count:,} parameters on {parts.engine.describe(parts.optimizer)}")
     parts.engine.notes.hand_to(logger.message)
     for line in [*([f"resumed at step {step}"] if step else []), *notes]:
         logger.message(line)
     if not step:
         _show_inputs(parts, logger, images=cfg.logger.tensorboard.images, graph=cfg.logger.tensorboard.graph)
+
+
+def introduction(cfg: DictConfig, folder: Path, data: Data, method: str = "") -> list[str]:
+    """Return the lines that a run starts with, before there is a model.
+
+    Args:
+        cfg: The configuration.
+        folder: The run's folder.
+        data: Its data.
+        method: What makes one model of several; empty for one model.
+    """
+    facts = dict(data.describe())
+    splits = ", ".join(f"{name} {facts[name].partition(' rows')[0]}" for name in data.loaders())
+    kind, classes = f"{facts['task']}, input {facts['input']}", data.info.num_classes
+    if data.info.task == "custom":
+        kind = "samples of their own kind" + (f", {classes} classes" if classes else "")
+    made_by = f"{method}, " if method else ""
+    head = [f"run     {cfg.name}, {made_by}seed {cfg.seed}, in {folder}", f"data    {kind}, {splits}"]
+    return [*head, *(f"        {note}" for note in data.notes)]
+
+
+def introduce_members(cfg: DictConfig, parts: Learner, tell: Callable[[str], None], *, notes: Sequence[str]) -> None:
+    """Tell what all models of a run have in common, or else the first of them.
+
+    Args:
+        cfg: The configuration of the run.
+        parts: The parts of its first model.
+        tell: Takes the lines.
+        notes: What else there is to say.
+    """
+    count = sum(parameter.numel() for parameter in parts.model.parameters())
+    where = parts.engine.describe(parts.optimizer)
+    tell(f"model   {cfg.model['_target_'].rpartition('.')[2]}, {count:,} parameters on {where}")
+    for line in [*parts.engine.notes.lines, *notes]:
+        tell(line)
 
 
 def _show_inputs(parts: Learner, logger: Logger, *, images: int, graph: bool) -> None:

@@ -15,16 +15,19 @@ from omegaconf import DictConfig
 import lightkit.trainer.summary as summary
 from lightkit.assembly import build_console, build_store
 from lightkit.assembly.origin import facts_of
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import release
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.loggers import ConsoleLogger, Logger, LogLogger, MembersTable
 from lightkit.runner.faults import as_user_error, translate_errors
 from lightkit.runner.memory.batches import keep_resolved_batch_size, resolve_batch_size
 from lightkit.runner.memory.oom import MemoryReport, release_frames
 from lightkit.runner.merge import KeyChange, merge_configs
+from lightkit.runner.messages import farewell, introduce_members
 from lightkit.runner.process_group import newest, process_group
 from lightkit.runs.catalog import has_members
 from lightkit.runs.folder import RunFolder, differences
@@ -72,6 +75,8 @@ class Session:
     """Tell when the run is asked to end."""
     stack: ExitStack
     """Ends everything."""
+    members: MembersTable
+    """Shows how far each of several models is."""
     began: float = field(default_factory=time.monotonic)
     """Second at which it was entered."""
 
@@ -82,7 +87,7 @@ class Session:
 
     def tell(self, line: str) -> None:
         """Show a line to whoever watches, before the loggers have started."""
-        (build_console(self.cfg).message if self.ranks.main else _LOG.debug)(line)
+        (self.members.console.message if self.ranks.main else _LOG.debug)(line)
 
     def finished(self, member: RunMember) -> MemberResult | None:
         """Return what a member came to in an earlier part of this run; None where it is still to be trained."""
@@ -90,7 +95,10 @@ class Session:
             return None
         folder = self.place.member(member.name).path
         result: dict[str, Any] = self.ranks.shared(lambda: read_result(folder))
-        return MemberResult(member, folder, result) if result.get("status") == "finished" else None
+        if result.get("status") != "finished":
+            return None
+        self.members.finish(member.name, result, earlier=True)
+        return MemberResult(member, folder, result)
 
     def begin(self, learner: Learner) -> None:
         """Begin to write to the folder of several models, where the first of them begins."""
@@ -100,6 +108,18 @@ class Session:
             lock_folder(self.stack, self.place, fresh=True)
         record_start(self.place, self.cfg, self.overrides, learner)
         self.stack.enter_context(outcome(self, self.place, self.cfg, State(), {}))
+        self.stack.enter_context(self._told())
+        introduce_members(self.cfg, learner, self.members.message, notes=self.notes)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say how to go on, where a signal ends the run."""
+        try:
+            yield
+        except Interrupted as stop:
+            self.members.close()
+            self.members.message(farewell(stop, self.place.path, saved=self.cfg.checkpoint.enabled))
+            raise
 
     def finish(self, result: dict[str, Any], done: Sequence[MemberResult]) -> dict[str, Any]:
         """Write the result of several models; a single one has written it.
@@ -138,6 +158,10 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
         else:
             cfg, notes = resolve_batch_size(cfg, ranks, build_console(cfg).message)
         memory.cfg = cfg
+        goal = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
+        log = LogLogger(place.path / run_files.LOG) if ranks.main else Logger()
+        members = MembersTable(build_console(cfg) if ranks.main else ConsoleLogger("quiet"), log, **goal)
+        stack.callback(members.close)
         yield Session(
             cfg=cfg,
             place=place,
@@ -149,6 +173,7 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
             memory=memory,
             signals=Signals() if ranks.size == 1 else SharedSignals(ranks.vote),
             stack=stack,
+            members=members,
         )
 
 
@@ -213,9 +238,16 @@ def outcome(run: Session, place: RunFolder, cfg: DictConfig, state: State, syste
 
 
 def make_result(
-    run: Session, cfg: DictConfig, state: State, status: str, *, reason: str | None, system: Mapping[str, Any]
+    run: Session,
+    cfg: DictConfig,
+    state: State,
+    status: str,
+    *,
+    reason: str | None,
+    system: Mapping[str, Any],
+    began: float | None = None,
 ) -> dict[str, Any]:
-    """Return the content of `result.json` at the end of a run, whatever it came to."""
+    """Return the content of `result.json` at the end of a run, whatever it came to; `began` is when, if not with it."""
     return summary.result(
         state,
         status=status,
@@ -223,6 +255,6 @@ def make_result(
         mode=cfg.metrics.mode,
         reason=reason,
         name=cfg.name,
-        seconds=round(time.monotonic() - run.began, 3),
+        seconds=round(time.monotonic() - (run.began if began is None else began), 3),
         system=dict(system),
     )

@@ -59,6 +59,8 @@ class RunSummary:
     """The last values by name, such as `test/accuracy`."""
     overrides: tuple[str, ...]
     """What was typed on the command line."""
+    members: int | None
+    """Number of models of a run that trains several, as far as they have begun; None for a run of one."""
 
 
 def project() -> Path:
@@ -110,6 +112,7 @@ def summarize(folder: Path) -> RunSummary:
         epochs=epochs if isinstance(epochs, int) else None,
         metrics=metrics if isinstance(metrics, dict) else {},
         overrides=tuple(read_overrides(folder)),
+        members=count_members(folder) or None,
     )
 
 
@@ -168,7 +171,12 @@ def has_checkpoints(folder: Path) -> bool:
 
 def has_members(folder: Path) -> bool:
     """Tell whether a folder holds a run of several models, the first of which has begun."""
-    return any((folder / run_files.MEMBERS).glob(f"*/{run_files.CONFIG}"))
+    return count_members(folder) > 0
+
+
+def count_members(folder: Path) -> int:
+    """Count the models that have begun of a run that trains several; 0 for a run of one."""
+    return sum(1 for _ in (folder / run_files.MEMBERS).glob(f"*/{run_files.CONFIG}"))
 
 
 def find_unfinished(root: Path, config_text: str) -> Path | None:

@@ -180,3 +180,14 @@ def test_where_no_links_can_be_made_runs_go_by_their_paths(tmp_path: Path, monke
     monkeypatch.setattr(Path, "symlink_to", refuse)
     with named_runs(folder) as place:
         assert place == folder
+
+
+def test_a_run_of_several_models_is_one_link_from_its_beginning(tmp_path: Path) -> None:
+    run, place = tmp_path / "runs" / "demo", tmp_path / "links"
+    member = run / "members" / "00"
+    member.mkdir(parents=True)
+    place.mkdir()
+    (run / "config.yaml").touch()
+    (member / "events.out.tfevents.1.host").touch()
+    RunLinks(tmp_path / "runs", place).refresh()
+    assert [link.name for link in place.iterdir()] == ["demo"]

@@ -75,3 +75,17 @@ def test_a_run_in_a_folder_of_ones_own_choice_has_a_time(cli: Cli, project: Path
     (row,) = json.loads(cli("runs", "--json").out)
     assert (row["name"], row["seed"]) == ("demo", 7)
     assert len(row["when"]) == len("2026-01-31 12:00:00")
+
+
+def test_an_ensemble_is_one_run_with_a_number_of_members(cli: Cli, project: Path) -> None:
+    done = json.dumps({"status": "finished", "objective": {"name": "val/accuracy", "value": 0.5}})
+    a_run(project, "09-00-00-one", done)
+    folder = a_run(project, "10-00-00-many", done)
+    for name in ("00", "01"):
+        (folder / "members" / name).mkdir(parents=True)
+        (folder / "members" / name / "config.yaml").write_text("name: many\n")
+    lines = cli("runs").out.splitlines()
+    assert lines[0].split()[-2:] == ["members", "folder"]
+    assert len(lines) == 3
+    assert lines[2].split()[-2:] == ["2", "outputs/runs/2026-01-31/10-00-00-many"]
+    assert [row["members"] for row in json.loads(cli("runs", "--json").out)] == [None, 2]

@@ -81,3 +81,18 @@ def test_what_the_console_is_told_stands_in_the_log(tmp_path):
     assert "[epoch 1, step 3] val: loss 0.5000" in text
     assert "test/f1  0.2500" in text
     assert "loss_step" not in text
+
+
+def test_what_one_run_tells_is_in_its_own_log_only(tmp_path):
+    paths = tmp_path / "run" / "run.log", tmp_path / "run" / "members" / "00" / "run.log"
+    with run_log(paths[0]), run_log(paths[1]):
+        for path, text in zip(paths, ("of the run", "of the member")):
+            LogLogger(path).message(text)
+        logging.getLogger("lightkit.test").info("of both")
+    own, members = (path.read_text() for path in paths)
+    assert "of the run" in own
+    assert "of both" in own
+    assert "of the member" not in own
+    assert "of the member" in members
+    assert "of both" in members
+    assert "of the run" not in members

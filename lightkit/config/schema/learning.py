@@ -171,8 +171,9 @@ class MetricsConfig:
     """Metrics of validation, by name; null leaves one out that another file set."""
     test: dict[str, Optional[Target]] = field(default_factory=dict)
     """Metrics of the final test, by name; null leaves one out that another file set."""
-    figures: list[Literal["confusion_matrix", "per_class", "roc", "pr"]] = field(default_factory=list)
-    """Figures drawn after the final evaluation, to TensorBoard and as PNG files."""
+    figures: list[Literal["confusion_matrix", "per_class", "roc", "pr", "ensemble"]] = field(default_factory=list)
+    """Figures drawn after the final evaluation, to TensorBoard and as PNG files. `ensemble`: those of an ensemble,
+    whose members have none of their own."""
 
 
 ARGUMENT_RANGES: dict[str, dict[str, Range]] = {

@@ -1,0 +1,125 @@
+"""Pictures of an ensemble: over epochs and size, differences, calibration and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from lightkit.common import run_files
+from lightkit.ensemble.calibration import reliability
+from lightkit.ensemble.combining import hard, soft
+from lightkit.ensemble.diversity import BySize, by_size, disagreement, error_correlation
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.plan import MemberResult
+from lightkit.loggers.files import read_jsonl
+from lightkit.runner.ensemble_report import Outcome
+
+ENSEMBLE = "ensemble"
+"""Name of these pictures in `metrics.figures`."""
+_EVALUATIONS = 120
+"""Ensembles of different sizes that are measured at most."""
+_FEWEST_SIZES, _MOST_SIZES = 2, 16
+Measure = Callable[[MemberPredictions], dict[str, float]]
+"""Measures loss and metrics of predictions of one split."""
+
+
+def over_size(outcome: Outcome, measure: Measure, *, seed: int = 0) -> BySize | None:
+    """Measure the monitored metric of ensembles of fewer members; None where there is nothing to measure.
+
+    Args:
+        outcome: The ensemble.
+        measure: Measures predictions.
+        seed: Seed of the subsets.
+    """
+    split = outcome.metric.partition("/")[0]
+    if len(outcome.own) < _FEWEST_SIZES or split not in ("val", "test"):
+        return None
+    predictions, rows = outcome.on(split)
+    there = ~predictions.isnan().any(-1).any(0)
+    if not there.any():
+        return None
+    rows = rows.take(there)
+
+    def metric(targets: Tensor, found: Tensor) -> float:
+        return measure(replace(rows, targets=targets, predictions=found))[outcome.metric]
+
+    count = len(predictions)
+    sizes = sorted(
+        {1 + round(at * (count - 1) / (min(count, _MOST_SIZES) - 1)) for at in range(min(count, _MOST_SIZES))}
+    )
+    if outcome.rule == "last":  # the newest stands for those before it: there are no other subsets
+        values = tuple(metric(rows.targets, predictions[size - 1][there]) for size in sizes)
+        return BySize(tuple(sizes), values, tuple((value,) for value in values), len(rows))
+
+    def combine(chosen: Tensor) -> Tensor:
+        votes = outcome.rule == "hard" and rows.task != "regression"
+        return hard(chosen, task=rows.task) if votes else soft(chosen)
+
+    draws = max(3, min(20, _EVALUATIONS // len(sizes)))
+    return by_size(
+        predictions,
+        outcome.together.of_split(split).targets,
+        metric,
+        combine=combine,
+        sizes=sizes,
+        draws=draws,
+        seed=seed,
+    )
+
+
+def draw(outcome: Outcome, sizes: BySize | None) -> dict[str, Any]:
+    """Draw the figures by name, such as `test/over_size`; what is not defined for the task is left out.
+
+    Args:
+        outcome: The ensemble.
+        sizes: See `over_size`.
+    """
+    from lightkit.metrics import ensemble_figures as figures  # matplotlib is slow to import
+
+    split, names, task = outcome.split, outcome.names, outcome.together.task
+    found: dict[str, Any] = {}
+    if curves := epochs(outcome.members, outcome.monitor):
+        end = max(epoch for xs, _ in curves.values() for epoch in xs)
+        value = outcome.values.get(outcome.monitor)
+        together = None if value is None else ([end], [value])
+        found["val/over_epochs"] = figures.over_epochs(curves, together, metric=outcome.monitor)
+    if sizes is not None:
+        where, _, metric = outcome.metric.partition("/")
+        style: dict[str, Any] = {"metric": metric, "mode": outcome.mode, "split": where}
+        first = sizes.first if outcome.rule != "last" else None
+        found[f"{where}/over_size"] = figures.over_size(sizes.sizes, sizes.drawn, first=first, **style)
+    predictions, rows = outcome.on(split)
+    if len(predictions) > 1 and outcome.rule != "last":
+        if task != "regression":
+            title = "Rows that two members decide differently"
+            found[f"{split}/disagreement"] = figures.pairs(disagreement(predictions, task).tolist(), names, title=title)
+        correlation = error_correlation(predictions, rows.targets, task).tolist()
+        title = "Correlation of the errors of two members"
+        found[f"{split}/error_correlation"] = figures.pairs(correlation, names, title=title, signed=True)
+    if task != "regression" and rows.predicted.any():
+        bins = reliability(rows.predictions, rows.targets, task)
+        columns = (bins.edges, bins.confidence, bins.accuracy, bins.counts)
+        lists = [column.tolist() for column in columns]
+        found[f"{split}/reliability"] = figures.reliability(*lists, error=bins.error, task=task)
+    weights = list(outcome.weights.values())
+    if len(weights) > 1 and max(weights) - min(weights) > 1e-9:
+        found["val/weights"] = figures.weights(names, weights)
+    return found
+
+
+def epochs(members: Sequence[MemberResult], name: str) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the epochs and values of a curve of each member, from its `metrics.jsonl`.
+
+    Args:
+        members: The members.
+        name: Name of the value.
+    """
+    curves = {}
+    for result in members:
+        rows = [row for row in read_jsonl(result.folder / run_files.METRICS) if row.get(name) is not None]
+        if rows:
+            curves[result.member.name] = ([row["epoch"] for row in rows], [row[name] for row in rows])
+    return curves

@@ -1,0 +1,306 @@
+"""What an ensemble came to: against its members, how much they differ, how far it can be believed, what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightkit.ensemble.calibration import (
+    calibrated_log_likelihood,
+    fit_temperature,
+    independent_networks,
+    log_likelihood,
+    reliability,
+    with_temperature,
+)
+from lightkit.ensemble.diversity import disagreement, double_fault, error_correlation
+from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, stacked
+from lightkit.ensemble.plan import MemberResult
+
+_SHOWN = ("val", "test", "oof")
+_DRAWS = 100
+"""Subsets of members at most, over all sizes, that tell how many networks an ensemble is worth."""
+_FEW = 20
+"""Members whose number of independent networks is always told."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An ensemble whose members are trained and combined."""
+
+    method: str
+    """Name of its method."""
+    rule: str
+    """How members are combined; see `lightkit.ensemble.methods.Method.rule`."""
+    members: Sequence[MemberResult]
+    """Those that count."""
+    own: Sequence[MemberPredictions]
+    """What each of them predicts."""
+    together: MemberPredictions
+    """What they predict together."""
+    weights: Mapping[str, float]
+    """How much each member counts, by its name."""
+    values: Mapping[str, float]
+    """Loss and metrics of the ensemble."""
+    member_values: Mapping[str, Mapping[str, float]]
+    """Loss and metrics of each member by its name; those on training rows that it did not learn from are `oof/...`."""
+    monitor: str
+    """Name of the value that decides what is best."""
+    mode: str
+    """Whether `min` or `max` of it is better."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the members."""
+        return [result.member.name for result in self.members]
+
+    @property
+    def networks(self) -> int:
+        """Number of networks: a member may be several that were trained together."""
+        return sum(_role(result).get("networks", 1) for result in self.members)
+
+    @property
+    def independent(self) -> bool:
+        """Whether each member was trained on its own, beginning with its own weights."""
+        ties = ("weights_of", "adds_to", "features", "joint")
+        return self.rule != "last" and not any(_role(result).get(tie) for result in self.members for tie in ties)
+
+    @property
+    def split(self) -> str:
+        """The split that says most: `test`, else `val`, else `train` (rows that a member did not learn from)."""
+        there = self.together.split[self.together.predicted]
+        return next((name for name in ("test", "val") if (there == SPLITS.index(name)).any()), "train")
+
+    @property
+    def metric(self) -> str:
+        """Name of the monitored metric on that split, such as `test/accuracy`; elsewhere where it is not there."""
+        name = self.monitor.partition("/")[2]
+        return next((known for split in ("test", "val", "oof") if (known := f"{split}/{name}") in self.values), "")
+
+    def on(self, split: str) -> tuple[Tensor, MemberPredictions]:
+        """Return the predictions of the members `(M, N, C)`, and of the ensemble, on a split."""
+        rows = self.together.of_split(split)
+        return stacked(aligned([member.of_split(split) for member in self.own])), rows
+
+
+def make_report(
+    outcome: Outcome, *, seconds: float, parameters: int, seed: int = 0, patient: bool = True
+) -> dict[str, Any]:
+    """Return what `result.json` says of an ensemble beside what it says of every run.
+
+    Args:
+        outcome: The ensemble.
+        seconds: What it took.
+        parameters: Parameters of all networks.
+        seed: Seed of subsets and halves.
+        patient: Take the time to tell of many members how many independent networks they are worth.
+    """
+    members = {name: dict(values) for name, values in outcome.member_values.items()}
+    mean, best = mean_member(members), best_member(members, outcome)
+    gain = {}
+    if (name := outcome.metric) in mean and name in members[best]:
+        sign = -1 if outcome.mode == "min" else 1
+        value, others = outcome.values[name], {"over_mean": mean[name], "over_best": members[best][name]}
+        gain = {"metric": name, **{key: sign * (value - other) for key, other in others.items()}}
+    epochs = sum(result.result.get("epochs") or 0 for result in outcome.members)
+    return {
+        "method": outcome.method,
+        "members": members,
+        "weights": dict(outcome.weights),
+        "mean": mean,
+        "best_member": best,
+        "gain": gain,
+        "diversity": diversity(outcome),
+        "calibration": calibration(outcome, seed=seed),
+        "independent_networks": worth(outcome, seed=seed) if patient or len(members) <= _FEW else None,
+        "cost": {"seconds": seconds, "epochs": epochs, "networks": outcome.networks, "parameters": parameters},
+    }
+
+
+def values_of(result: MemberResult, *, last: bool = False) -> dict[str, float]:
+    """Return the loss and the metrics of the weights of a member that count.
+
+    Args:
+        result: The member.
+        last: Whether its last weights count, and not the best.
+    """
+    found = result.result
+    best = {} if last else found["best"]
+    values = {**found["metrics"], **best, **found["test"]}
+    return {
+        name: value for name, value in values.items() if name.partition("/")[0] in SPLITS and "loss_step" not in name
+    }
+
+
+def mean_member(members: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each value over the members that have it."""
+    names = dict.fromkeys(name for own in members.values() for name in own)
+    found = {name: [own[name] for own in members.values() if name in own] for name in names}
+    return {name: math.fsum(values) / len(values) for name, values in found.items()}
+
+
+def best_member(members: Mapping[str, Mapping[str, float]], outcome: Outcome) -> str:
+    """Return the name of the member with the best monitored value; of equal ones the first."""
+    sign = 1 if outcome.mode == "min" else -1
+
+    def rank(name: str) -> float:
+        value = members[name].get(outcome.monitor, math.nan)
+        return math.inf if math.isnan(value) else sign * value
+
+    return min(members, key=rank)
+
+
+def diversity(outcome: Outcome) -> dict[str, Any]:
+    """Return how much two members differ, in the mean over all pairs; nothing where they are not side by side."""
+    if len(outcome.own) < 2 or outcome.rule == "last":
+        return {}
+    predictions, rows = outcome.on(outcome.split)
+    targets, task = rows.targets, rows.task
+    found = {"error_correlation": error_correlation(predictions, targets, task)}
+    if task != "regression":
+        found["disagreement"] = disagreement(predictions, task)
+        found["double_fault"] = double_fault(predictions, targets, task)
+    pairs = ~torch.eye(len(predictions), dtype=torch.bool)
+    means = {name: float(matrix[pairs].nanmean()) for name, matrix in found.items()}
+    return {"split": outcome.split, **{name: value for name, value in means.items() if not math.isnan(value)}}
+
+
+def calibration(outcome: Outcome, *, seed: int = 0) -> dict[str, Any]:
+    """Return how far the probabilities can be believed, before and after a temperature.
+
+    The temperature is fitted on validation rows and measured on the test split; without one, on halves of the
+    validation rows. Of regression there is only the log-likelihood of a normal distribution of the errors.
+    """
+    chosen, fitting = _judged(outcome)
+    rows = outcome.together.take(chosen)
+    if len(rows) < 2:
+        return {}
+    task, data = rows.task, (rows.predictions, rows.targets, rows.task)
+    options: dict[str, Any] = {"fitting": fitting, "seed": seed}
+    found: dict[str, Any] = {"split": outcome.split}
+    measured = rows if fitting is None else rows.take(~fitting)
+    if task != "regression":
+        found["ece"] = reliability(measured.predictions, measured.targets, task).error
+        found["log_likelihood"] = float(log_likelihood(measured.predictions, measured.targets, task).mean())
+    if task != "regression" and fitting is not None:
+        held = rows.take(fitting)
+        found["temperature"] = fit_temperature(held.predictions, held.targets, task)
+        scaled = with_temperature(measured.predictions, found["temperature"], task)
+        found["ece_calibrated"] = reliability(scaled, measured.targets, task).error
+    found["log_likelihood_calibrated"] = calibrated_log_likelihood(*data, **options)
+    return found
+
+
+def worth(outcome: Outcome, *, seed: int = 0) -> float | None:
+    """Tell how many independent networks the ensemble is worth; see `independent_networks`.
+
+    Returns:
+        None where its members are not independent, so that there is nothing to compare with, or where it is better
+        than all of them together.
+    """
+    size = len(outcome.own)
+    chosen, fitting = _judged(outcome)
+    if size < 2 or chosen.sum() < 2 or not outcome.independent:
+        return None
+    members, rows = stacked(aligned(outcome.own))[:, chosen], outcome.together.take(chosen)
+    if members.isnan().any():
+        return None
+    draws = min(20, max(1, _DRAWS // size))
+    data = (members, rows.predictions, rows.targets, rows.task)
+    found = independent_networks(*data, fitting=fitting, draws=draws, seed=seed)
+    return found if math.isfinite(found) else None
+
+
+def _judged(outcome: Outcome) -> tuple[Tensor, Tensor | None]:
+    """Return which rows to judge by, and on which of these a temperature is fitted; None where halves take turns."""
+    together, split = outcome.together, outcome.split
+    val, test = (together.predicted & (together.split == SPLITS.index(name)) for name in ("val", "test"))
+    if split == "test" and val.any():
+        chosen = val | test
+        return chosen, val[chosen]
+    return together.predicted & (together.split == SPLITS.index(split)), None
+
+
+def comparison(
+    report: Mapping[str, Any], values: Mapping[str, float], monitor: str
+) -> tuple[list[str], list[list[str]]]:
+    """Make heads and rows of a table: each metric of the mean member, the best one and the ensemble.
+
+    Args:
+        report: See `make_report`.
+        values: Loss and metrics of the ensemble.
+        monitor: The monitored value, whose metric comes first.
+    """
+    first = monitor.partition("/")[2]
+    names = [name for split in _SHOWN for name in values if name.startswith(f"{split}/")]
+    metrics = dict.fromkeys([first, *(name.partition("/")[2] for name in names)])
+    ordered = [name for metric in metrics for name in names if name.partition("/")[2] == metric]
+    heads, columns = ["ensemble"], [values]
+    if len(report["members"]) > 1:
+        best = report["best_member"]
+        heads = ["mean member", f"best member ({best})", *heads]
+        columns = [report["mean"], report["members"][best], *columns]
+    rows = [[name, *(f"{column[name]:.4f}" if name in column else "" for column in columns)] for name in ordered]
+    return ["metric", *heads], rows
+
+
+def told(report: Mapping[str, Any]) -> list[str]:
+    """Put the rest of a report into a few lines."""
+    found, size = list[tuple[str, str]](), len(report["members"])
+    if gain := report["gain"]:
+        mean, best = _by(gain["over_mean"]), _by(gain["over_best"])
+        if size > 1:
+            found.append(
+                ("gain", f"{gain['metric']}: {mean} the mean member, {best} the best ({report['best_member']})")
+            )
+    if differ := report["diversity"]:
+        found.append(("diversity", _differing(differ)))
+    if sure := report["calibration"]:
+        found.append(("calibration", _calibrated(sure)))
+    if (worth_ := report["independent_networks"]) is not None and worth_ < size - 0.05:
+        found.append(("worth", f"{worth_:.1f} of {size} independent networks, by log-likelihood"))
+    cost = report["cost"]
+    several = f"{cost['networks']} network{'s' * (cost['networks'] != 1)}"
+    spent = f"{cost['epochs']} epochs, " if cost["epochs"] else ""
+    found.append(("cost", f"{several}, {cost['parameters']:,} parameters, {spent}{cost['seconds']:.1f} s"))
+    width = max(len(head) for head, _ in found)
+    return [f"{head.ljust(width)}  {text}" for head, text in found]
+
+
+def _differing(values: Mapping[str, Any]) -> str:
+    """Word how much the members differ."""
+    parts = []
+    if "disagreement" in values:
+        rows = {"train": "rows left out", "val": "validation rows", "test": "test rows"}[values["split"]]
+        parts.append(f"two members disagree on {values['disagreement']:.1%} of the {rows}")
+        parts.append(f"both are wrong on {values['double_fault']:.1%}")
+    if "error_correlation" in values:
+        parts.append(f"errors of two members correlate by {values['error_correlation']:.2f}")
+    return ", ".join(parts)
+
+
+def _calibrated(values: Mapping[str, Any]) -> str:
+    """Word how far the probabilities can be believed."""
+    parts = [f"error (ECE) {values['ece']:.3f}"] if "ece" in values else []
+    if "temperature" in values:
+        parts.append(f"{values['ece_calibrated']:.3f} after temperature {values['temperature']:.2f}")
+    normal = "" if parts else " with errors of a normal distribution"
+    return ", ".join([*parts, f"log-likelihood {values['log_likelihood_calibrated']:.4f}{normal}"])
+
+
+def _by(gain: float) -> str:
+    """Word a difference: `0.0123 better than`."""
+    if abs(gain) < 5e-5:
+        return "equal to"
+    return f"{abs(gain):.4f} {'better' if gain > 0 else 'worse'} than"
+
+
+def _role(result: MemberResult) -> Mapping[str, Any]:
+    """Return what the plan says of a member."""
+    found: Mapping[str, Any] = result.member.values.get("ensemble", {}).get("member", {})
+    return found

@@ -1,0 +1,142 @@
+"""What an ensemble came to, in numbers and in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.ensemble.combining import soft
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told, values_of
+
+ROWS = 60
+OUTPUTS = {"multiclass": 3, "binary": 1, "multilabel": 4, "regression": 2}
+
+
+def predictions(task: str, seed: int, *, test: bool = True) -> MemberPredictions:
+    generator = torch.Generator().manual_seed(0)
+    width = OUTPUTS[task]
+    split = torch.tensor([1] * 30 + [2 if test else 1] * 30, dtype=torch.uint8)
+    shape = (ROWS,) if task == "multiclass" else (ROWS, width)
+    targets = torch.randint(0, 3 if task == "multiclass" else 2, shape, generator=generator)
+    truth = torch.nn.functional.one_hot(targets, 3) if task == "multiclass" else targets
+    noise = torch.randn(ROWS, width, generator=torch.Generator().manual_seed(seed))
+    logits = 2.0 * truth + noise
+    found = {"multiclass": logits.softmax(1), "regression": logits}.get(task, (logits - 1).sigmoid())
+    counts = torch.ones(ROWS, dtype=torch.int64)
+    targets = targets if task == "multiclass" else targets.float()
+    return MemberPredictions(torch.arange(ROWS), split, counts, found, targets, task)
+
+
+def result(name: str, value: float, **role: Any) -> MemberResult:
+    content = {
+        "metrics": {"train/loss_step": 0.1, "speed/samples_per_second": 9.0, "val/score": 0.0, "test/score": 0.0},
+        "best": {"val/score": value},
+        "test": {"test/score": value / 2},
+        "epochs": 3,
+    }
+    return MemberResult(RunMember(name, {"ensemble": {"member": role}}), Path(name), content)
+
+
+def outcome(task: str = "multiclass", *, size: int = 3, test: bool = True, mode: str = "max", **role: Any) -> Outcome:
+    own = [predictions(task, seed, test=test) for seed in range(size)]
+    together = replace(own[0], predictions=soft(torch.stack([member.predictions for member in own])))
+    members = [result(f"{number:02}", 0.5 + 0.1 * (number % 2), **role) for number in range(size)]
+    return Outcome(
+        method="Voting",
+        rule="soft",
+        members=members,
+        own=own,
+        together=together,
+        weights={member.member.name: 1 / size for member in members},
+        values={"val/score": 0.75, "test/score": 0.5, "test/other": 1.0},
+        member_values={member.member.name: values_of(member) for member in members},
+        monitor="val/score",
+        mode=mode,
+    )
+
+
+@pytest.mark.parametrize("task", OUTPUTS)
+def test_what_is_defined_for_the_task_is_there(task: str) -> None:
+    report = make_report(outcome(task), seconds=1.5, parameters=1234)
+    json.dumps(report, allow_nan=False)
+    classes = task != "regression"
+    assert ("disagreement" in report["diversity"]) == ("ece" in report["calibration"]) == classes
+    assert ("temperature" in report["calibration"]) == classes
+    assert -1 <= report["diversity"]["error_correlation"] <= 1
+    assert math.isfinite(report["calibration"]["log_likelihood_calibrated"])
+    assert 1 <= report["independent_networks"] <= 3
+    assert report["cost"] == {"seconds": 1.5, "epochs": 9, "networks": 3, "parameters": 1234}
+    text = "\n".join(told(report))
+    assert ("ECE" in text) == ("disagree" in text) == classes
+    assert "nan" not in text
+
+
+def test_mean_and_best_member_and_what_is_gained() -> None:
+    report = make_report(outcome(), seconds=1.0, parameters=1)
+    assert report["best_member"] == "01"
+    assert report["members"]["01"] == {"val/score": 0.6, "test/score": 0.3}
+    assert report["mean"] == pytest.approx({"val/score": 1.6 / 3, "test/score": 0.8 / 3})
+    assert report["gain"] == {
+        "metric": "test/score",
+        "over_mean": pytest.approx(0.5 - 0.8 / 3),
+        "over_best": pytest.approx(0.2),
+    }
+    assert "0.2000 better than the best (01)" in told(report)[0]
+    assert make_report(outcome(mode="min"), seconds=1.0, parameters=1)["gain"]["over_best"] == pytest.approx(-0.25)
+
+
+def test_the_table_has_the_monitored_metric_first() -> None:
+    made = outcome()
+    heads, rows = comparison(make_report(made, seconds=1.0, parameters=1), made.values, made.monitor)
+    assert heads == ["metric", "mean member", "best member (01)", "ensemble"]
+    assert rows == [
+        ["val/score", "0.5333", "0.6000", "0.7500"],
+        ["test/score", "0.2667", "0.3000", "0.5000"],
+        ["test/other", "", "", "1.0000"],
+    ]
+
+
+def test_one_member_is_compared_with_nothing() -> None:
+    made = outcome(size=1, networks=4, joint="fusion")
+    report = make_report(made, seconds=1.0, parameters=1)
+    assert comparison(report, made.values, made.monitor)[0] == ["metric", "ensemble"]
+    assert report["diversity"] == {}
+    assert report["independent_networks"] is None
+    assert report["cost"]["networks"] == 4
+    assert [line.split()[0] for line in told(report)] == ["calibration", "cost"]
+
+
+def test_members_that_depend_on_others_are_no_measure_of_independent_ones() -> None:
+    assert make_report(outcome(weights_of="00"), seconds=1.0, parameters=1)["independent_networks"] is None
+    sums = make_report(replace(outcome(adds_to=["00"]), rule="last"), seconds=1.0, parameters=1)
+    assert sums["diversity"] == {}
+    assert sums["independent_networks"] is None
+
+
+def test_without_a_test_split_the_validation_rows_are_judged_by() -> None:
+    made = replace(outcome(test=False), values={"val/score": 0.75})
+    report = make_report(made, seconds=1.0, parameters=1)
+    assert report["gain"]["metric"] == "val/score"
+    assert report["diversity"]["split"] == report["calibration"]["split"] == "val"
+    assert "temperature" not in report["calibration"]
+
+
+def test_rows_that_were_left_out_count_for_each_member() -> None:
+    made = replace(outcome(), member_values={"00": {"oof/score": 0.5}, "01": {"oof/score": 0.25}, "02": {}})
+    made = replace(made, values={**made.values, "oof/score": 0.75})
+    report = make_report(made, seconds=1.0, parameters=1)
+    assert ["oof/score", "0.3750", "0.2500", "0.7500"] in comparison(report, made.values, made.monitor)[1]
+
+
+def test_the_values_of_the_weights_that_count() -> None:
+    plain = result("00", 0.5)
+    assert values_of(plain) == {"val/score": 0.5, "test/score": 0.25}
+    assert values_of(plain, last=True) == {"val/score": 0.0, "test/score": 0.25}
