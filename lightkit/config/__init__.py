@@ -6,7 +6,7 @@ from lightkit.config.check import check
 from lightkit.config.compose import Composed, compose
 from lightkit.config.instantiate import instantiate
 from lightkit.config.native import compose_jobs, hydra_command, run_hydra
-from lightkit.config.saved import from_yaml, load_run, public, save, saved_group, to_yaml
+from lightkit.config.saved import from_yaml, load_run, public, save, save_text, saved_group, to_yaml
 from lightkit.config.tree import to_plain
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "public",
     "run_hydra",
     "save",
+    "save_text",
     "saved_group",
     "to_plain",
     "to_yaml",

@@ -40,7 +40,12 @@ def save(cfg: DictConfig, folder: Path) -> Path:
 
     Everything is resolved but what comes from environment variables (`${oc.env:TOKEN}`): such text may be a secret.
     """
-    path, text = folder / run_files.CONFIG, to_yaml(cfg)
+    return save_text(to_yaml(cfg), folder)
+
+
+def save_text(text: str, folder: Path) -> Path:
+    """Write `folder/config.yaml` from what `to_yaml` gave."""
+    path = folder / run_files.CONFIG
     mark(folder, text)  # before: a run that is killed in between is still known, by the older mark
     temporary = path.with_name(f".{run_files.CONFIG}.{os.getpid()}")
     temporary.write_text(_HEAD + text, encoding="utf-8")

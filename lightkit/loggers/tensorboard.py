@@ -134,6 +134,21 @@ class TensorBoardLogger(Logger):
             writer.add_summary(summary)
         self._made.flush()
 
+    def write_all(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, bool | float | str]) -> None:
+        """Write everything that a run has logged, which has ended, as one file.
+
+        Args:
+            rows: Its rows, as in `metrics.jsonl`.
+            columns: Its settings: see `columns`.
+        """
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        now = int(time.time())
+        events = [self._event(_values(row), row["step"], row["epoch"], seconds=row["time"]) for row in rows]
+        events += [Event(wall_time=now, summary=summary) for summary in records(columns)]
+        name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{socket.gethostname()}.{os.getpid()}"
+        rewind.write(self.folder / name, events)
+
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """Log a figure as an image; `SummaryWriter.add_figure` would import pyplot and pick a window system."""
         name = f"{VIEW}/{plain_tag(name)}"

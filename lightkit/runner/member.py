@@ -131,7 +131,7 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
     cfg, place, saved = session.cfg, session.place, session.saved
     with ExitStack() as stack:
         if member.name:
-            cfg, place = _with_values(cfg, member), place.member(member.name)
+            cfg, place = with_values(cfg, member), place.member(member.name)
             if session.resumes and session.ranks.shared(lambda: has_checkpoints(place.path)):
                 lock_folder(stack, place)
                 cfg, saved = reopen(cfg, place, session.ranks)
@@ -146,15 +146,22 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
         yield MemberRun(session, cfg, place, saved, logger, stack)
 
 
-def _with_values(cfg: DictConfig, member: RunMember) -> DictConfig:
-    """Return the configuration of a member."""
-    merged: Any = OmegaConf.create(OmegaConf.to_container(cfg))
+def with_values(cfg: DictConfig, member: RunMember, *, into: DictConfig | None = None) -> DictConfig:
+    """Return the configuration of a member.
+
+    Args:
+        cfg: That of the run.
+        member: The member.
+        into: Configuration of an alike member, which is changed instead of copying that of the run.
+    """
+    merged: Any = OmegaConf.create(OmegaConf.to_container(cfg)) if into is None else into
+    OmegaConf.set_readonly(merged, False)
     for key, value in member.values.items():
         if key == "data" or key.startswith("data."):
             raise UserError(
                 "the members of a run learn from the same data", key=key, received=value, family="contradiction"
             )
-        OmegaConf.update(merged, key, value)
+        OmegaConf.update(merged, key, value, merge=False, force_add=True)
     OmegaConf.set_readonly(merged, True)
     return cast(DictConfig, merged)
 

@@ -1,0 +1,1 @@
+"""Ensembles: members that train together."""
