@@ -100,9 +100,7 @@ def _mark(plain: Any, key: str, entries: Any, expected: Any, provided: dict[str,
         return ""
 
 
-def _called(
-    call: functools.partial[Any], extra: dict[str, Any], *, target: str, key: str, expected: Any
-) -> Any:
+def _called(call: functools.partial[Any], extra: dict[str, Any], *, target: str, key: str, expected: Any) -> Any:
     """Call a target with arguments of its own, so that none can change those of the next one."""
     try:
         with checked_downloads():

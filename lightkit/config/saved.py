@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common import run_files
@@ -55,7 +56,14 @@ def save_text(text: str, folder: Path) -> Path:
 
 def to_yaml(cfg: DictConfig) -> str:
     """Write the configuration as YAML, resolved but for what comes from the environment; a line tells the format."""
-    return MARK + OmegaConf.to_yaml(OmegaConf.create(public(cfg)))
+    return MARK + to_text(public(cfg))
+
+
+def to_text(content: dict[str, Any]) -> str:
+    """Write plain values as YAML in the way of OmegaConf, without making a configuration of them first."""
+    return yaml.dump(  # type: ignore[no-any-return]
+        content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=get_omega_conf_dumper()
+    )
 
 
 def from_yaml(text: str) -> dict[str, Any]:

@@ -224,7 +224,10 @@ def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:
     if together is None or alone is None:
         return None, "steps cannot be measured on copies"
     ratio = alone * len(learners) / together
-    return ratio, f"a step of all {len(learners)} takes {together * 1e3:.2g} ms, one after the other {ratio:.2g} times that"
+    return (
+        ratio,
+        f"a step of all {len(learners)} takes {together * 1e3:.2g} ms, one after the other {ratio:.2g} times that",
+    )
 
 
 def _timed_stack(stack: Stack) -> float | None:

@@ -93,7 +93,11 @@ def drawn(draws: Sequence[Draw], seeds: Sequence[Callable[[], None]], device: to
 
 @contextmanager
 def _masked(mask: Callable[[str, Tensor, float], Tensor]) -> Iterator[None]:
-    """Let the functions of `torch.nn.functional` that drop something ask for their mask."""
+    """Let the functions of `torch.nn.functional` that drop something ask for their mask.
+
+    Args:
+        mask: Called with the name of the function, a tensor like the mask, and the share to drop.
+    """
 
     def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0.0 or p == 1.0:

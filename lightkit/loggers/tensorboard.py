@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -219,12 +220,14 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in told.items() if isinstance(value, (int, float))}
 
 
+@cache
 def tag(name: str) -> str:
     """Return the tag of a value's name, which decides about its place on the page, sorted by tags."""
     first = name.lstrip("/").partition("/")[0]
     return f"{VIEW}/{plain_tag(name)}" if first in SPLITS and first not in CURVES else plain_tag(name)
 
 
+@cache
 def plain_tag(name: str) -> str:
     """Return the tag of anything else: characters that TensorBoard would complain about become `_`."""
     allowed = re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"

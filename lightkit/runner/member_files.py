@@ -12,19 +12,15 @@ from omegaconf import OmegaConf
 
 import lightkit.trainer.summary as summary
 from lightkit.assembly import build_store
-from lightkit.assembly.origin import facts_of
 from lightkit.common import run_files
 from lightkit.config import public, save_text, to_yaml
-from lightkit.config.project import project_root
 from lightkit.ensemble.vectorized import Member
-from lightkit.loggers.environment import environment
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.member import with_values
 from lightkit.runner.plan import RunMember
 from lightkit.runner.session import Session, make_result
 from lightkit.runs.folder import unwritable
-from lightkit.trainer.learner import Learner
 
 _STAND_IN = 728_350_001
 """A number that stands for a value in a text that is the same for all members but for it."""
@@ -43,11 +39,12 @@ class ConfigTexts:
         self._run, first = run, members[0]
         self._keys = [key for key in leaves(first.values) if is_own(key)]
         stand_ins = {key: _STAND_IN + number for number, key in enumerate(self._keys)}
-        cfg: Any = OmegaConf.create(OmegaConf.to_container(with_values(run.cfg, first)))
+        cfg: Any = with_values(run.cfg, first)
+        OmegaConf.set_readonly(cfg, False)
         for key, number in stand_ins.items():
             OmegaConf.update(cfg, key, number)
         self._texts = to_yaml(cfg)
-        self._settings = columns(public(cfg), run.overrides)
+        self._settings = columns(OmegaConf.to_container(cfg, resolve=True), run.overrides)
         self._stand_ins = stand_ins
 
     def of(self, member: RunMember) -> str:
@@ -84,7 +81,7 @@ _OWN = ("seed", *(f"ensemble.member.{name}" for name in ("index", "draw", "fold"
 
 @dataclass
 class MemberFiles:
-    """Writes the folders of members that train at once.
+    """Writes the folders of members that train at once, of a run that has begun to write.
 
     Nothing is forced to the disk; their state is kept elsewhere until `result.json` says that they have finished.
     """
@@ -93,20 +90,11 @@ class MemberFiles:
     """The run."""
     members: Sequence[RunMember]
     """The members."""
-    learner: Learner
-    """The first of them as it was built."""
 
     def __post_init__(self) -> None:
-        run, learner = self.run, self.learner
+        run = self.run
         self.texts = ConfigTexts(run, self.members)
-        facts = {"visible": learner.engine.placement.mapping, "data": learner.data.info.fingerprint}
-        self._facts = environment(
-            project=project_root(),
-            seed=_STAND_IN,
-            device=learner.engine.describe(learner.optimizer),
-            **facts,
-            **facts_of(learner.data),
-        )
+        self._facts = {**run.place.facts(), "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         typed = "".join(f"- {json.dumps(text)}\n" for text in run.overrides)
         self._overrides = typed or "[]\n"
@@ -118,13 +106,13 @@ class MemberFiles:
         """Return the folder of a member."""
         return self.run.place.member(name).path
 
-    def begin(self) -> None:
-        """Make the folders, and write down what is about to run in them.
+    def begin(self, members: Sequence[RunMember]) -> None:
+        """Make the folders of some members, and write down what is about to run in them.
 
         Raises:
             UserError: They cannot be written.
         """
-        for member in self.members:
+        for member in members:
             path, seed = self.folder(member.name), member.values.get("seed", self.run.cfg.seed)
             try:
                 path.mkdir(parents=True, exist_ok=True)
@@ -137,8 +125,18 @@ class MemberFiles:
             except OSError as error:
                 raise unwritable(path, error) from error
 
+    def save(self, member: RunMember, trained: Member) -> None:
+        """Write the checkpoints of a member that has ended.
+
+        Raises:
+            UserError: They cannot be written.
+        """
+        if self._store is not None:
+            self._store.folder = self.folder(member.name) / run_files.CHECKPOINTS
+            self._store.fill(self._saves(trained, self.texts.of(member)))
+
     def finish(self, member: RunMember, trained: Member, system: Mapping[str, Any]) -> dict[str, Any]:
-        """Write everything that a member has come to; last its result, with which it counts as finished.
+        """Write what a member has come to; last its result, with which it counts as finished.
 
         Returns:
             The content of its `result.json`.
@@ -148,9 +146,6 @@ class MemberFiles:
         """
         path, state = self.folder(member.name), trained.state
         try:
-            if self._store is not None:
-                self._store.folder = path / run_files.CHECKPOINTS
-                self._store.fill(self._saves(trained, self.texts.of(member)))
             rows = trained.history.rows
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
             if self._tensorboard:

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,13 +206,12 @@ class Together:
     def train(self, splits: Sequence[str], keep: Keep) -> list[MemberResult]:
         """Train the members and write their folders; those whose loss is no longer finite are left out."""
         run, stack, first = self.run, self.stack, self.learners[0]
-        files = MemberFiles(run, self.group, first)
         console = build_console(run.cfg)
         with ExitStack() as around:
             run.begin(replace(first, store=None))
             around.enter_context(run.signals.caught())
             around.callback(console.close)
-            self._open(files)
+            files = self._open()
             machine = Machine(run.cfg, run.place.path, first)
             services = Services(console, run.signals, machine.clock, save=lambda value: self._save())
             goal = {"monitor": run.cfg.metrics.monitor, "mode": run.cfg.metrics.mode}
@@ -226,18 +225,19 @@ class Together:
                 console.message(farewell(stop, run.place.path, saved=self.saves))
                 raise
 
-    def _open(self, files: MemberFiles) -> None:
-        """Go on from the state that was saved, or begin the folders."""
-        run = self.run
+    def _open(self) -> MemberFiles:
+        """Go on from the state that was saved, or begin the folders; returns what writes them."""
+        run, files = self.run, MemberFiles(self.run, self.group)
         saved = self.store.load_newest() if self.saves and self.folder.exists() else None
         if saved is not None:
             self.stack.load_state_dict(saved[1])
             self._written = self.stack.learner.state.step
         unfinished = [member for member in self.group if run.finished(member) is None]
-        replace(files, members=unfinished).begin()
+        files.begin(unfinished)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / _MEMBERS).write_text(json.dumps([member.name for member in self.group]), encoding="utf-8")
         self._began = time.monotonic()
+        return files
 
     def _save(self, *, now: bool = False, at_end: bool = False) -> None:
         """Write the state of all members, where the last time is long ago, or a signal asked the run to end."""
@@ -266,10 +266,13 @@ class Together:
                     continue
                 found = {split: columns[place] for split, columns in outputs.items()}
                 folder = files.folder(own.name)
+                files.save(own, part)
                 keep(run, Trained(own, folder, part.learner, found))
                 self._extras(own, part, folder, found)
                 results.append(MemberResult(own, folder, files.finish(own, part, system)))
         shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # that of another group may be in it
+            self.folder.parent.rmdir()
         return results
 
     def _counted(self, parts: Sequence[Member], splits: Sequence[str]) -> dict[str, list[Outputs]]:
