@@ -6,11 +6,12 @@ from lightkit.config.check import check
 from lightkit.config.compose import Composed, compose
 from lightkit.config.instantiate import instantiate
 from lightkit.config.native import compose_jobs, hydra_command, run_hydra
-from lightkit.config.saved import from_yaml, load_run, public, save, save_text, saved_group, to_yaml
+from lightkit.config.saved import as_yaml, from_yaml, load_run, public, save, save_text, saved_group, to_yaml
 from lightkit.config.tree import to_plain
 
 __all__ = [
     "Composed",
+    "as_yaml",
     "check",
     "compose",
     "compose_jobs",

@@ -56,14 +56,14 @@ def save_text(text: str, folder: Path) -> Path:
 
 def to_yaml(cfg: DictConfig) -> str:
     """Write the configuration as YAML, resolved but for what comes from the environment; a line tells the format."""
-    return MARK + to_text(public(cfg))
+    return as_yaml(public(cfg))
 
 
-def to_text(content: dict[str, Any]) -> str:
-    """Write plain values as YAML in the way of OmegaConf, without making a configuration of them first."""
-    return yaml.dump(  # type: ignore[no-any-return]
-        content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=get_omega_conf_dumper()
-    )
+def as_yaml(content: dict[str, Any]) -> str:
+    """Write what `public` gave as `to_yaml` does."""
+    # As OmegaConf does, which would make a configuration of the values first.
+    style: dict[str, Any] = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
+    return MARK + str(yaml.dump(content, Dumper=get_omega_conf_dumper(), **style))
 
 
 def from_yaml(text: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -14,9 +13,9 @@ from torch import Tensor, nn
 
 from lightkit.common.failures import in_short
 from lightkit.data.tensors import Taker
+from lightkit.diagnostics.spans import NoSpans
 from lightkit.ensemble.stacked import seeders
 from lightkit.ensemble.vectorized import Member, Stack, VectorStepper
-from lightkit.diagnostics.spans import NoSpans
 from lightkit.metrics import SplitMetrics
 from lightkit.optim.schedulers import Schedule
 from lightkit.optim.wrapped import Torch

@@ -99,32 +99,31 @@ def _masked(mask: Callable[[str, Tensor, float], Tensor]) -> Iterator[None]:
         mask: Called with the name of the function, a tensor like the mask, and the share to drop.
     """
 
-    def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        if not training or p == 0.0 or p == 1.0:
-            return _PLAIN["dropout"](input, p, training)
-        return input * mask("dropout", input, p)
-
-    def of_channels(name: str) -> Callable[..., Tensor]:
-        def drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-            if not training or p == 0.0 or p == 1.0 or input.ndim != _WHOLE_CHANNELS[name]:
-                return _PLAIN[name](input, p, training)
-            channels = input[(..., *[slice(1)] * (input.ndim - 2))]
-            return input * mask(name, channels.contiguous(), p)
-
-        return drop
-
     def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return _attention(mask, query, key, value, *args, **kwargs)
 
-    changed: dict[str, Any] = {"dropout": dropout, "scaled_dot_product_attention": attention}
-    changed |= {name: of_channels(name) for name in _WHOLE_CHANNELS}
-    for name, function in changed.items():
-        setattr(F, name, function)
+    for name in _PLAIN:
+        setattr(F, name, _dropping(name, mask))
+    F.scaled_dot_product_attention = attention
     try:
         yield
     finally:
         for name, function in _PLAIN.items():
             setattr(F, name, function)
+
+
+def _dropping(name: str, mask: Callable[[str, Tensor, float], Tensor]) -> Callable[..., Tensor]:
+    """Make a function that takes the place of one that drops elements or channels."""
+
+    def drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        of_channels = name in _WHOLE_CHANNELS
+        if not training or p in (0.0, 1.0) or (of_channels and input.ndim != _WHOLE_CHANNELS[name]):
+            plain: Tensor = _PLAIN[name](input, p, training)
+            return plain
+        channels = input[(..., *[slice(1)] * (input.ndim - 2))].contiguous() if of_channels else input
+        return input * mask(name, channels, p)
+
+    return drop
 
 
 def _attention(

@@ -55,17 +55,17 @@ class StackedModel(nn.Module):
         """Yield the stacked buffers."""
         yield from self.states.values()
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return the stacked tensors that a model saves, by its names; the same tensors with `keep_vars`."""
         own = self.tensors
         found = {name: own[name] for name in self._saved_names if name in own}
         return found if kwargs.get("keep_vars") else {name: tensor.detach() for name, tensor in found.items()}
 
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Copy stacked tensors in."""
         for name, tensor in self.state_dict().items():
-            tensor.copy_(state[name])
+            tensor.copy_(state_dict[name])
 
     def keep(self, rows: Tensor) -> None:
         """Leave out all models but these, `(K,)` int64; the tensors stay the same objects."""

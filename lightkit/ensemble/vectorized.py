@@ -137,7 +137,7 @@ class Stack:
             network=self.model,
             task=StackedTask(self.computation),
             optimizer=optimizer,
-            metrics={split: StackedMetrics(own, len(members)) for split, own in _metrics(first).items()},
+            metrics={split: StackedMetrics(own, len(members)) for split, own in _metrics(first).items()},  # type: ignore[misc]
             average=NoAverage() if kept is None else Ema(self.model, kept),
             callbacks={},
             store=None,

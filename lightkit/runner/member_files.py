@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 import lightkit.trainer.summary as summary
 from lightkit.assembly import build_store
 from lightkit.common import run_files
-from lightkit.config import public, save_text, to_yaml
+from lightkit.config import as_yaml, public, save_text
 from lightkit.ensemble.vectorized import Member
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
@@ -43,24 +43,21 @@ class ConfigTexts:
         OmegaConf.set_readonly(cfg, False)
         for key, number in stand_ins.items():
             OmegaConf.update(cfg, key, number)
-        self._texts = to_yaml(cfg)
-        self._settings = columns(OmegaConf.to_container(cfg, resolve=True), run.overrides)
+        content = public(cfg)
+        self._text, self._settings = as_yaml(content), columns(content, run.overrides)
         self._stand_ins = stand_ins
 
     def of(self, member: RunMember) -> str:
         """Return the configuration of a member as YAML."""
-        return self._filled(self._texts, member)
+        values, text = leaves(member.values), self._text
+        for key, number in self._stand_ins.items():
+            text = text.replace(str(number), json.dumps(values[key]))
+        return text
 
     def settings(self, member: RunMember) -> dict[str, bool | float | str]:
         """Return what TensorBoard's table of runs shows of a member."""
         own = {key: value for key, value in leaves(member.values).items() if key in self._settings}
         return {**self._settings, **own}
-
-    def _filled(self, text: str, member: RunMember) -> str:
-        values = leaves(member.values)
-        for key, number in self._stand_ins.items():
-            text = text.replace(str(number), json.dumps(values[key]))
-        return text
 
 
 def leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:

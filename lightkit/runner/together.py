@@ -264,11 +264,11 @@ class Together:
                 if own.name in done:
                     results.append(done[own.name])
                     continue
-                found = {split: columns[place] for split, columns in outputs.items()}
+                given = {split: columns[place] for split, columns in outputs.items()}
                 folder = files.folder(own.name)
                 files.save(own, part)
-                keep(run, Trained(own, folder, part.learner, found))
-                self._extras(own, part, folder, found)
+                keep(run, Trained(own, folder, part.learner, given))
+                self._extras(own, part, folder, given)
                 results.append(MemberResult(own, folder, files.finish(own, part, system)))
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # that of another group may be in it

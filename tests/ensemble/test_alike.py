@@ -91,7 +91,8 @@ def test_steps_are_measured_on_copies_where_the_run_is_long() -> None:
     stack = Stack([Member(f"{seed}", learner) for seed, learner in enumerate(learners)])
     before = {name: tensor.clone() for name, tensor in stack.model.tensors.items()}
     speed, how = gain(stack, learners)
-    assert speed is not None and speed > 0
+    assert speed is not None
+    assert speed > 0
     assert "ms" in how
     assert all(tensor.equal(before[name]) for name, tensor in stack.model.tensors.items())
     assert not learners[0].optimizer.state

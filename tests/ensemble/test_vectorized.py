@@ -139,7 +139,8 @@ def test_it_goes_on_with_the_same_bits(step: int) -> None:
     second.load_state_dict(saved)
     VectorTrainer(second, Services(), **goal(second.members[0].learner)).fit()
     for one, other in zip(whole.members, second.members):
-        assert one.last is not None and other.last is not None
+        assert one.last is not None
+        assert other.last is not None
         for name in one.last["model"]:
             assert one.last["model"][name].equal(other.last["model"][name]), name
         assert one.state.logged.hex() == other.state.logged.hex()

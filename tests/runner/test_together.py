@@ -115,9 +115,10 @@ def test_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(subject, "SECONDS_BETWEEN_SAVES", 0.0)
     options = ["trainer.epochs=3", "trainer.ema.decay=0.9"]
     whole = train(tmp_path / "whole", *options)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         killed_at(patch, step)
-        train(tmp_path / "run", *options)
+        with pytest.raises(Killed):
+            train(tmp_path / "run", *options)
     resumed = train(tmp_path / "run", *options, resume=True)
     for one, other in zip(whole, resumed):
         same_bits(one.folder, other.folder)
@@ -144,9 +145,10 @@ def test_members_that_were_written_before_a_kill_are_not_touched(
             raise Killed
         return finish(self, member, *args)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(subject.MemberFiles, "finish", one_only)
-        train(tmp_path / "run")
+        with pytest.raises(Killed):
+            train(tmp_path / "run")
     written = tmp_path / "run" / "members" / "00" / "result.json"
     before = written.stat().st_mtime_ns
     resumed = train(tmp_path / "run", resume=True)
