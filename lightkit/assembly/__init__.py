@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightkit.assembly.learner import build, build_learner, build_own, build_shared
+from lightkit.assembly.learner import build, build_learner, build_own, build_shared, build_twin
 from lightkit.assembly.network import build_model, build_network
 from lightkit.assembly.parts import (
     build_console,
@@ -30,4 +30,5 @@ __all__ = [
     "build_splits",
     "build_store",
     "build_timetable",
+    "build_twin",
 ]

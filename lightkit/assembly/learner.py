@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch.optim import Optimizer
 from lightkit.assembly.dry_run import rehearse
 from lightkit.assembly.member import own_rows, own_task, start_from
 from lightkit.assembly.metrics_trial import try_metrics
-from lightkit.assembly.network import Network, build_network, check_base, finetune_options, trained_network
+from lightkit.assembly.network import Network, build_model, build_network, check_base, finetune_options, trained_network
 from lightkit.assembly.parts import (
     build_callbacks,
     build_engine,
@@ -36,6 +38,7 @@ from lightkit.optim.schedulers import Schedule
 from lightkit.trainer.average import Ema, NoAverage
 from lightkit.trainer.distill import Distillation
 from lightkit.trainer.learner import Learner, Shared
+from lightkit.trainer.state import State
 from lightkit.trainer.tasks import Task
 from lightkit.trainer.timetable import Timetable
 
@@ -140,6 +143,33 @@ def build_learner(
         average=NoAverage() if cfg.trainer.ema.decay is None else Ema(model, cfg.trainer.ema.decay),
         callbacks=build_callbacks(cfg),
         store=build_store(cfg, folder) if engine.ranks.main else None,
+    )
+
+
+def build_twin(cfg: DictConfig, shared: Shared, twin: Learner) -> Learner:
+    """Build a model that differs from another one in seeds and rows alone; what both have alike is not built again.
+
+    It has no optimizer and no checkpoints of its own: it is for training together with its twin.
+
+    Args:
+        cfg: Its configuration.
+        shared: What all models share.
+        twin: The other model, as it was built.
+    """
+    engine = twin.engine.reseeded(cfg.seed)
+    data = shared.data.reseeded(cfg.seed)
+    model = engine.place_model(build_model(cfg, data.info, engine))
+    return replace(
+        twin,
+        engine=engine,
+        data=data,
+        model=model,
+        network=engine.wrap(model),
+        timetable=replace(twin.timetable, epoch_samples=data.train.epoch_samples),
+        made=Network(model),
+        callbacks=copy.deepcopy(dict(twin.callbacks)),
+        store=None,
+        state=State(),
     )
 
 

@@ -106,9 +106,18 @@ def drafted(folder: Path, entries: Iterable[Entry], *, mode: str | None, leaving
             with it.
     """
     marks = {entry.file: mark for entry in leaving if (mark := identity(folder / entry.file))}
-    content = {"version": VERSION, "mode": mode, "leaving": marks, "entries": [asdict(entry) for entry in entries]}
-    text = json.dumps(content, indent=1) + "\n"
+    text = _text(entries, mode, marks)
     return draft(folder / run_files.MANIFEST, lambda file: file.write(text.encode()), scratch=UNFINISHED)
+
+
+def write_new(folder: Path, entries: Iterable[Entry], *, mode: str | None) -> None:
+    """Write the manifest of a folder that has none; nothing is forced to the disk."""
+    (folder / run_files.MANIFEST).write_text(_text(entries, mode, {}))
+
+
+def _text(entries: Iterable[Entry], mode: str | None, leaving: dict[str, list[int]]) -> str:
+    content = {"version": VERSION, "mode": mode, "leaving": leaving, "entries": [asdict(entry) for entry in entries]}
+    return json.dumps(content, indent=1) + "\n"
 
 
 def read_leaving(folder: Path) -> dict[str, list[int]]:

@@ -11,10 +11,12 @@ whole files, and `recover` can tell what was left undone.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -153,6 +155,33 @@ class CheckpointStore:
         entry = Entry(path.name, step, epoch, value, sha256="", bytes=0)
         self._run(partial(self._write, plain, entry, first=first, abandons=abandons))
         return path
+
+    def fill(self, saves: Sequence[tuple[dict[str, Any], float | None]]) -> None:
+        """Write the checkpoints of a run that has ended already into an empty folder, all of them are kept.
+
+        Nothing is forced to the disk: whoever calls this still has the content elsewhere until it is there.
+
+        Args:
+            saves: Contents, of which `state` tells step and epoch, with the monitored metric.
+
+        Raises:
+            UserError: They cannot be written.
+        """
+        entries = list[Entry]()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for content, value in saves:
+                step, epoch = content["state"]["step"], content["state"]["epoch"]
+                entry = Entry(f"step-{step:08d}.pt", step, epoch, value, sha256="", bytes=0)
+                plain = {**to_plain(content), LABEL: {"step": step, "value": value, "epoch": epoch}}
+                memory = io.BytesIO()
+                torch.save(plain, memory)
+                written = memory.getbuffer()
+                (self.folder / entry.file).write_bytes(written)
+                entries.append(replace(entry, sha256=hashlib.sha256(written).hexdigest(), bytes=len(written)))
+            manifest.write_new(self.folder, sorted(entries, key=lambda entry: entry.step), mode=self.mode)
+        except OSError as error:
+            raise self._save_error(entries[-1].step if entries else 0, error) from error
 
     def abandon(self) -> None:
         """Let the next save delete what the list has of later steps, as the run has gone back.

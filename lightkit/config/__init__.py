@@ -6,11 +6,12 @@ from lightkit.config.check import check
 from lightkit.config.compose import Composed, compose
 from lightkit.config.instantiate import instantiate
 from lightkit.config.native import compose_jobs, hydra_command, run_hydra
-from lightkit.config.saved import from_yaml, load_run, save, saved_group, to_yaml
+from lightkit.config.saved import as_yaml, from_yaml, load_run, save, save_text, saved_group, to_yaml
 from lightkit.config.tree import public, to_plain
 
 __all__ = [
     "Composed",
+    "as_yaml",
     "check",
     "compose",
     "compose_jobs",
@@ -21,6 +22,7 @@ __all__ = [
     "public",
     "run_hydra",
     "save",
+    "save_text",
     "saved_group",
     "to_plain",
     "to_yaml",

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common import run_files
@@ -42,7 +43,12 @@ def save(cfg: DictConfig, folder: Path) -> Path:
 
     Everything is resolved but what comes from environment variables (`${oc.env:TOKEN}`): such text may be a secret.
     """
-    path, text = folder / run_files.CONFIG, to_yaml(cfg)
+    return save_text(to_yaml(cfg), folder)
+
+
+def save_text(text: str, folder: Path) -> Path:
+    """Write `folder/config.yaml` from what `to_yaml` gave."""
+    path = folder / run_files.CONFIG
     mark(folder, text)  # before: a run that is killed in between is still known, by the older mark
     temporary = path.with_name(f".{run_files.CONFIG}.{os.getpid()}")
     temporary.write_text(_HEAD + text, encoding="utf-8")
@@ -52,7 +58,14 @@ def save(cfg: DictConfig, folder: Path) -> Path:
 
 def to_yaml(cfg: DictConfig) -> str:
     """Write the configuration as YAML, resolved but for what comes from the environment; a line tells the format."""
-    return MARK + OmegaConf.to_yaml(OmegaConf.create(public(cfg)))
+    return as_yaml(public(cfg))
+
+
+def as_yaml(content: dict[str, Any]) -> str:
+    """Write what `public` gave as `to_yaml` does."""
+    # As OmegaConf does, which would make a configuration of the values first.
+    style: dict[str, Any] = {"default_flow_style": False, "allow_unicode": True, "sort_keys": False}
+    return MARK + str(yaml.dump(content, Dumper=get_omega_conf_dumper(), **style))
 
 
 def from_yaml(text: str) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from torch.optim import Optimizer
 from lightkit.common.errors import UserError
 from lightkit.common.shards import is_shard
 
+_CLIP_EPS = 1e-6
+"""What PyTorch's `clip_grad_norm_` adds to the norm that it divides by."""
+
 
 class Clip:
     """The plain case: gradients are left alone, and only measured when asked."""
@@ -27,6 +30,18 @@ class Clip:
         """
         return total_norm(optimizer) if want_norm else None
 
+    def each(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
+        """Limit the gradients of many models at once, each model by itself, in place.
+
+        Args:
+            optimizer: Its gradients have the models in dimension 0, `(M, ...)`.
+            want_norm: Whether the caller wants the norms.
+
+        Returns:
+            Norms of the gradients of each model before the limit, `(M,)`; None where they were not measured.
+        """
+        return each_norm(optimizer) if want_norm else None
+
 
 class ClipNorm(Clip):
     """Scales all gradients down together when their norm is larger (Pascanu et al. 2013, https://arxiv.org/abs/1211.5063).
@@ -41,6 +56,14 @@ class ClipNorm(Clip):
     def __call__(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
         """See `Clip`; the norm is a by-product here and always returned."""
         return _whole(nn.utils.clip_grad_norm_(_parameters(optimizer), self.limit))
+
+    def each(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
+        """See `Clip.each`; the norms are always returned."""
+        norms = each_norm(optimizer)
+        factors = (self.limit / (norms + _CLIP_EPS)).clamp(max=1.0)
+        for gradient in _gradients(optimizer):
+            gradient.mul_(factors.view(-1, *[1] * (gradient.ndim - 1)))
+        return norms
 
 
 class ClipValue(Clip):
@@ -59,6 +82,13 @@ class ClipValue(Clip):
         if with_gradient := [p for p in _parameters(optimizer) if p.grad is not None]:  # torch refuses an empty list
             nn.utils.clip_grad_value_(with_gradient, self.limit)
         return norm
+
+    def each(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
+        """See `Clip.each`."""
+        norms = super().each(optimizer, want_norm=want_norm)
+        for gradient in _gradients(optimizer):
+            gradient.clamp_(-self.limit, self.limit)
+        return norms
 
 
 def make_clip(*, norm: float | None = None, value: float | None = None) -> Clip:
@@ -84,10 +114,23 @@ def total_norm(optimizer: Optimizer) -> Tensor:
     return _whole(nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None]))
 
 
+def each_norm(optimizer: Optimizer) -> Tensor:
+    """Compute the Euclidean norm of the gradients of each of many models, which are dimension 0, `(M,)`."""
+    norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in _gradients(optimizer, least=2)]
+    norms += [gradient.abs() for gradient in _gradients(optimizer) if gradient.ndim == 1]
+    return torch.linalg.vector_norm(torch.stack(norms), dim=0)
+
+
 def _whole(norm: Tensor) -> Tensor:
     """Return the norm over all processes, where each has a part of the gradients."""
     found: Tensor = norm.full_tensor() if is_shard(norm) else norm  # type: ignore[attr-defined]
     return found
+
+
+def _gradients(optimizer: Optimizer, *, least: int = 1) -> Iterator[Tensor]:
+    """Yield the gradients with so many dimensions at least."""
+    found = (parameter.grad for parameter in _parameters(optimizer))
+    return (gradient for gradient in found if gradient is not None and gradient.ndim >= least)
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

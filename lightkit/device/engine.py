@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -96,6 +97,12 @@ class Engine:
             self.notes.add(line)
         self.clip = make_clip(norm=clip_norm, value=clip_value)
         self._micro = MicroSeed(seed, self.parallel.devices)
+
+    def reseeded(self, seed: int) -> Engine:
+        """Return the same engine with the random numbers of another seed."""
+        other = copy.copy(self)
+        other._seed, other._micro = seed, MicroSeed(seed, self.parallel.devices)
+        return other
 
     @property
     def device(self) -> torch.device:

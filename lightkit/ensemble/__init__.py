@@ -1,1 +1,1 @@
-"""Ensembles: the statistics of several networks' predictions, and how they become one."""
+"""Several models as one: which are trained, how they train at once, and how their predictions become one."""

@@ -54,9 +54,7 @@ class JsonlLogger(Logger):
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a", encoding="utf-8")
-        row: dict[str, Any] = {"step": step, "epoch": epoch, "time": round(time.time(), 3)}
-        row |= {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps(row) + "\n")
+        self._file.write(line({"step": step, "epoch": epoch, "time": round(time.time(), 3), **values}))
         self._file.flush()
 
     def sync(self) -> None:
@@ -69,6 +67,12 @@ class JsonlLogger(Logger):
             file, self._file = self._file, None
             with file:
                 os.fsync(file.fileno())
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return a line of `metrics.jsonl`; numbers that are not finite are null."""
+    finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
+    return json.dumps(finite) + "\n"
 
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:

@@ -105,6 +105,17 @@ def publish(path: Path, step: int, events: Sequence[Any]) -> None:
     sync_folder(path.parent)
 
 
+def write(path: Path, events: Sequence[Any]) -> None:
+    """Write a new event file; nothing is forced to the disk."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    with path.open("wb") as file:
+        writer = RecordWriter(file)
+        for event in (Event(wall_time=time.time(), file_version="brain.Event:2"), *events):
+            writer.write(event.SerializeToString())
+
+
 class _Sieve:
     """Goes through files; the arguments are `plan`'s. From a file's first record after the checkpoint on, all goes."""
 

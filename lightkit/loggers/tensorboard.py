@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,21 @@ class TensorBoardLogger(Logger):
             writer.add_summary(summary)
         self._made.flush()
 
+    def write_all(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, bool | float | str]) -> None:
+        """Write everything that a run has logged, which has ended, as one file.
+
+        Args:
+            rows: Its rows, as in `metrics.jsonl`.
+            columns: Its settings: see `columns`.
+        """
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        now = int(time.time())
+        events = [self._event(_values(row), row["step"], row["epoch"], seconds=row["time"]) for row in rows]
+        events += [Event(wall_time=now, summary=summary) for summary in records(columns)]
+        name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{socket.gethostname()}.{os.getpid()}"
+        rewind.write(self.folder / name, events)
+
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """Log a figure as an image; `SummaryWriter.add_figure` would import pyplot and pick a window system."""
         name = f"{VIEW}/{plain_tag(name)}"
@@ -204,12 +220,14 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in told.items() if isinstance(value, (int, float))}
 
 
+@cache
 def tag(name: str) -> str:
     """Return the tag of a value's name, which decides about its place on the page, sorted by tags."""
     first = name.lstrip("/").partition("/")[0]
     return f"{VIEW}/{plain_tag(name)}" if first in SPLITS and first not in CURVES else plain_tag(name)
 
 
+@cache
 def plain_tag(name: str) -> str:
     """Return the tag of anything else: characters that TensorBoard would complain about become `_`."""
     allowed = re.sub(r"[^-/\w.]", "_", name).lstrip("/") or "_"

@@ -68,7 +68,7 @@ class SplitMetrics:
         """Forget everything counted and queued."""
         self._queue: list[MetricRow] = []
         self._elements, self._samples = 0, 0
-        self._loss_sum = torch.zeros((), dtype=self._wide, device=self._device)
+        self._loss_sum = self.no_loss
         if self._collection is not None:
             self._collection.reset()
 
@@ -82,13 +82,24 @@ class SplitMetrics:
             self.prefix, self._make, device=self._device, block=self.block, class_names=self.class_names
         )
 
+    @property
+    def no_loss(self) -> Tensor:
+        """A sum of losses to which nothing was added yet."""
+        return torch.zeros((), dtype=self._wide, device=self._device)
+
+    def collected(self) -> Collection:
+        """Return the metrics, made now where they were not."""
+        if self._collection is None:
+            self._collection = Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
+        return self._collection
+
     def check(self) -> None:
         """Make the metrics once, apart from those that count.
 
         Raises:
             UserError: One is no metric, or wants inputs of an unknown kind.
         """
-        self.anew()._metrics()
+        self.anew().collected()
 
     def update(
         self, preds: Tensor | None, target: Tensor | None, loss: Tensor, size: int, kwargs: Kwargs | None = None
@@ -147,7 +158,7 @@ class SplitMetrics:
                 if row.preds is not None and row.target is not None
             ]
             for named in _joined(inputs):
-                self._metrics().update(**{name: tensor.to(self._device) for name, tensor in named.items()})
+                self.collected().update(**{name: tensor.to(self._device) for name, tensor in named.items()})
 
     def higher_is_better(self, name: str) -> bool | None:
         """Tell what a metric says of its values; None where it, or a metric not counted, says nothing.
@@ -157,11 +168,6 @@ class SplitMetrics:
         """
         found = None if self._collection is None else self._collection.find(name.removeprefix(f"{self.prefix}/"))
         return getattr(found, "higher_is_better", None)
-
-    def _metrics(self) -> Collection:
-        if self._collection is None:
-            self._collection = Collection(self._make(), key=f"metrics.{self.prefix}", device=self._device)
-        return self._collection
 
     def to(self, device: torch.device | str) -> SplitMetrics:
         """Move states and queue."""
@@ -195,7 +201,7 @@ class SplitMetrics:
             self._queue.append(row)
             self._elements += 0 if row.preds is None else row.preds.numel()
         if state["metrics"]:
-            self._metrics().load_state_dict(state["metrics"], self._device)
+            self.collected().load_state_dict(state["metrics"], self._device)
 
 
 def _mapped(change: Callable[[Tensor], Tensor], row: MetricRow) -> MetricRow:

@@ -30,7 +30,7 @@ from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.metrics import Figures, write_figures
 from lightkit.runner.ensemble_figures import ENSEMBLE, draw, over_size
-from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told
+from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told, values_of
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
@@ -96,7 +96,7 @@ class EnsemblePlan:
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
-        plain = {"metrics.figures": []}  # of many members they would take longer than their training
+        plain: dict[str, Any] = {"metrics.figures": []}  # of many members they would take longer than their training
         members = [replace(found, values={**plain, **found.values}) for found in self.method.next(self.facts, done)]
         self.run.members.expect(member.name for member in members)
         if self.run.ranks.main and self.run.place.is_recorded:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import build_logger
 from lightkit.checkpoint.store import CheckpointStore
@@ -142,7 +142,7 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
     cfg, place, saved = session.cfg, session.place, session.saved
     with ExitStack() as stack:
         if member.name:
-            cfg, place = _with_values(cfg, member), place.member(member.name)
+            cfg, place = member_config(cfg, member), place.member(member.name)
             if session.resumes and session.ranks.shared(lambda: has_checkpoints(place.path)):
                 lock_folder(stack, place)
                 cfg, saved = reopen(cfg, place, session.ranks)
@@ -158,14 +158,26 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
         yield MemberRun(session, cfg, place, saved, logger, stack)
 
 
-def _with_values(cfg: DictConfig, member: RunMember) -> DictConfig:
-    """Return the configuration of a member."""
+def member_config(cfg: DictConfig, member: RunMember, *, into: DictConfig | None = None) -> DictConfig:
+    """Return the configuration of a member.
+
+    Args:
+        cfg: That of the run.
+        member: The member.
+        into: Configuration of an alike member, which is changed instead of copying that of the run.
+    """
     for key, value in member.values.items():
         if key == "data" or key.startswith("data."):
             raise UserError(
                 "the members of a run learn from the same data", key=key, received=value, family="contradiction"
             )
-    return with_values(cfg, member.values)
+    if into is None:
+        return with_values(cfg, member.values)
+    OmegaConf.set_readonly(into, False)
+    for key, value in member.values.items():
+        OmegaConf.update(into, key, value, merge=False, force_add=True)
+    OmegaConf.set_readonly(into, True)
+    return into
 
 
 @contextmanager

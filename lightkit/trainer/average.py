@@ -78,6 +78,10 @@ class Ema(NoAverage):
         """Put the averaged weights into the model for good."""
         _copy(self._mean, self._live)
 
+    def keep_rows(self, rows: Tensor) -> None:
+        """Leave out of stacked tensors `(M, ...)` all models but these, `(K,)` int64; the model has done so before."""
+        self._mean = {name: mean.index_select(0, rows) for name, mean in self._mean.items()}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged tensors by name and the number of steps."""
         return {"steps": self.steps, "weights": dict(self._mean)}

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.common.ranking import improves
 from lightkit.finetune.tuning import NoTuning
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.evaluate import evaluate
@@ -241,9 +240,7 @@ class Trainer:
         if whole:
             metrics.reset()
             state.epoch, state.samples_done = state.epoch + 1, 0
-        self._log(values)
-        improved = self.monitor in values and self._judge(values)
-        self._call(self.callbacks, "on_epoch", values)
+        improved = self._take_epoch(values)
         improved = self._take(found) or improved
         state.closed_step = state.step
         saves = timetable.saves_after_epoch(state.epoch) or timetable.saves_after_step(state.step)
@@ -280,6 +277,13 @@ class Trainer:
             values: dict[str, float] = metrics.compute()
         return values
 
+    def _take_epoch(self, values: dict[str, float]) -> bool:
+        """Log the training values of an epoch and let them decide; returns whether the monitored one is the best."""
+        self._log(values)
+        improved = self.monitor in values and self._judge(values)
+        self._call(self.callbacks, "on_epoch", values)
+        return improved
+
     def _take(self, values: dict[str, float]) -> bool:
         """Log the values of a validation and let them decide; returns whether the monitored one is the best so far."""
         self.state.validated_step = self.state.step
@@ -291,19 +295,12 @@ class Trainer:
         return improved
 
     def _judge(self, values: dict[str, float]) -> bool:
-        """Keep the best of the monitored value and hand it to the scheduler.
-
-        Of equal values the later is the better: on a small split accuracy soon reaches a value it then only repeats,
-        and the model goes on learning.
-        """
+        """Keep the best of the monitored value and hand it to the scheduler."""
         if self.monitor not in values:
             raise UserError("no such value", key="metrics.monitor", received=self.monitor, choices=values)
-        value, state = values[self.monitor], self.state
+        value = values[self.monitor]
         self.scheduler.epoch_end(value)
-        better = value == state.best_value or improves(value, state.best_value, mode=self.mode)
-        if better:
-            state.best_value, state.best_step, state.best = value, state.step, dict(values)
-        return better
+        return self.state.keep_best(value, values, mode=self.mode)
 
     def _save(self) -> None:
         """Hand the moment to the checkpointer, once per step, unless the losses before it were not finite."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lightkit.common.ledger import Ledger
+from lightkit.common.ranking import improves
 
 
 @dataclass
@@ -43,6 +45,22 @@ class State:
     """Newest value of every logged epoch metric."""
     stop_reason: str | None = None
     """Why training ended before its last step; None while it has not."""
+
+    def keep_best(self, value: float, values: Mapping[str, float], *, mode: str) -> bool:
+        """Keep the values of this step where the monitored one is the best so far.
+
+        Of equal values the later is the better: on a small split accuracy soon reaches a value it then only repeats,
+        and the model goes on learning.
+
+        Args:
+            value: The monitored value.
+            values: All values of its split.
+            mode: Whether `min` or `max` of it is better.
+        """
+        better = value == self.best_value or improves(value, self.best_value, mode=mode)
+        if better:
+            self.best_value, self.best_step, self.best = value, self.step, dict(values)
+        return better
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values of all counters; the dictionaries are copies."""

@@ -130,7 +130,9 @@ def test_without_a_test_split_the_validation_rows_are_judged_by() -> None:
 
 
 def test_rows_that_were_left_out_count_for_each_member() -> None:
-    made = replace(outcome(), member_values={"00": {"oof/score": 0.5}, "01": {"oof/score": 0.25}, "02": {}})
+    made = replace(
+        outcome(), member_values={"00": {"oof/score": 0.5}, "01": {"oof/score": 0.25}, "02": {"val/score": 0.1}}
+    )
     made = replace(made, values={**made.values, "oof/score": 0.75})
     report = make_report(made, seconds=1.0, parameters=1)
     assert ["oof/score", "0.3750", "0.2500", "0.7500"] in comparison(report, made.values, made.monitor)[1]

@@ -1,0 +1,175 @@
+"""Ensembles of small networks on digits: members trained at once, one after the other, and TorchEnsemble's voting.
+
+Everything is included: building, metrics of every epoch on train and val, logging, checkpoints, TensorBoard, the
+folders of all members, the final test. All train on the same rows for the same epochs with AdamW and batches of 32. The bars
+are ratios of CPU time; `--floor` adds the bare loop over stacked weights, without anything around it.
+
+    python -m benchmarks.ensembles [--rounds 3] [--size 50] [--epochs 4] [--model mlp] [--floor]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.harness import Bar, Results, Sample, interleave, judge, options, show
+from lightkit import Runner, compose
+from lightkit.assembly import build_model, build_shared
+from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.runner.session import session
+from lightkit.runner.together import train_together
+
+TOGETHER, ALONE, LIBRARY, FLOOR = "members at once", "one after the other", "TorchEnsemble", "bare loop"
+BATCH, HIDDEN, CHANNELS = 32, 64, (8, 16)
+BARS = {("mlp", 50, 4): 7.0, ("mlp", 50, 20): 5.0, ("mlp", 10, 4): 4.0, ("cnn", 50, 4): 1.4}
+"""How many times faster than TorchEnsemble, by model, size and epochs."""
+
+
+def settings(model: str, epochs: int) -> list[str]:
+    """Return the overrides of the run, which measures accuracy as TorchEnsemble does."""
+    network = [f"model.hidden=[{HIDDEN}]", "model.norm=none", "data.dataset.image=false"]
+    if model == "cnn":
+        network = ["model=cnn", f"model.channels={[*CHANNELS]}", "model.depth=1"]
+    return [
+        "data=digits", *network, f"data.batch_size={BATCH}", "data.eval_batch_size=256", f"trainer.epochs={epochs}",
+        "scheduler=constant", "device=cpu", "device.threads=1", "logger.console.style=quiet",
+        "logger.system.enabled=false", "metrics.figures=[]",
+        "~metrics.val.f1", "~metrics.test.f1", "~metrics.test.precision", "~metrics.test.recall", "~metrics.test.auroc",
+    ]  # fmt: skip
+
+
+def lightkit(cfg: Any, size: int, engine: str) -> Sample:
+    """Train an ensemble whose members have other seeds."""
+    members = [RunMember(f"{number:02d}", {"seed": number}) for number in range(size)]
+    with tempfile.TemporaryDirectory() as place, Sample() as sample:
+        folder = Path(place) / "run"
+        with session(cfg, folder) as run:
+            shared = build_shared(cfg, folder, ranks=run.ranks)
+            train = Runner(cfg, folder)._train
+            if engine == "sequential":
+                done = [train(run, member, shared) for member in members]
+            else:
+                done = train_together(run, members, shared, train, engine=engine)
+            run.finish({"status": "finished"}, done)
+    sample.proof["accuracy"] = accuracy(done)
+    return sample
+
+
+def accuracy(done: list[MemberResult]) -> float:
+    """Return the mean accuracy of the members on the validation split at the end."""
+    return sum(member.result["metrics"]["val/accuracy"] for member in done) / len(done)
+
+
+def library(cfg: Any, size: int, epochs: int) -> Sample:
+    """Train TorchEnsemble's voting on the same rows, with its own metrics, log and file."""
+    from torch.utils.data import DataLoader, TensorDataset
+    from torchensemble import VotingClassifier
+
+    shared = build_shared(cfg, Path("unused"))
+    data, estimator = shared.data, network_class(cfg, shared)
+    parts = {split: TensorDataset(*data.source.take(data.rows[split])) for split in ("train", "val", "test")}
+    loaders = {name: DataLoader(part, BATCH if name == "train" else 256, shuffle=name == "train") for name, part in
+               parts.items()}  # fmt: skip
+    with tempfile.TemporaryDirectory() as place, Sample() as sample:
+        ensemble = VotingClassifier(estimator=estimator, n_estimators=size, cuda=False, n_jobs=1)
+        ensemble.set_criterion(nn.CrossEntropyLoss())
+        ensemble.set_optimizer("AdamW", lr=cfg.optim.lr, weight_decay=cfg.optim.weight_decay)
+        ensemble.fit(loaders["train"], epochs=epochs, test_loader=loaders["val"], save_dir=place)
+        ensemble.evaluate(loaders["test"])
+    with torch.no_grad():
+        x, y = parts["val"].tensors
+        right = [(member(x).argmax(1) == y).float().mean().item() for member in ensemble.estimators_]
+    sample.proof["accuracy"] = sum(right) / len(right)
+    return sample
+
+
+def network_class(cfg: Any, shared: Any) -> type[nn.Module]:
+    """Return a class that makes the network of the run, as TorchEnsemble wants one."""
+    first = build_model(cfg, shared.data.info, shared.engine)
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = copy.deepcopy(first)
+            for module in self.inner.modules():
+                if isinstance(module, (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.LayerNorm)):
+                    module.reset_parameters()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    return Network
+
+
+def floor(cfg: Any, size: int, epochs: int) -> Sample:
+    """Train stacked weights by a bare loop: nothing is measured, logged or kept."""
+    from torch.func import functional_call, stack_module_state, vmap
+
+    shared = build_shared(cfg, Path("unused"))
+    source, rows = shared.data.source, shared.data.rows["train"]
+    make = network_class(cfg, shared)
+    with Sample() as sample:
+        models = [make() for _ in range(size)]
+        weights, buffers = stack_module_state(models)  # type: ignore[arg-type]
+        optimizer = torch.optim.AdamW(list(weights.values()), lr=cfg.optim.lr, fused=True)
+
+        def loss(w: Any, b: Any, x: Any, y: Any) -> torch.Tensor:
+            return F.cross_entropy(functional_call(models[0], (w, b), (x,)), y)
+
+        together = vmap(loss)
+        for _ in range(epochs):
+            order = torch.stack([rows[torch.randperm(len(rows))] for _ in range(size)])
+            for chosen in order.split(BATCH, 1):
+                x, y = source.take(chosen.reshape(-1))
+                together(weights, buffers, x.unflatten(0, chosen.shape), y.view(chosen.shape)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    return sample
+
+
+def main(arguments: list[str] | None = None) -> bool:
+    """Run the benchmark; returns whether the bar of these sizes holds, where there is one."""
+    parser = options("ensembles of small networks", rounds=3)
+    parser.add_argument("--size", type=int, default=50, help="members")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs of each")
+    parser.add_argument("--model", choices=("mlp", "cnn"), default="mlp", help="network")
+    parser.add_argument("--floor", action="store_true", help="also time a bare loop over stacked weights")
+    parser.add_argument("--only", nargs="*", help="names of the contestants to time")
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    cfg = compose(settings(args.model, args.epochs)).cfg
+    contestants: dict[str, Callable[[], Sample]] = {
+        LIBRARY: lambda: library(cfg, args.size, args.epochs),
+        ALONE: lambda: lightkit(cfg, args.size, "sequential"),
+        TOGETHER: lambda: lightkit(cfg, args.size, "vectorized"),
+        "auto": lambda: lightkit(cfg, args.size, "auto"),
+    }
+    if args.floor:
+        contestants[FLOOR] = lambda: floor(cfg, args.size, args.epochs)
+    kept = {name: run for name, run in contestants.items() if not args.only or name in args.only}
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results: Results = interleave(kept, rounds=args.rounds)
+    show(f"{args.size} × {args.model}, {args.epochs} epochs", results, LIBRARY, unit="s")
+    wanted = BARS.get((args.model, args.size, args.epochs))
+    bars = [Bar(TOGETHER, LIBRARY, 1 / wanted if wanted else None, kind="cpu")]
+    if ALONE in kept and "auto" in kept:
+        better = min((TOGETHER, ALONE), key=lambda name: sum(sample.cpu for sample in results[name]))
+        bars += [Bar("auto", better, 1.05, kind="cpu"), Bar(TOGETHER, ALONE, kind="cpu")]
+    return judge(results, bars)
+
+
+if __name__ == "__main__":
+    raise SystemExit(not main())

@@ -1,0 +1,280 @@
+"""Which members can train at once: what they have to have in common, and proof on one batch that nothing is shared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightkit.common.failures import in_short
+from lightkit.data.tensors import Taker
+from lightkit.diagnostics.spans import NoSpans
+from lightkit.ensemble.stacked import seeders
+from lightkit.ensemble.vectorized import Member, Stack, VectorStepper
+from lightkit.metrics import SplitMetrics
+from lightkit.optim.schedulers import Schedule
+from lightkit.optim.wrapped import Torch
+from lightkit.trainer.average import Ema, NoAverage
+from lightkit.trainer.callbacks import EarlyStopping
+from lightkit.trainer.guard import Guard, Kept
+from lightkit.trainer.learner import Learner
+from lightkit.trainer.step import PlainStepper
+
+ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "ASGD")
+"""Optimizers of PyTorch's that treat every element of a parameter by itself."""
+PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
+_TOLERANCES = {"fp64": 1e-6, "bf16": 0.2}
+_TOLERANCE = 2e-2
+_SMALL = 100_000
+"""Parameters of a model below which a stack pays wherever it was measured."""
+_SHARE = 0.02
+"""Largest share of a run that measuring may take."""
+
+
+def refusal(learners: Sequence[Learner]) -> str:
+    """Return why members cannot train at once, as far as their parts tell; empty where nothing speaks against it."""
+    first = learners[0]
+    reasons = (_of_machine(first), _of_training(first), _of_data(first), *(_unlike(first, other) for other in learners))
+    return next(filter(None, reasons), "")
+
+
+def _of_machine(learner: Learner) -> str:
+    engine = learner.engine
+    if engine.ranks.size > 1:
+        return "several processes train together"
+    if learner.network is not learner.model:
+        return "the model is compiled or spread over several devices"
+    if engine.precision.name not in PRECISIONS:
+        return f"device.precision={engine.precision.name} scales losses or rounds weights for each model by itself"
+    return ""
+
+
+def _of_training(learner: Learner) -> str:
+    optimizer, schedule = learner.optimizer, learner.scheduler
+    kind = type(optimizer)
+    if learner.made.prepared is not None:
+        return "the members are fine-tuned"
+    if kind.__module__.startswith("torch.optim") is False or kind.__name__ not in ELEMENTWISE:
+        return f"{kind.__name__} may look at a whole tensor, which is that of all members here"
+    if isinstance(schedule, Torch) or schedule.monitored or type(schedule).epoch_end is not Schedule.epoch_end:
+        return "the schedule goes by the values of one model, or is PyTorch's"
+    own = [name for name, part in learner.callbacks.items() if type(part) not in (EarlyStopping, Kept)]
+    if own:
+        return f"trainer.callbacks.{own[0]} looks at one model"
+    if learner.timetable.validate_unit == "step" and "early_stopping" in learner.callbacks:
+        return "early stopping may end a member in the middle of an epoch"
+    if type(learner.average) not in (NoAverage, Ema):
+        return "the average of the weights is of another kind"
+    return ""
+
+
+def _of_data(learner: Learner) -> str:
+    data = learner.data
+    if not all(isinstance(loader.source, Taker) for loader in data.loaders().values()):
+        return "the data are read sample by sample"
+    if not all(isinstance(part, SplitMetrics) for part in learner.metrics.values()):
+        return "the metrics are shared by several processes"
+    return ""
+
+
+def _unlike(first: Learner, other: Learner) -> str:
+    """Return in what a member differs from the first."""
+    if _shape(first.model) != _shape(other.model):
+        return "the models differ in their tensors"
+    if first.timetable != other.timetable or first.data.train.options.batch_size != other.data.train.options.batch_size:
+        return "the members train for different numbers of steps"
+    if other.optimizer is not first.optimizer and _groups(first) != _groups(other):
+        return "the optimizers differ"
+    rows = [learner.data.rows.get(split) for split in ("val", "test") for learner in (first, other)]
+    pairs = [(rows[0], rows[1]), (rows[2], rows[3])]
+    if any((a is None) != (b is None) or (a is not None and b is not None and not a.equal(b)) for a, b in pairs):
+        return "the members are judged on different rows"
+    mine, yours = _tensors(first.criterion), _tensors(other.criterion)
+    if mine.keys() != yours.keys() or not all(mine[name].equal(yours[name]) for name in mine):
+        return "the losses have other weights"
+    if first.state.step or other.state.step:
+        return "a member has begun by itself"
+    return ""
+
+
+def _shape(model: nn.Module) -> dict[str, Any]:
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: (tuple(t.shape), t.dtype, t.requires_grad) for name, t in tensors.items()}
+
+
+def _groups(learner: Learner) -> list[Any]:
+    names = {parameter: name for name, parameter in learner.model.named_parameters()}
+    return [
+        ({key: value for key, value in group.items() if key != "params"}, [names[p] for p in group["params"]])
+        for group in learner.optimizer.param_groups
+    ]
+
+
+def _tensors(criterion: Any) -> dict[str, Tensor]:
+    return dict(criterion.state_dict()) if isinstance(criterion, nn.Module) else {}
+
+
+def difference(stack: Stack) -> str:
+    """Compute a batch in the stack and its first and last member's part alone, and return in what they differ.
+
+    Losses, gradients and buffers are compared, in training and in evaluation. Nothing is left behind: no gradient, no
+    buffer, no random number.
+    """
+    batch = next(stack.loader.epoch(0), None)
+    if batch is None:
+        return "there is no batch"
+    if not (isinstance(batch, tuple) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
+        return "the batches are no pairs of tensors"
+    try:
+        with _undisturbed(stack):
+            return _compared(stack, stack.learner.engine.move(batch))
+    except Exception as error:
+        return f"it cannot be computed for all members at once: {in_short(error)}"
+
+
+def _compared(stack: Stack, batch: tuple[Tensor, Tensor]) -> str:
+    engines = [member.learner.engine for member in stack.active]
+    limit = _TOLERANCES.get(engines[0].precision.name, _TOLERANCE)
+    for training in (True, False):
+        stack.model.train(training)
+        before = {name: tensor.clone() for name, tensor in stack.model.states.items()}
+        with engines[0].autocast():
+            found = stack.computation(batch, seeds=seeders(engines, 0, 0))
+        weights = {name: weight for name, weight in stack.model.weights.items() if weight.requires_grad}
+        grads = torch.autograd.grad(found.losses.sum(), [*weights.values()], allow_unused=True, materialize_grads=True)
+        for row in {0, len(engines) - 1}:
+            wrong = _alone(stack, row, batch, before, training=training)
+            together = {
+                "loss": found.losses[row],
+                **{name: grad[row] for name, grad in zip(weights, grads)},
+                **{name: tensor[row] for name, tensor in stack.model.states.items()},
+            }
+            bad = next((name for name, value in wrong.items() if not _close(together[name], value, limit)), None)
+            if bad is not None:
+                what = "training" if training else "evaluation"
+                return f"{bad} of member {stack.active[row].name} comes out differently in {what} than alone"
+    return ""
+
+
+def _alone(
+    stack: Stack, row: int, batch: tuple[Tensor, Tensor], buffers: Mapping[str, Tensor], *, training: bool
+) -> dict[str, Tensor]:
+    """Compute a member's part of a batch by its own model; returns loss, gradients and buffers by name."""
+    learner = stack.active[row].learner
+    model, task, criterion = copy.deepcopy((learner.model, learner.task, learner.criterion))
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name][row])
+    model.train(training)
+    learner.engine.seed(0, 0)
+    with learner.engine.autocast():
+        loss = task.step(model, tuple(part[row] for part in batch), criterion).loss
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    grads = torch.autograd.grad(loss, [*weights.values()], allow_unused=True, materialize_grads=True)
+    return {"loss": loss.detach(), **dict(zip(weights, grads)), **dict(model.named_buffers())}
+
+
+def _close(one: Tensor, other: Tensor, limit: float) -> bool:
+    """Tell whether two tensors are the same but for rounding, which a chain of layers makes larger."""
+    if one.shape != other.shape:
+        return False
+    one, other = one.detach().double(), other.detach().double()
+    return float((one - other).norm()) <= limit * max(float(other.norm()), 1e-4)
+
+
+@contextmanager
+def _undisturbed(stack: Stack) -> Iterator[None]:
+    """Put back modes, buffers and random generators that are changed inside."""
+    device = stack.learner.engine.device
+    kept = {name: tensor.clone() for name, tensor in stack.model.states.items()}
+    modes = [(module, module.training) for module in stack.model.modules()]
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for name, tensor in stack.model.states.items():
+            tensor.copy_(kept[name])
+        for module, mode in modes:
+            module.training = mode
+
+
+def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:
+    """Tell how many times faster the stack is than one member after the other, and how that is known.
+
+    Some steps of both are measured on copies. Where that would take more than 2 % of the run, the size of the model
+    decides.
+
+    Args:
+        stack: The stack; not changed.
+        learners: The members as they were built.
+    """
+    size = sum(weight[0].numel() for weight in stack.model.parameters())
+    steps = stack.learner.timetable.total_steps
+    if steps * _SHARE < 2:
+        speed = 2.0 if size <= _SMALL else 0.9
+        return speed, f"{size:,} parameters a model, and too few steps to measure"
+    together = _timed_stack(stack)
+    alone = _timed_alone(learners[0])
+    if together is None or alone is None:
+        return None, "steps cannot be measured on copies"
+    ratio = alone * len(learners) / together
+    return (
+        ratio,
+        f"a step of all {len(learners)} takes {together * 1e3:.2g} ms, one after the other {ratio:.2g} times that",
+    )
+
+
+def _timed_stack(stack: Stack) -> float | None:
+    """Measure a step of the stack on a copy, in seconds."""
+    own = Stack([Member(member.name, _copy(member.learner)) for member in stack.active])
+    return _timed(own.learner, VectorStepper(own, NoSpans()))
+
+
+def _timed_alone(learner: Learner) -> float | None:
+    """Measure a step of a member on a copy, in seconds."""
+    own = _copy(learner)
+    return _timed(own, PlainStepper(own, Guard(own.engine.device), NoSpans()))
+
+
+def _copy(learner: Learner) -> Learner:
+    """Copy what a step changes."""
+    import dataclasses
+
+    model, optimizer, criterion, task = copy.deepcopy(
+        (learner.model, learner.optimizer, learner.criterion, learner.task)
+    )
+    metrics = {
+        split: part.anew() if isinstance(part, SplitMetrics) else part for split, part in learner.metrics.items()
+    }
+    schedule = copy.copy(learner.scheduler)
+    schedule.optimizer = optimizer
+    return dataclasses.replace(
+        learner,
+        model=model,
+        network=model,
+        optimizer=optimizer,
+        criterion=criterion,
+        task=task,
+        metrics=metrics,
+        scheduler=schedule,
+        average=NoAverage(),
+    )
+
+
+def _timed(learner: Learner, stepper: Any) -> float | None:
+    """Measure the fastest of the first steps after one that does not count, in seconds."""
+    seconds, size = list[float](), learner.timetable.batch_size
+    learner.model.train()
+    for number, batch in zip(range(3), learner.data.train.epoch(0)):
+        began = perf_counter()
+        stepper.micro(learner.engine.move(batch), position=number * size, size=size, window=size, more=False)
+        stepper.update(usable=True, want_norm=False)
+        if learner.engine.device.type == "cuda":
+            torch.cuda.synchronize(learner.engine.device)
+        seconds.append(perf_counter() - began)
+    return min(seconds[1:], default=None)

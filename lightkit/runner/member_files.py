@@ -1,0 +1,183 @@
+"""The files of members that trained at once: those of a run that trained alone, written in one go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+import lightkit.trainer.summary as summary
+from lightkit.assembly import build_store
+from lightkit.common import run_files
+from lightkit.config import as_yaml, public, save_text
+from lightkit.ensemble.plan import RunMember
+from lightkit.ensemble.vectorized import Member
+from lightkit.loggers.files import line, plain
+from lightkit.loggers.tensorboard import TensorBoardLogger, columns
+from lightkit.runner.member import member_config
+from lightkit.runner.session import Session, make_result
+from lightkit.runs.folder import unwritable
+
+_STAND_IN = 728_350_001
+"""A number that stands for a value in a text that is the same for all members but for it."""
+_LOG_LINE = "{time} INFO    lightkit.runner: {text}\n"
+
+
+class ConfigTexts:
+    """Makes the configurations of alike members as text, of which only the values differ that are each member's own.
+
+    Args:
+        run: The run.
+        members: They have values for the same keys.
+    """
+
+    def __init__(self, run: Session, members: Sequence[RunMember]) -> None:
+        self._run, first = run, members[0]
+        self._keys = [key for key in leaves(first.values) if is_own(key)]
+        stand_ins = {key: _STAND_IN + number for number, key in enumerate(self._keys)}
+        cfg: Any = member_config(run.cfg, first)
+        OmegaConf.set_readonly(cfg, False)
+        for key, number in stand_ins.items():
+            OmegaConf.update(cfg, key, number)
+        content = public(cfg)
+        self._text, self._settings = as_yaml(content), columns(content, run.overrides)
+        self._stand_ins = stand_ins
+
+    def of(self, member: RunMember) -> str:
+        """Return the configuration of a member as YAML."""
+        values, text = leaves(member.values), self._text
+        for key, number in self._stand_ins.items():
+            text = text.replace(str(number), json.dumps(values[key]))
+        return text
+
+    def settings(self, member: RunMember) -> dict[str, bool | float | str]:
+        """Return what TensorBoard's table of runs shows of a member."""
+        own = {key: value for key, value in leaves(member.values).items() if key in self._settings}
+        return {**self._settings, **own}
+
+
+def leaves(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return values by dotted key, those in nodes too."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= leaves(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
+
+
+def is_own(key: str) -> bool:
+    """Tell whether alike members may differ in this key: their seeds, and the rows that they learn from."""
+    return key in _OWN
+
+
+_OWN = ("seed", *(f"ensemble.member.{name}" for name in ("index", "draw", "fold", "repeat")))
+
+
+@dataclass
+class MemberFiles:
+    """Writes the folders of members that train at once, of a run that has begun to write.
+
+    Nothing is forced to the disk; their state is kept elsewhere until `result.json` says that they have finished.
+    """
+
+    run: Session
+    """The run."""
+    members: Sequence[RunMember]
+    """The members."""
+
+    def __post_init__(self) -> None:
+        run = self.run
+        self.texts = ConfigTexts(run, self.members)
+        self._facts = {**run.place.facts(), "seed": _STAND_IN}
+        self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        typed = "".join(f"- {json.dumps(text)}\n" for text in run.overrides)
+        self._overrides = typed or "[]\n"
+        self._store = build_store(run.cfg, run.place.path)
+        self._tensorboard = bool(run.cfg.logger.tensorboard.enabled)
+        self._goal = str(run.cfg.metrics.monitor), str(run.cfg.metrics.mode)
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a member."""
+        return self.run.place.member(name).path
+
+    def begin(self, members: Sequence[RunMember]) -> None:
+        """Make the folders of some members, and write down what is about to run in them.
+
+        Raises:
+            UserError: They cannot be written.
+        """
+        for member in members:
+            path, seed = self.folder(member.name), member.values.get("seed", self.run.cfg.seed)
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                for left in path.glob(run_files.EVENTS_PATTERN):  # of a part that was killed while it wrote them
+                    left.unlink()
+                save_text(self.texts.of(member), path)
+                (path / run_files.OVERRIDES).write_text(self._overrides, encoding="utf-8")
+                text = self._environment.replace(str(_STAND_IN), str(seed))
+                (path / run_files.ENVIRONMENT).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise unwritable(path, error) from error
+
+    def save(self, member: RunMember, trained: Member) -> None:
+        """Write the checkpoints of a member that has ended.
+
+        Raises:
+            UserError: They cannot be written.
+        """
+        if self._store is not None:
+            self._store.folder = self.folder(member.name) / run_files.CHECKPOINTS
+            self._store.fill(self._saves(trained, self.texts.of(member)))
+
+    def finish(self, member: RunMember, trained: Member, system: Mapping[str, Any]) -> dict[str, Any]:
+        """Write what a member has come to; last its result, with which it counts as finished.
+
+        Returns:
+            The content of its `result.json`.
+
+        Raises:
+            UserError: A file cannot be written.
+        """
+        path, state = self.folder(member.name), trained.state
+        try:
+            rows = trained.history.rows
+            (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
+            if self._tensorboard:
+                TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
+            result = make_result(self.run, self.run.cfg, state, "finished", reason=state.stop_reason, system=system)
+            (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
+            unfinished = path / f".{run_files.RESULT}.unfinished"
+            unfinished.write_text(json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            unfinished.replace(path / run_files.RESULT)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return result
+
+    def _saves(self, trained: Member, text: str) -> list[tuple[dict[str, Any], float | None]]:
+        """Return the contents of the checkpoints to keep, with the monitored value."""
+        monitor, found = self._goal[0], list[tuple[dict[str, Any], float | None]]()
+        last, best = trained.last, trained.best
+        wanted = self.run.cfg.checkpoint.keep_best > 0
+        if best is not None and wanted and last is not None and best["state"]["step"] != last["state"]["step"]:
+            found.append((best | {"config": text}, best["state"]["best_value"]))
+        if last is not None:
+            state = last["state"]
+            measured = state["closed_step"] if monitor.startswith("train/") else state["validated_step"]
+            value = state["last"].get(monitor) if measured == state["step"] else None
+            found.append((last | {"config": text}, value))
+        return found
+
+    def _log(self, member: RunMember, trained: Member) -> str:
+        """Return the lines of `run.log`."""
+        state, values = trained.state, summary.final_values(trained.state)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        lines = [
+            f"member {member.name}, seed {member.values.get('seed', self.run.cfg.seed)}, trained with "
+            f"{len(self.members) - 1} others at once on {self._facts['device']}",
+            f"result after {state.step} steps: {shown}",
+            *([state.stop_reason] if state.stop_reason else []),
+        ]
+        return "".join(_LOG_LINE.format(time=self._facts["time"], text=text) for text in lines)

@@ -1,0 +1,376 @@
+"""Members of a run that train at once, and leave what they leave when they train one after the other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
+from lightkit.assembly.parts import build_store
+from lightkit.checkpoint import content
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common import run_files
+from lightkit.config import to_plain
+from lightkit.data import Loader
+from lightkit.ensemble.alike import difference, gain, refusal
+from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
+from lightkit.ensemble.vectorized import Member, Stack, VectorTrainer
+from lightkit.loggers import TensorBoardLogger
+from lightkit.metrics import Figures, SplitMetrics
+from lightkit.metrics.stacked import StackedMetrics
+from lightkit.runner.machine import Machine
+from lightkit.runner.member import member_config
+from lightkit.runner.member_files import MemberFiles, is_own, leaves
+from lightkit.runner.messages import farewell
+from lightkit.runner.models import export_run
+from lightkit.runner.session import Session
+from lightkit.runs.catalog import has_checkpoints
+from lightkit.trainer.evaluate import evaluate
+from lightkit.trainer.interrupt import AskedToEnd, Interrupted
+from lightkit.trainer.services import Services
+
+SECONDS_BETWEEN_SAVES = 20.0
+"""Seconds of training that a kill may cost: a file with the state of all members is larger than those of one."""
+_MEMBERS = "members.json"
+
+TrainOne = Callable[[Session, RunMember, Shared], MemberResult]
+
+
+class Outputs(NamedTuple):
+    """What a member gives for the rows of a split."""
+
+    rows: Tensor
+    """Rows of the data set, `(N,)`."""
+    outputs: Tensor
+    """Raw outputs, `(N, ...)`."""
+    targets: Tensor
+    """Their targets, `(N, ...)`."""
+
+
+class Trained(NamedTuple):
+    """A member that has ended, before its result is written."""
+
+    member: RunMember
+    """Which one."""
+    folder: Path
+    """Its run folder."""
+    learner: Learner
+    """Its model, with the weights that count, and its data."""
+    outputs: dict[str, Outputs]
+    """By split, for those that were asked for."""
+
+
+Keep = Callable[[Session, Trained], None]
+
+
+def train_together(
+    run: Session,
+    members: Sequence[RunMember],
+    shared: Shared,
+    train: TrainOne,
+    *,
+    engine: str = "auto",
+    splits: Sequence[str] = (),
+    keep: Keep = lambda run, trained: None,
+) -> list[MemberResult]:
+    """Train members at once where that can be done and pays, the others one after the other.
+
+    Args:
+        run: The run.
+        members: All that can be trained now, with those that an earlier part of the run has finished.
+        shared: What they share.
+        train: Trains one member alone.
+        engine: `vectorized` does not ask whether it pays; `auto` does.
+        splits: Splits whose outputs `keep` needs.
+        keep: Called for each member that was trained with others, before its result is written.
+
+    Returns:
+        Their results, in the same order.
+
+    Raises:
+        UserError: Something the user gave is wrong.
+        Interrupted: A signal asked the run to end; it has saved.
+    """
+    found: dict[str, MemberResult] = {}
+    for group in alike(run, members):
+        together = Together(run, group, shared, engine)
+        if together.prepare():
+            found |= {result.member.name: result for result in together.train(splits, keep)}
+    return [found.get(member.name) or run.finished(member) or train(run, member, shared) for member in members]
+
+
+def alike(run: Session, members: Sequence[RunMember]) -> list[list[RunMember]]:
+    """Return groups of two and more members that differ in seeds and rows alone and are still to be trained.
+
+    A group that was training when the run was killed stays together, with those of it that have been written since.
+    """
+    groups: dict[str, list[RunMember]] = {}
+    for member in members:
+        common = {key: value for key, value in leaves(member.values).items() if not is_own(key)}
+        groups.setdefault(json.dumps([common, [*leaves(member.values)]], default=str), []).append(member)
+    open_ones = [_named(file) for file in sorted((run.place.path / run_files.TOGETHER).glob(f"*/{_MEMBERS}"))]
+    found = list[list[RunMember]]()
+    for group in groups.values():
+        begun = {name for names in open_ones for name in names}
+        found += [[member for member in group if member.name in names] for names in open_ones]
+        found.append(
+            [
+                member
+                for member in group
+                if member.name not in begun
+                and not run.finished(member)
+                and not has_checkpoints(run.place.member(member.name).path)
+            ]
+        )
+    return [group for group in found if len(group) > 1 and not all(map(run.finished, group))]
+
+
+def _named(file: Path) -> list[str]:
+    try:
+        return [str(name) for name in json.loads(file.read_text(encoding="utf-8"))]
+    except (OSError, ValueError):
+        return []
+
+
+class Together:
+    """One group of alike members: from their configurations to their results.
+
+    Args:
+        run: The run.
+        group: The members.
+        shared: What all members of the run share.
+        engine: See `train_together`.
+    """
+
+    def __init__(self, run: Session, group: Sequence[RunMember], shared: Shared, engine: str) -> None:
+        self.run, self.group, self.shared, self.engine = run, list(group), shared, engine
+        self.folder = run.place.path / run_files.TOGETHER / self.group[0].name
+        self.store = CheckpointStore(self.folder, keep_last=1, keep_best=0)
+        self.saves = build_store(run.cfg, run.place.path) is not None
+        self._written, self._began = -1, time.monotonic()
+
+    def prepare(self) -> bool:
+        """Build the members; tell whether they will train at once, and why."""
+        run, begun = self.run, (self.folder / _MEMBERS).exists()
+        first = self._first()
+        reason = refusal([first]) or self._watched()
+        if not reason:
+            self.learners = [first, *self._twins(first)]
+            reason = refusal(self.learners)
+        if not reason:
+            self.stack = Stack([Member(own.name, learner) for own, learner in zip(self.group, self.learners)])
+            reason = difference(self.stack)
+        why = "ensemble.engine=vectorized"
+        if not reason and self.engine == "auto" and not begun:
+            faster, how = gain(self.stack, self.learners)
+            why = how
+            reason = "" if faster is not None and faster > 1.0 else f"that is faster: {how}"
+        count = f"{len(self.group)} members"
+        run.tell(f"{count} train at once ({why})" if not reason else f"{count} train one after the other: {reason}")
+        return not reason
+
+    def _watched(self) -> str:
+        """Return what of the configuration is about one model in training; empty where nothing is."""
+        cfg = self.run.cfg
+        shown = cfg.logger.tensorboard
+        if cfg.profile:
+            return "profile=true watches one model"
+        return "logger.tensorboard shows the inputs or the graph of a model" if shown.images or shown.graph else ""
+
+    def _first(self) -> Learner:
+        """Build the first member as if it trained alone."""
+        run, member = self.run, self.group[0]
+        cfg = member_config(run.cfg, member)
+        run.memory.cfg = cfg
+        own = build_own(cfg, self.shared)
+        run.stack.callback(own.data.close)
+        learner = build_learner(cfg, own, run.place.member(member.name).path)
+        run.memory.parts = learner
+        return learner
+
+    def _twins(self, first: Learner) -> list[Learner]:
+        """Build the others: of them only model, seeds and rows."""
+        cfg: Any = member_config(self.run.cfg, self.group[0]).copy()
+        return [build_twin(member_config(cfg, member, into=cfg), self.shared, first) for member in self.group[1:]]
+
+    def train(self, splits: Sequence[str], keep: Keep) -> list[MemberResult]:
+        """Train the members and write their folders; those whose loss is no longer finite are left out."""
+        run, stack, first = self.run, self.stack, self.learners[0]
+        console = build_console(run.cfg)
+        with ExitStack() as around:
+            run.begin(replace(first, store=None))
+            around.enter_context(run.signals.caught())
+            around.callback(console.close)
+            files = self._open()
+            machine = Machine(run.cfg, run.place.path, first)
+            services = Services(console, run.signals, machine.clock, save=lambda value: self._save())
+            goal = {"monitor": run.cfg.metrics.monitor, "mode": run.cfg.metrics.mode}
+            try:
+                with machine:
+                    VectorTrainer(stack, services, **goal).fit()
+                self._save(at_end=True)
+                return self._close(files, machine.summary(), splits, keep)
+            except Interrupted as stop:
+                self._save(now=True)
+                console.message(farewell(stop, run.place.path, saved=self.saves))
+                raise
+
+    def _open(self) -> MemberFiles:
+        """Go on from the state that was saved, or begin the folders; returns what writes them."""
+        run, files = self.run, MemberFiles(self.run, self.group)
+        saved = self.store.load_newest() if self.saves and self.folder.exists() else None
+        if saved is not None:
+            self.stack.load_state_dict(saved[1])
+            self._written = self.stack.learner.state.step
+        unfinished = [member for member in self.group if run.finished(member) is None]
+        files.begin(unfinished)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / _MEMBERS).write_text(json.dumps([member.name for member in self.group]), encoding="utf-8")
+        self._began = time.monotonic()
+        return files
+
+    def _save(self, *, now: bool = False, at_end: bool = False) -> None:
+        """Write the state of all members, where the last time is long ago, or a signal asked the run to end."""
+        step = self.stack.learner.state.step
+        due = now or time.monotonic() - self._began >= SECONDS_BETWEEN_SAVES
+        if not self.saves or not due or step == self._written:
+            return
+        self.store.save(self.stack.state_dict(), step=step)
+        self._written, self._began = step, time.monotonic()
+
+    def _close(
+        self, files: MemberFiles, system: dict[str, Any], splits: Sequence[str], keep: Keep
+    ) -> list[MemberResult]:
+        """Test the members that have ended, and write what they came to."""
+        run, results = self.run, list[MemberResult]()
+        pairs = [(own, part) for own, part in zip(self.group, self.stack.members) if part.lost is None]
+        for own, part in zip(self.group, self.stack.members):
+            if part.lost is not None:
+                run.tell(f"member {own.name} is trained again, alone: {part.lost}")
+        done = {own.name: found for own in self.group if (found := run.finished(own)) is not None}
+        if pairs:
+            outputs = self._counted([part for _, part in pairs], splits)
+            for place, (own, part) in enumerate(pairs):
+                if own.name in done:
+                    results.append(done[own.name])
+                    continue
+                given = {split: columns[place] for split, columns in outputs.items()}
+                folder = files.folder(own.name)
+                files.save(own, part)
+                keep(run, Trained(own, folder, part.learner, given))
+                self._extras(own, part, folder, given)
+                results.append(MemberResult(own, folder, files.finish(own, part, system)))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # that of another group may be in it
+            self.folder.parent.rmdir()
+        return results
+
+    def _counted(self, parts: Sequence[Member], splits: Sequence[str]) -> dict[str, list[Outputs]]:
+        """Load the weights that count into the models, test them, and return their outputs by split."""
+        cfg, test = self.run.cfg, self.run.cfg.trainer.test
+        bests = self.saves and cfg.checkpoint.keep_best > 0 and test != "last"
+        for part in parts:
+            saved = part.best if bests and part.best is not None else part.last
+            assert saved is not None, "ended"
+            content.load_model(part.learner.model, content.model_state(saved))
+        figures = bool(cfg.metrics.figures) and test != "none"
+        outputs: dict[str, list[Outputs]] = {}
+        tested = test != "none" and parts[0].learner.data.test is not None
+        for split in dict.fromkeys([*splits, *(["test"] if tested else [])]):
+            found, values = evaluate_together(parts, split, collect=split in splits or figures, run=self.run)
+            if found:
+                outputs[split] = found
+            for part, own in zip(parts, values):
+                if split == "test" and tested:
+                    part.state.last.update(own)
+                    part.history.scalars(own, step=part.state.step, epoch=part.state.epoch)
+        return outputs
+
+    def _extras(self, own: RunMember, part: Member, folder: Path, outputs: dict[str, Outputs]) -> None:
+        """Draw the figures of a member's test and export its weights, where that is asked for."""
+        run, info = self.run, part.learner.data.info
+        options = run.cfg.metrics.figures
+        if options and run.cfg.trainer.test != "none" and "test" in outputs:
+            figures = Figures(info.task, to_plain(options), info.class_names, info.num_classes)
+            figures.update(outputs["test"].outputs, outputs["test"].targets)
+            tensorboard = run.cfg.logger.tensorboard.enabled
+            logger = TensorBoardLogger(folder) if tensorboard else build_console(run.cfg)
+            figures.write(logger, folder / run_files.FIGURES, step=part.state.step)
+            logger.close()
+        if run.cfg.checkpoint.export != "none" and self.saves:
+            cfg = member_config(run.cfg, own)
+            store = build_store(cfg, folder)
+            assert store is not None, "it saves"
+            export_run(cfg, folder, replace(part.learner, store=store))
+
+
+def evaluate_together(
+    parts: Sequence[Member], split: str, *, collect: bool, run: Session
+) -> tuple[list[Outputs], list[dict[str, float]]]:
+    """Evaluate the models of members on a split, each on its own rows.
+
+    Returns:
+        The outputs of each where they are collected, and the values of its metrics where the split has some.
+    """
+    first = parts[0].learner
+    loaders = [part.learner.data.evaluation(split) for part in parts]
+    known = [loader for loader in loaders if loader is not None]
+    if len(known) < len(parts):
+        return [], []
+    if len({loader.num_samples for loader in known}) > 1:
+        pieces = [evaluate_together([part], split, collect=collect, run=run) for part in parts]
+        return [found for own, _ in pieces for found in own], [values for _, own in pieces for values in own]
+    shared = all(loader.rows.equal(known[0].rows) for loader in known)
+    model = StackedModel([part.learner.model for part in parts])
+    computation = Computation(model, first.network, first.task, first.criterion)
+    like = first.metrics.get(split)
+    meters: list[Any] = [StackedMetrics(like, len(parts))] if isinstance(like, SplitMetrics) else []
+    taken = Taken()
+    first.engine.seed_validation(0)
+    try:
+        evaluate(
+            model,
+            known[0] if shared else StackedLoader(known),
+            [*meters, *([taken] if collect else [])],
+            task=StackedTask(computation, shared=shared),
+            criterion=first.criterion,
+            context=first.engine,
+            each=lambda _batch: run.signals.raise_at(parts[0].state.step),
+            interrupt=run.signals,
+        )
+    except AskedToEnd:
+        run.signals.raise_at(parts[0].state.step)
+        raise
+    values = meters[0].compute() if meters else []
+    return taken.of(known) if collect else [], values
+
+
+class Taken:
+    """Collects the outputs of many models."""
+
+    def __init__(self) -> None:
+        self._preds: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def update(self, preds: Tensor | None, target: Tensor | None, *_more: Any) -> None:
+        """Take in a batch, `(M, B, ...)`."""
+        if preds is not None and target is not None:
+            self._preds.append(preds.detach().float().cpu())
+            self._targets.append(target.detach().cpu())
+
+    def of(self, loaders: Sequence[Loader]) -> list[Outputs]:
+        """Return what each model gave for the rows of its loader."""
+        if not self._preds:
+            return []
+        preds, targets = torch.cat(self._preds, 1), torch.cat(self._targets, 1)
+        return [Outputs(loader.rows, *pair) for loader, *pair in zip(loaders, preds, targets)]
