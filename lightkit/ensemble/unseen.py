@@ -37,6 +37,8 @@ def unseen_by_all(members: Sequence[MemberPredictions]) -> list[MemberPrediction
     rows = reduce(lambda left, right: left[torch.isin(left, right)], [member.rows for member in known])
     chosen = [member.take(torch.isin(member.rows, rows)) for member in known]
     chosen = [member.take(member.rows.argsort()) for member in chosen]
+    if not len(rows):
+        return chosen
     splits = torch.stack([member.split for member in chosen])
     split = torch.full_like(splits[0], _VAL)
     for same in (_TRAIN, _TEST):

@@ -69,8 +69,8 @@ def _call(container: Any, cfg: DictConfig, info: DataInfo, folder: Path) -> str:
             "from torchensemble.utils import io",
             "",
             f"arguments = {arguments!r}",
-            f"made = {{'estimator': {network.__name__}, 'estimator_args': arguments, 'n_estimators': {len(container)}}}",
-            f"model = {kind}(**made{more}, cuda=False)",
+            f"more = {{'n_estimators': {len(container)}, 'cuda': False}}",
+            f"model = {kind}(estimator={network.__name__}, estimator_args=arguments{more}, **more)",
             f"io.load(model, {str(folder)!r})",
         )
     )
