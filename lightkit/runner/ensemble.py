@@ -28,7 +28,7 @@ from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
-from lightkit.metrics import Figures, write_figures
+from lightkit.metrics import Figures, SharedMetrics, write_figures
 from lightkit.runner.ensemble_figures import ENSEMBLE, draw, over_size
 from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told, values_of
 from lightkit.runner.messages import introduction
@@ -263,7 +263,8 @@ class Meter:
             chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
             cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
         self._device = shared.engine.device
-        self._metrics = build_metrics(cfg, shared.data.info, shared.engine)[self._kind]
+        metrics = build_metrics(cfg, shared.data.info, shared.engine)[self._kind]
+        self._metrics = metrics.meter if isinstance(metrics, SharedMetrics) else metrics  # one process has all rows
         self._criterion = build_loss(cfg, shared.data.info, shared.engine)
 
     def __call__(self, rows: MemberPredictions) -> dict[str, float]:

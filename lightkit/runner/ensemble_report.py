@@ -102,14 +102,15 @@ def make_report(
     """
     members = {name: dict(values) for name, values in outcome.member_values.items()}
     mean, best = mean_member(members), best_member(members, outcome)
-    gain = {}
-    if (name := outcome.metric) in mean and name in members[best]:
+    gain: dict[str, Any] = {}
+    if outcome.rule != "last" and (name := outcome.metric) in mean and name in members[best]:
         sign = -1 if outcome.mode == "min" else 1
         value, others = outcome.values[name], {"over_mean": mean[name], "over_best": members[best][name]}
         gain = {"metric": name, **{key: sign * (value - other) for key, other in others.items()}}
     epochs = sum(result.result.get("epochs") or 0 for result in outcome.members)
     return {
         "method": outcome.method,
+        "rule": outcome.rule,
         "members": members,
         "weights": dict(outcome.weights),
         "mean": mean,
@@ -236,12 +237,15 @@ def comparison(
         values: Loss and metrics of the ensemble.
         monitor: The monitored value, whose metric comes first.
     """
-    first = monitor.partition("/")[2]
+    monitored = monitor.partition("/")[2]
     names = [name for split in _SHOWN for name in values if name.startswith(f"{split}/")]
-    metrics = dict.fromkeys([first, *(name.partition("/")[2] for name in names)])
+    metrics = dict.fromkeys([monitored, *(name.partition("/")[2] for name in names)])
     ordered = [name for metric in metrics for name in names if name.partition("/")[2] == metric]
     heads, columns = ["ensemble"], [values]
-    if len(report["members"]) > 1:
+    if len(report["members"]) > 1 and report["rule"] == "last":  # each is the sum up to it
+        first = next(iter(report["members"]))
+        heads, columns = [f"first member ({first})", *heads], [report["members"][first], *columns]
+    elif len(report["members"]) > 1:
         best = report["best_member"]
         heads = ["mean member", f"best member ({best})", *heads]
         columns = [report["mean"], report["members"][best], *columns]

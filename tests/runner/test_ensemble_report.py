@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from lightkit.config import compose
 from lightkit.ensemble.combining import soft
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.loggers.events import read_scalars
+from lightkit.runner import Runner
 from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told, values_of
 
 ROWS = 60
@@ -117,8 +120,9 @@ def test_one_member_is_compared_with_nothing() -> None:
 def test_members_that_depend_on_others_are_no_measure_of_independent_ones() -> None:
     assert make_report(outcome(weights_of="00"), seconds=1.0, parameters=1)["independent_networks"] is None
     sums = make_report(replace(outcome(adds_to=["00"]), rule="last"), seconds=1.0, parameters=1)
-    assert sums["diversity"] == {}
+    assert sums["diversity"] == sums["gain"] == {}
     assert sums["independent_networks"] is None
+    assert comparison(sums, {}, "val/score")[0] == ["metric", "first member (00)", "ensemble"]
 
 
 def test_without_a_test_split_the_validation_rows_are_judged_by() -> None:
@@ -142,3 +146,30 @@ def test_the_values_of_the_weights_that_count() -> None:
     plain = result("00", 0.5)
     assert values_of(plain) == {"val/score": 0.5, "test/score": 0.25}
     assert values_of(plain, last=True) == {"val/score": 0.0, "test/score": 0.25}
+
+
+def test_a_whole_run_shows_its_members_and_what_they_come_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["data=wine", "model.hidden=[8]", "trainer.epochs=2", "device=cpu"]
+    typed = [*small, "ensemble=voting", "ensemble.size=2", "metrics.figures=[ensemble]"]
+    folder, cfg = tmp_path / "run", compose(typed).cfg
+    Runner(cfg, folder, overrides=typed).run()
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.split(" ")[0] for line in lines if not line.startswith(" ") and "members finished" not in line]
+    assert heads[:9] == ["run", "data", "model", "00", "01", "Voting", "gain", "diversity", "calibration"]
+    assert heads[-2:] == ["cost", "folder"]
+    found = json.loads((folder / "result.json").read_text())
+    assert {"members", "mean", "best_member", "gain", "diversity", "calibration", "cost"} <= set(found)
+    assert found["cost"]["networks"] == 2
+    drawn = {"disagreement", "error_correlation", "over_epochs", "over_size", "reliability"}
+    assert {path.stem for path in (folder / "figures").iterdir()} == drawn
+    assert not (folder / "members" / "00" / "figures").exists()
+    curves = read_scalars(folder)
+    assert [step for step, *_ in curves["view/test/accuracy_over_size"]] == [1, 2]
+    own, member = ((place / "run.log").read_text() for place in (folder, folder / "members" / "00"))
+    assert "Voting of 2" in own
+    assert "result after" in member
+    assert "result after" not in own
+    Runner(cfg, folder).run(resume=True)
+    assert "00  finished before, after 2 epochs" in capsys.readouterr().out
