@@ -10,9 +10,11 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from lightkit.assembly.network import build_network
+from lightkit.assembly.origin import check_vocabulary
 from lightkit.checkpoint.fitting import fit
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.config import load_run, to_plain
 from lightkit.config.saved import from_yaml
 from lightkit.data import DataInfo
 from lightkit.device import Engine
@@ -54,6 +56,28 @@ def build_ensemble(
         names=known,
     )
     return members_only(ensemble, set(members).__contains__) if members else ensemble
+
+
+def trained_ensemble(run: Path, info: DataInfo, engine: Engine, *, trust: Sequence[str] = (), key: str) -> Ensemble:
+    """Build the ensemble of a run for inputs like these; see `lightkit.assembly.network.trained_network`.
+
+    Args:
+        run: Folder of the run.
+        info: Facts about the data.
+        engine: Gives the building its random numbers.
+        trust: What may be built for it beside the usual, where this project did not write it.
+        key: The key that names it, for the messages.
+
+    Raises:
+        UserError: Its file is damaged, or it is for other targets.
+    """
+    cfg = load_run(run, trust=trust).cfg
+    check_vocabulary(run, info, key=key)
+    task = read_ensemble(run / run_files.ENSEMBLE_WEIGHTS).task
+    if task != info.task:
+        what = "the ensemble has learnt another kind of target"
+        raise UserError(what, key=key, expected=info.task, received=task, family="ensemble")
+    return build_ensemble(run, info, engine, trust=to_plain(cfg.trust))
 
 
 def _network(member: StoredMember, run: Path, info: DataInfo, engine: Engine, trust: Sequence[str]) -> nn.Module:

@@ -85,8 +85,7 @@ class EnsemblePlan:
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
         members = self.method.next(self.facts, done)
-        if self.run.ranks.main and self.run.place.is_recorded:
-            self._record(done, members, {})
+        self.run.ranks.shared(lambda: self._record(done, members, {}) if self.run.place.is_recorded else None)
         return members
 
     def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
@@ -118,7 +117,7 @@ class EnsemblePlan:
         if not len(rows):
             return {}
         kind, name = ("val", "oof") if split == "train" else (split, split)
-        metrics = build_metrics(self.run.cfg, self.shared.data.info, self.shared.engine)[kind]
+        metrics = build_metrics(self.run.cfg, self.shared.data.info, self.shared.engine, alone=True)[kind]
         criterion = build_loss(self.run.cfg, self.shared.data.info, self.shared.engine)
         device = self.shared.engine.device
         target = rows.targets.to(device)

@@ -38,8 +38,7 @@ def keep_predictions(run: MemberRun, learner: Learner) -> None:
     """
     load_counted(run, learner)
     found = predict_held_out(run, learner)
-    if run.session.ranks.main:
-        found.write(run.path / run_files.PREDICTIONS_HELD_OUT)
+    run.session.ranks.shared(lambda: found.write(run.path / run_files.PREDICTIONS_HELD_OUT))
 
 
 def predict_held_out(run: MemberRun, learner: Learner) -> MemberPredictions:
