@@ -73,10 +73,13 @@ def trained_ensemble(run: Path, info: DataInfo, engine: Engine, *, trust: Sequen
     """
     cfg = load_run(run, trust=trust).cfg
     check_vocabulary(run, info, key=key)
-    task = read_ensemble(run / run_files.ENSEMBLE_WEIGHTS).task
-    if task != info.task:
+    stored = read_ensemble(run / run_files.ENSEMBLE_WEIGHTS)
+    if stored.task != info.task:
         what = "the ensemble has learnt another kind of target"
-        raise UserError(what, key=key, expected=info.task, received=task, family="ensemble")
+        raise UserError(what, key=key, expected=info.task, received=stored.task, family="ensemble")
+    if len(stored.classes) != len(info.class_names):
+        what, count = "the ensemble has learnt other classes", len(info.class_names)
+        raise UserError(what, key=key, expected=f"{count}", received=", ".join(stored.classes), family="ensemble")
     return build_ensemble(run, info, engine, trust=to_plain(cfg.trust))
 
 

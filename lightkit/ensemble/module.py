@@ -89,16 +89,16 @@ class Ensemble(nn.Module):
         in both ways: networks whose outputs differ then stay one after the other.
         """
         if self.training or torch.is_grad_enabled() or not self._stackable:
-            return alone(self.estimators, x)
+            return alone(list(self.estimators), x)
         checked = self._stacked is not None and self._stacked.current
         if not checked:
             self._stacked = stack(list(self.estimators))
         if self._stacked is None:
             self._stackable = False
-            return alone(self.estimators, x)
+            return alone(list(self.estimators), x)
         if checked:
             return self._stacked.outputs(x)
-        expected = alone(self.estimators, x)
+        expected = alone(list(self.estimators), x)
         try:
             self._stackable = agrees(self._stacked.outputs(x), expected)
         except (RuntimeError, NotImplementedError, ValueError, TypeError):  # it branches on values, or draws numbers

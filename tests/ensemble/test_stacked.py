@@ -60,7 +60,8 @@ def test_one_call_gives_what_each_gives_alone(make: Callable[[], nn.Module]) -> 
 def test_changed_weights_are_noticed() -> None:
     members = networks(deep)
     stacked = stack(members)
-    assert stacked is not None and stacked.current
+    assert stacked is not None
+    assert stacked.current
     with torch.no_grad():
         members[3][0].weight.mul_(2)  # type: ignore[index,operator,union-attr]
     assert not stacked.current
