@@ -13,9 +13,11 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from lightkit.assembly.network import build_network
+from lightkit.assembly.origin import check_vocabulary
 from lightkit.checkpoint.fitting import fit
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.config import load_run, to_plain
 from lightkit.config.saved import from_yaml
 from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
@@ -81,6 +83,31 @@ def own_splits(data: Data, run: Path) -> Data:
         if before is not None and not torch.equal(own, before):
             _LOG.warning("%s has %d of %d rows: no member trained on them", split, len(own), len(before))
     return replace(data, rows=rows, val=loaders.get("val"), test=loaders.get("test"))
+
+
+def trained_ensemble(run: Path, info: DataInfo, engine: Engine, *, trust: Sequence[str] = (), key: str) -> Ensemble:
+    """Build the ensemble of a run for inputs like these; see `lightkit.assembly.network.trained_network`.
+
+    Args:
+        run: Folder of the run.
+        info: Facts about the data.
+        engine: Gives the building its random numbers.
+        trust: What may be built for it beside the usual, where this project did not write it.
+        key: The key that names it, for the messages.
+
+    Raises:
+        UserError: Its file is damaged, or it is for other targets.
+    """
+    cfg = load_run(run, trust=trust).cfg
+    check_vocabulary(run, info, key=key)
+    stored = read_ensemble(run / run_files.ENSEMBLE_WEIGHTS)
+    if stored.task != info.task:
+        what = "the ensemble has learnt another kind of target"
+        raise UserError(what, key=key, expected=info.task, received=stored.task, family="ensemble")
+    if len(stored.classes) != len(info.class_names):
+        what, count = "the ensemble has learnt other classes", len(info.class_names)
+        raise UserError(what, key=key, expected=f"{count}", received=", ".join(stored.classes), family="ensemble")
+    return build_ensemble(run, info, engine, trust=to_plain(cfg.trust))
 
 
 def _network(member: StoredMember, run: Path, info: DataInfo, engine: Engine, trust: Sequence[str]) -> nn.Module:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from torch import nn
 from torch.optim import Optimizer
 
 from lightkit.assembly.dry_run import rehearse
+from lightkit.assembly.ensemble import is_ensemble, trained_ensemble
 from lightkit.assembly.member import own_rows, own_task, start_from
 from lightkit.assembly.metrics_trial import try_metrics
 from lightkit.assembly.network import Network, build_model, build_network, check_base, finetune_options, trained_network
@@ -250,7 +252,10 @@ def build_task(cfg: DictConfig, info: DataInfo, engine: Engine, *, trains: bool 
     if options is None or not options["distill"]["teacher"] or not trains:
         return task
     distill = options["distill"]
-    where = {"trust": to_plain(cfg.trust), "key": "finetune.distill.teacher"}
-    teacher = trained_network(located(distill["teacher"]), info, engine, **where)
+    run, trust, key = located(distill["teacher"]), to_plain(cfg.trust), "finetune.distill.teacher"
+    if is_ensemble(run):
+        teacher: nn.Module = trained_ensemble(run, info, engine, trust=trust, key=key)
+    else:
+        teacher = trained_network(run, info, engine, trust=trust, key=key)
     chosen = {"temperature": distill["temperature"], "weight": distill["weight"], "kind": info.task}
     return Distillation(task, engine.precision.place(teacher), **chosen)

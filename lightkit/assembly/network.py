@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from lightkit.assembly.dry_run import unnoticed
@@ -73,6 +73,7 @@ def build_network(
         UserError: A part of it cannot be built or loaded, or does not fit.
     """
     options = finetune_options(cfg)
+    check_joint(cfg)
     made = build_base(cfg, info, engine, pretrained=pretrained, run=run, data=data)
     if options is None:
         return made
@@ -184,6 +185,25 @@ def trained_network(
         model = build_network(cfg, learnt, engine, pretrained=False, run=run).model
     load_weights(model, weights)
     return model
+
+
+def check_joint(cfg: DictConfig) -> None:
+    """Refuse to fine-tune networks that are trained as one: they have several output layers, and a base fits none.
+
+    Raises:
+        UserError: The configuration asks for more than a teacher.
+    """
+    joint = role_of(cfg).joint
+    taught = OmegaConf.merge(cfg, {"finetune": {"distill": {"teacher": None}}})
+    if joint is None or finetune_options(cast(DictConfig, taught)) is None:
+        return
+    raise UserError(
+        "the networks of this ensemble are trained as one and from the start: there is no one output layer to tune",
+        key="finetune",
+        received=f"ensemble={joint}",
+        fix="ensemble=voting or bagging fine-tunes each member; without: finetune=none",
+        family="ensemble",
+    )
 
 
 def check_base(cfg: DictConfig) -> None:

@@ -112,8 +112,17 @@ def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
     return loss
 
 
-def build_metrics(cfg: DictConfig, info: DataInfo, engine: Engine) -> dict[str, SplitMetrics | SharedMetrics]:
-    """Build the metrics of every split; torchmetrics is imported when the first results come in."""
+def build_metrics(
+    cfg: DictConfig, info: DataInfo, engine: Engine, *, alone: bool = False
+) -> dict[str, SplitMetrics | SharedMetrics]:
+    """Build the metrics of every split; torchmetrics is imported when the first results come in.
+
+    Args:
+        cfg: The configuration.
+        info: Facts about the data.
+        engine: Tells the device, and the processes that share the batches.
+        alone: This process sees all results, and asks no other.
+    """
 
     def made(split: str) -> SplitMetrics | SharedMetrics:
         nodes, sizes = cfg.metrics[split], info.sizes()
@@ -123,7 +132,7 @@ def build_metrics(cfg: DictConfig, info: DataInfo, engine: Engine) -> dict[str, 
             return {name: instantiate(node, key=f"metrics.{split}.{name}", **sizes) for name, node in named}
 
         part = SplitMetrics(split, make, device=engine.device, class_names=info.class_names)
-        return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 else part
+        return SharedMetrics(part, engine.ranks) if engine.ranks.size > 1 and not alone else part
 
     return {split: made(split) for split in ("train", "val", "test")}
 

@@ -165,6 +165,10 @@ def _located(path: Path) -> tuple[list[Path], Path]:
         if best is None:
             _LOG.warning("%s: no best checkpoint is known; the newest is taken", folder)
         return [chosen], chosen
+    if (path / run_files.ENSEMBLE_WEIGHTS).is_file():
+        what = "this is the run of an ensemble: it has the weights of several networks, and one is wanted"
+        fix = f"one of its members: {path / run_files.MEMBERS}/NAME"
+        raise UserError(what, key=str(path), fix=fix, family="ensemble")
     found = next((path / name for name in _FOLDERS if (path / name).exists()), None)
     if found is None:
         raise unreadable(path, f"neither a lightkit run nor a folder with {' or '.join(_FOLDERS)}")

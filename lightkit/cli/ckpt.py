@@ -35,7 +35,8 @@ average  write the mean of the weights of several models, which were fine-tuned 
 diff     tensors that differ, and by how much; ends with 1 where any does
 prune    delete checkpoints of a run that has ended, by its manifest and nothing else
 
-RUN is the folder of a run, its name, or `last` for the newest one; its best checkpoint is taken. FILE is a checkpoint,
+RUN is the folder of a run, its name, or `last` for the newest one; its best checkpoint is taken. Of an ensemble inspect
+and convert take the whole, as one module; RUN/members/NAME is one member. FILE is a checkpoint,
 or weights in a file of torch.save (Lightning, timm, ...) or safetensors, or the folder of a Hugging Face model.
 ADAPTER is the file that checkpoint.export=adapter writes; RUN/adapter.pt.
 
@@ -91,6 +92,10 @@ def inspect(args: list[str]) -> int:
     parser.add_argument("--tensors", action="store_true")
     options = parser.read(args)
     path = find_source(options.file)
+    if (path / run_files.ENSEMBLE_WEIGHTS).is_file():
+        path = path / run_files.ENSEMBLE_WEIGHTS
+    if path.name == run_files.ENSEMBLE_WEIGHTS and path.is_file():
+        return _inspect_ensemble(path, every=options.tensors)
     folder = checkpoint_folder(path)
     if folder is not None:
         newest = _inspect_run(folder)
@@ -194,6 +199,35 @@ def _inspect_run(folder: Path) -> Path:
     if problem:
         raise UserError(problem, key=str(folder), exit_code=UNREADABLE)
     return folder / str(rows[-1]["file"])
+
+
+def _inspect_ensemble(path: Path, *, every: bool) -> int:
+    """Print what is in the file of an ensemble: its members, and with `every` their tensors."""
+    from lightkit.checkpoint.facts import amount, size_text
+    from lightkit.ensemble.file import read_ensemble
+
+    found = read_ensemble(path)
+    own = {id(tensor): tensor for member in found.members for tensor in member.state.values()}
+    facts = [
+        ("file", str(path)),
+        ("kind", f"ensemble of {len(found.members)} for {found.task}"),
+        ("size", size_text(path.stat().st_size)),
+        ("rule", found.rule),
+        *([("classes", ", ".join(found.classes))] if found.classes else []),
+        ("weights", amount(own)),
+    ]
+    say(table([], facts) + "\n")
+    rows = [[member.name, number(member.weight), amount(member.state)] for member in found.members]
+    say(table(["member", "weight", "network"], rows, right=[1]))
+    if every:
+        tensors = [
+            [f"{member.name}/{name}", "×".join(map(str, tensor.shape)) or "single", str(tensor.dtype)[6:]]
+            for member in found.members
+            for name, tensor in member.state.items()
+        ]
+        say("\n" + table(["tensor", "shape", "type"], tensors))
+    say(f"\ncheckpoints of a member: lightkit ckpt inspect {path.parent / run_files.MEMBERS}/NAME")
+    return 0
 
 
 def _excerpt(config: str) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.ckpt_source import find_source, read_adapter_cfg, read_cfg, run_of, source_parser
 from lightkit.cli.terminal import number, say, table
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import find_run, project
 
@@ -39,6 +40,9 @@ def convert(args: list[str]) -> int:
     from lightkit.checkpoint.formats import open_file
     from lightkit.checkpoint.weights import read_weights
 
+    run = path.parent if path.name == run_files.ENSEMBLE_WEIGHTS else path
+    if (run / run_files.ENSEMBLE_WEIGHTS).is_file():
+        return _convert_ensemble(run, out, kind, trust=options.trust)
     weights = read_weights(path, trust=options.trust, key=options.key)
     if kind == "state":
         export.write_checkpoint(open_file(weights.path, trust=options.trust), out)
@@ -68,6 +72,23 @@ def _exchange(path: Path, out: Path, kind: str, options: Any) -> int:
     like = find_run(options.like, project())
     import_torchensemble(path, like, read_cfg(like, trust=options.trust), out, trust=options.trust)
     say(f"{path} written to {out}, the folder of a run: lightkit eval {out}")
+    return 0
+
+
+def _convert_ensemble(run: Path, out: Path, kind: str, *, trust: bool) -> int:
+    """Write a whole ensemble: as a module, or the tensors of one."""
+    if kind == "state":
+        what = "an ensemble has no state to go on from: each of its members has its own"
+        fix = f"lightkit ckpt convert {run / run_files.MEMBERS}/NAME {out} --to state"
+        raise UserError(what, key="--to", received=kind, choices=_KINDS, fix=fix, family="ensemble")
+    from lightkit.runner.models import ensemble_model
+
+    model = ensemble_model(read_cfg(run, trust=trust), run)
+    state = model.state_dict()
+    _write(kind, state, out, model)
+    say(f"{len(model)} networks with {len(state) - 1} tensors of {run} written to {out}")
+    if kind != "model":
+        say("note: tensors of a member are under estimators.N, their shares under weights; --to model writes a module")
     return 0
 
 

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 HELP = {
     "eval": """\
-usage: lightkit eval RUN [--split val,test,train] [--checkpoint best|last|FILE] [--json] [OVERRIDES]
+usage: lightkit eval RUN [--split val,test,train] [--checkpoint best|last|FILE] [--members NAMES]
+                    [--json] [OVERRIDES]
 
 Metrics of a run's model on a split or several, as a table and in RUN/eval-<split>.json.
-RUN is the folder of a run, its name, or `last` for the newest one.
+RUN is the folder of a run, its name, or `last` for the newest one; of an ensemble RUN/members/NAME is
+one member.
 
 options:
   --split NAMES         splits to measure on, joined by commas (default: test)
   --checkpoint WHICH    weights of the best validation, of the last step, or of a checkpoint file (default: best)
+  --members NAMES       of an ensemble only these members, as 00,03 (default: all)
   --json                print what the files hold, a list with one entry a split
 
 examples:
@@ -37,15 +40,22 @@ examples:
   lightkit eval last --split train,val,test --json
   lightkit eval last --split val --checkpoint last data.eval_batch_size=256""",
     "predict": """\
-usage: lightkit predict RUN [--split val|test|train] [--checkpoint best|last|FILE] [--output FILE.csv] [OVERRIDES]
+usage: lightkit predict RUN [--split val|test|train] [--checkpoint best|last|FILE] [--members NAMES]
+                        [--output FILE.csv] [OVERRIDES]
 
 Predictions of a run's model on one split as CSV: row in the data set, target, prediction and, for
 classes, the probability of each.
 RUN is the folder of a run, its name, or `last` for the newest one.
 
+Of an ensemble that votes it says how sure it is: for numbers their standard deviation over the members
+(std); for classes the entropy of the mean prediction, how much of it is there because the members
+differ (mutual_information), both in nats, and the share of the members that decide otherwise
+(disagreement). Of several labels these are sum, sum and mean.
+
 options:
   --split NAME          split to predict (default: test)
   --checkpoint WHICH    weights of the best validation, of the last step, or of a checkpoint file (default: best)
+  --members NAMES       of an ensemble only these members, as 00,03 (default: all)
   --output FILE         file to write, `-` for standard output (default: RUN/predictions-<split>.csv)
 
 examples:
@@ -67,8 +77,9 @@ def evaluate(args: list[str]) -> int:
         if split not in SPLITS:
             raise UserError("no such split", key="--split", received=split, choices=SPLITS)
     runner, folder = _runner(options)
-    for split, values in runner.evaluate_splits(splits, options.checkpoint).items():
+    for split, values in runner.evaluate_splits(splits, options.checkpoint, members=options.members).items():
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
+        facts |= {"members": options.members} if options.members else {}
         found.append({**facts, "metrics": dict(values)})
         with _opened(folder / run_files.EVALUATION.format(split=split)) as file:
             file.write(json.dumps(found[-1], indent=2) + "\n")
@@ -88,7 +99,7 @@ def predict(args: list[str]) -> int:
     parser.add_argument("--output")
     options = parser.read(args)
     runner, folder = _runner(options)
-    rows = runner.predict(options.split, options.checkpoint)
+    rows = runner.predict(options.split, options.checkpoint, members=options.members)
     if options.output == "-":
         import sys
 
@@ -106,7 +117,12 @@ def _parser(command: str) -> Parser:
     parser.add_argument("run")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--checkpoint", default="best")
+    parser.add_argument("--members", type=_names, default=[])
     return parser
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 def _runner(options: Any) -> tuple[Runner, Path]:

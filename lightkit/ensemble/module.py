@@ -6,13 +6,15 @@ Shapes: B samples, C classes, labels or targets, M networks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.ensemble.combining import as_logits
+from lightkit.ensemble.side_by_side import Stacked, agrees, alone, stack
 from lightkit.trainer.tasks import logits
 
 Rule = Literal["soft", "hard", "sum"]
@@ -65,8 +67,11 @@ class Ensemble(nn.Module):
         self.estimators = nn.ModuleList(estimators)
         self.task, self.rule = task, rule
         self.names = tuple(names) or tuple(f"{i:02}" for i in range(len(self.estimators)))
-        shares = torch.tensor(weights or [1 / len(self.estimators)] * len(self.estimators), dtype=torch.float64)
+        shares = torch.tensor(weights or [1 / len(self.estimators)] * len(self.estimators))
         self.weights = nn.Buffer(shares)
+        self._stacked: Stacked | None = None
+        self._stackable = True
+        self._observer: Callable[[Tensor], None] | None = None
 
     def __len__(self) -> int:
         return len(self.estimators)
@@ -78,22 +83,58 @@ class Ensemble(nn.Module):
         return iter(self.estimators)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return the output of every network, `(M, B, C)`."""
-        found = [logits(network(x)) for network in self.estimators]
-        return torch.stack([output[:, None] if output.ndim == 1 else output for output in found])
+        """Return the output of every network, `(M, B, C)`.
+
+        Alike networks are computed at once in eval mode without gradients, where that pays. The first batch is computed
+        in both ways: networks whose outputs differ then stay one after the other.
+        """
+        if self.training or torch.is_grad_enabled() or not self._stackable:
+            return alone(list(self.estimators), x)
+        checked = self._stacked is not None and self._stacked.current
+        if not checked:
+            self._stacked = stack(list(self.estimators))
+        if self._stacked is None:
+            self._stackable = False
+            return alone(list(self.estimators), x)
+        if checked:
+            return self._stacked.outputs(x)
+        expected = alone(list(self.estimators), x)
+        try:
+            self._stackable = agrees(self._stacked.outputs(x), expected)
+        except (RuntimeError, NotImplementedError, ValueError, TypeError):  # it branches on values, or draws numbers
+            self._stackable = False
+        if not self._stackable:
+            self._stacked = None
+        return expected
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Return what every network predicts, `(M, B, C)`: probabilities, or numbers in regression."""
-        outputs = self.outputs(x).float()
+        outputs = self.outputs(x)
+        outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
         if self.task == "regression":
             return outputs
         return outputs.softmax(-1) if self.task == "multiclass" else outputs.sigmoid()
+
+    @contextmanager
+    def observed(self, observer: Callable[[Tensor], None]) -> Iterator[None]:
+        """Hand over what every network predicts, `(M, B, C)`, of each batch inside.
+
+        Args:
+            observer: Gets it. Nothing is handed over where the outputs are a sum: its parts predict nothing themselves.
+        """
+        self._observer = observer
+        try:
+            yield
+        finally:
+            self._observer = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Combine the outputs of all networks, `(B, C)`."""
         if self.rule == "sum":
             return self._weighed(self.outputs(x))
         found = self.probabilities(x)
+        if self._observer is not None:
+            self._observer(found)
         if self.rule == "hard" and self.task != "regression":
             chosen = F.one_hot(found.argmax(-1), found.shape[-1]) if self.task == "multiclass" else found > 0.5
             found = chosen.to(found.dtype)
@@ -101,6 +142,19 @@ class Ensemble(nn.Module):
 
     def _weighed(self, found: Tensor) -> Tensor:
         return torch.einsum("m,mbc->bc", self.weights.to(found.dtype), found)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Ensemble:
+        """Move or cast the networks; the weights of the members keep their precision."""
+        weights = self.weights.detach()
+        super()._apply(fn, recurse)
+        if self.weights.dtype != weights.dtype:
+            self.weights = nn.Buffer(weights.to(self.weights.device))
+        self._stacked, self._stackable = None, True
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be made anew."""
+        return {**super().__getstate__(), "_stacked": None, "_observer": None}
 
 
 def members_only(ensemble: Ensemble, keep: Callable[[str], bool]) -> Ensemble:

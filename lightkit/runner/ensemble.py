@@ -99,8 +99,7 @@ class EnsemblePlan:
         plain: dict[str, Any] = {"metrics.figures": []}  # of many members they would take longer than their training
         members = [replace(found, values={**plain, **found.values}) for found in self.method.next(self.facts, done)]
         self.run.members.expect(member.name for member in members)
-        if self.run.ranks.main and self.run.place.is_recorded:
-            self._record(done, members, {})
+        self.run.ranks.shared(lambda: self._record(done, members, {}) if self.run.place.is_recorded else None)
         return members
 
     def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
@@ -263,7 +262,7 @@ class Meter:
             chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
             cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
         self._device = shared.engine.device
-        metrics = build_metrics(cfg, shared.data.info, shared.engine)[self._kind]
+        metrics = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
         self._metrics = metrics.meter if isinstance(metrics, SharedMetrics) else metrics  # one process has all rows
         self._criterion = build_loss(cfg, shared.data.info, shared.engine)
 

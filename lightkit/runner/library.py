@@ -168,7 +168,7 @@ class Library(EnsemblePlan):
         }
 
     def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
-        """Write all networks into one file, also those of members that are ensembles; return how many weights they have."""
+        """Write all networks into one file, also those of ensembles; return how many weights they have."""
         members, groups, scaling = list[StoredMember](), list[dict[str, Any]](), dict(self.scaling)
         for result in counted:
             name, folder = result.member.name, result.folder

@@ -12,23 +12,26 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lightkit.assembly import Learner, Network, build, build_engine, build_network, build_splits
-from lightkit.assembly.ensemble import build_ensemble
+from lightkit.assembly.ensemble import build_ensemble, is_ensemble
 from lightkit.assembly.network import base_state, build_base, build_model
 from lightkit.assembly.origin import check_vocabulary, run_of
 from lightkit.checkpoint.delta import delta, fingerprint, write_delta
 from lightkit.checkpoint.export import FILES, export
 from lightkit.checkpoint.fitting import fit
 from lightkit.checkpoint.weights import Weights, load_weights, read_weights
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.shards import is_shard
 from lightkit.config import to_plain, to_yaml
 from lightkit.config.project import located
 from lightkit.data import DataInfo
 from lightkit.device import Engine
+from lightkit.ensemble.module import Ensemble
 from lightkit.finetune.new_head import replace_head
 from lightkit.finetune.peft.merging import merged_state, plain_names, unmergeable
 from lightkit.runner.evaluation import evaluate_split
 from lightkit.runner.evaluation import load_weights as load_checkpoint
+from lightkit.runs.catalog import has_checkpoints, has_members
 
 Measure = Callable[[Mapping[str, torch.Tensor]], float]
 
@@ -47,6 +50,20 @@ def tuned_model(cfg: DictConfig, weights: Weights) -> nn.Module:
     model = build_network(cfg, info, engine, pretrained=False, run=run_of(weights.path)).model
     load_weights(model, weights)
     return model
+
+
+def ensemble_model(cfg: DictConfig, folder: Path) -> Ensemble:
+    """Build a trained ensemble on the CPU.
+
+    Args:
+        cfg: Configuration of its run.
+        folder: Its folder.
+
+    Raises:
+        UserError: Its file is damaged, or a network cannot be built.
+    """
+    engine, info = _surroundings(cfg)
+    return build_ensemble(folder, info, engine, trust=to_plain(cfg.trust)).eval()
 
 
 def plain_model(cfg: DictConfig, weights: Weights | None = None) -> nn.Module:
@@ -113,6 +130,32 @@ def with_checkpoint(parts: Learner, checkpoint: str, folder: Path, cfg: DictConf
         load_checkpoint(parts, checkpoint, folder)
         return parts
     return with_state(parts, weights.state, cfg, source=weights.source)
+
+
+def holds_ensemble(folder: Path, checkpoint: str, members: Sequence[str]) -> bool:
+    """Tell whether a folder holds a trained ensemble.
+
+    Args:
+        folder: That of a run.
+        checkpoint: Which of its checkpoints is asked for.
+        members: Which of its members are asked for; empty for all.
+
+    Raises:
+        UserError: An ensemble has no such checkpoint, or is not complete; or a single model is asked for members.
+    """
+    one = f"{folder / run_files.MEMBERS}/NAME is the run of one member, with checkpoints of its own"
+    if not is_ensemble(folder):
+        if has_members(folder) and not has_checkpoints(folder):
+            fix = f"`lightkit resume` trains the rest; {one}"
+            raise UserError("the ensemble is not complete", key=str(folder), fix=fix, family="ensemble")
+        if members:
+            what = "only an ensemble has members, this is one model"
+            raise UserError(what, key="--members", received=",".join(members), family="ensemble")
+        return False
+    if checkpoint != "best":
+        what = "an ensemble has no checkpoints to choose from: its file holds the weights of each member that count"
+        raise UserError(what, key="--checkpoint", received=checkpoint, fix=one, family="ensemble")
+    return True
 
 
 def with_ensemble(parts: Learner, folder: Path, cfg: DictConfig, members: Sequence[str] = ()) -> Learner:

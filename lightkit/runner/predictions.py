@@ -39,8 +39,7 @@ def keep_predictions(run: MemberRun, learner: Learner) -> None:
     """
     load_counted(run, learner)
     found = predict_held_out(learner, source=str(run.path), interrupt=run.session.signals, step=learner.state.step)
-    if run.session.ranks.main:
-        found.write(run.path / run_files.PREDICTIONS_HELD_OUT)
+    run.session.ranks.shared(lambda: found.write(run.path / run_files.PREDICTIONS_HELD_OUT))
 
 
 def predict_held_out(

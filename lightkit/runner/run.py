@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightkit.assembly import Learner, Shared, build, build_learner, build_own, build_shared
-from lightkit.assembly.ensemble import is_ensemble, own_splits
+from lightkit.assembly.ensemble import own_splits
+from lightkit.ensemble.module import Ensemble
 from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
+from lightkit.ensemble.uncertainty import MemberOutputs
 from lightkit.runner.engines import train_members
 from lightkit.runner.ensemble import build_plan
 from lightkit.runner.evaluation import evaluate_split, final_test
@@ -21,7 +23,7 @@ from lightkit.runner.faults import translate_errors
 from lightkit.runner.fit import fit
 from lightkit.runner.member import member_run
 from lightkit.runner.memory.oom import MemoryReport
-from lightkit.runner.models import export_run, with_checkpoint, with_ensemble
+from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
 from lightkit.runner.observer import Observer
 from lightkit.runner.predictions import is_member, keep_predictions
 from lightkit.runner.session import Session, memory_released, session
@@ -99,68 +101,89 @@ class Runner:
             if is_member(run.cfg):
                 keep_predictions(run, learner)
             export_run(run.cfg, run.path, learner)
-            return MemberResult(member, run.path, run.finish(learner))
+            result = run.finish(learner)
+            # That of rank 0 in all processes, none of which goes on before its files are written.
+            return MemberResult(member, run.path, session.ranks.shared(lambda: result))
 
-    def evaluate(self, split: str = "test", checkpoint: str = "best") -> dict[str, float]:
+    def evaluate(
+        self, split: str = "test", checkpoint: str = "best", *, members: Sequence[str] = ()
+    ) -> dict[str, float]:
         """Return the metrics of a trained run on a split.
 
         Args:
             split: `train`, `val` or `test`.
-            checkpoint: `best`, `last` or the path of a checkpoint file.
+            checkpoint: `best`, `last` or the path of a checkpoint file; an ensemble has only its best.
+            members: Names of the members of an ensemble to take; none takes all.
 
         Returns:
             Metrics by name, such as `test/accuracy`.
 
         Raises:
-            UserError: There is no such split or checkpoint, or its weights do not fit the model.
+            UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
-        return self.evaluate_splits([split], checkpoint)[split]
+        return self.evaluate_splits([split], checkpoint, members=members)[split]
 
-    def evaluate_splits(self, splits: Sequence[str], checkpoint: str = "best") -> dict[str, dict[str, float]]:
+    def evaluate_splits(
+        self, splits: Sequence[str], checkpoint: str = "best", *, members: Sequence[str] = ()
+    ) -> dict[str, dict[str, float]]:
         """Return the metrics of a trained run on several splits, for which it is built once.
 
         Args:
             splits: Any of `train`, `val` and `test`.
-            checkpoint: `best`, `last` or the path of a checkpoint file.
+            checkpoint: See `evaluate`.
+            members: See `evaluate`.
 
         Returns:
             The metrics of each split by name.
 
         Raises:
-            UserError: There is no such split or checkpoint, or its weights do not fit the model.
+            UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
-        with self._trained(checkpoint) as learner:
+        with self._trained(checkpoint, members) as learner:
             return {split: evaluate_split(learner, split) for split in splits}
 
-    def predict(self, split: str = "test", checkpoint: str = "best") -> list[dict[str, Any]]:
+    def predict(
+        self, split: str = "test", checkpoint: str = "best", *, members: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """Return the outputs of a trained run for every sample of a split, in the order of the data.
 
         Args:
             split: `train`, `val` or `test`.
-            checkpoint: `best`, `last` or the path of a checkpoint file.
+            checkpoint: See `evaluate`.
+            members: See `evaluate`.
 
         Returns:
-            One row a sample: its row in the data set, target, prediction, and the probability of each class.
+            One row a sample: its row in the data set, target, prediction, and the probability of each class; of an
+            ensemble also how sure it is, see `lightkit.ensemble.uncertainty`.
 
         Raises:
-            UserError: There is no such split or checkpoint, or its weights do not fit the model.
+            UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
-        with self._trained(checkpoint) as learner:
-            collected = Predictions(learner.data.info.task, learner.data.info.class_names)
+        with self._trained(checkpoint, members) as learner, ExitStack() as stack:
+            info, model = learner.data.info, learner.model
+            collected, columns = Predictions(info.task, info.class_names), dict[str, list[Any]]()
+            each = None
+            if isinstance(model, Ensemble):
+                each = MemberOutputs(info.task, model.weights)
+                stack.enter_context(model.observed(each))
             evaluate_split(learner, split, [collected])
-            return collected.rows(learner.data.rows[split])
+            if each is not None:
+                columns = each.columns(collected.outputs())
+            rows = collected.rows(learner.data.rows[split])
+            return [{**row, **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(rows)]
 
     @contextmanager
-    def _trained(self, checkpoint: str) -> Iterator[Learner]:
+    def _trained(self, checkpoint: str, members: Sequence[str]) -> Iterator[Learner]:
         """Build a run that was trained, to evaluate it inside."""
         memory = MemoryReport(self.cfg)
         with memory_released(), translate_errors(memory=memory.report):
+            together = holds_ensemble(self.folder, checkpoint, members)
             memory.parts = learner = build(self.cfg, self.folder, pretrained=False, trains=False)
             learner = replace(learner, data=own_splits(learner.data, self.folder))
             for note in learner.data.notes:  # for `predict` too, whose output may be what is printed
                 _LOG.warning("%s", note)
             with closing(learner.data):
-                if is_ensemble(self.folder):
-                    yield with_ensemble(learner, self.folder, self.cfg)
+                if together:
+                    yield with_ensemble(learner, self.folder, self.cfg, members)
                 else:
                     yield with_checkpoint(learner, checkpoint, self.folder, self.cfg)

@@ -127,9 +127,13 @@ class Predictions:
         if target is not None:
             self._targets.append(target.detach().cpu())
 
+    def outputs(self) -> Tensor:
+        """Return the outputs of all samples, `(N, ...)` float32."""
+        return torch.cat(self._preds)
+
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Return the outputs of all samples, `(N, ...)` float32, and their targets."""
-        return torch.cat(self._preds), torch.cat(self._targets)
+        return self.outputs(), torch.cat(self._targets)
 
     def rows(self, numbers: Tensor) -> list[dict[str, Any]]:
         """Make a row for each sample.
@@ -137,7 +141,7 @@ class Predictions:
         Args:
             numbers: Row of each sample in the data set, `(N,)`.
         """
-        outputs = torch.cat(self._preds)
+        outputs = self.outputs()
         targets = torch.cat(self._targets).tolist() if self._targets else [None] * len(outputs)
         if self._task == "multiclass" and self._names:
             targets = [self._names[target] if isinstance(target, int) else target for target in targets]

@@ -26,18 +26,20 @@ class Runner:
         (self.folder / "config.yaml").write_text("name: run\n")
         return {}
 
-    def evaluate(self, split: str, checkpoint: str) -> dict[str, float]:
+    def evaluate(self, split: str, checkpoint: str, *, members: Sequence[str] = ()) -> dict[str, float]:
         """Two metrics."""
-        self.asked.append(("evaluate", self.folder, (split, checkpoint)))
+        self.asked.append(("evaluate", self.folder, (split, checkpoint, *members)))
         return {f"{split}/loss": 0.5, f"{split}/accuracy": 0.987654}
 
-    def evaluate_splits(self, splits: Sequence[str], checkpoint: str) -> dict[str, dict[str, float]]:
+    def evaluate_splits(
+        self, splits: Sequence[str], checkpoint: str, *, members: Sequence[str] = ()
+    ) -> dict[str, dict[str, float]]:
         """Those of each split."""
-        return {split: self.evaluate(split, checkpoint) for split in splits}
+        return {split: self.evaluate(split, checkpoint, members=members) for split in splits}
 
-    def predict(self, split: str, checkpoint: str) -> list[dict[str, Any]]:
+    def predict(self, split: str, checkpoint: str, *, members: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Two rows, or none for the training split."""
-        self.asked.append(("predict", self.folder, (split, checkpoint)))
+        self.asked.append(("predict", self.folder, (split, checkpoint, *members)))
         return [] if split == "train" else [{"index": i, "prediction": f"class, {i}", "target": i} for i in (4, 7)]
 
 

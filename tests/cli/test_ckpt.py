@@ -278,3 +278,58 @@ def test_diff_leaves_out_what_the_machine_was_like(cli: Cli, run: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("0 differ, ")
     assert "; 1 that tell of the machine's speed are left out" in done.out
+
+
+@pytest.fixture
+def voting(run: Path) -> Path:
+    """The folder of a run of two networks, which the model of the other run was."""
+    from lightkit.checkpoint import content
+    from lightkit.checkpoint.store import CheckpointStore
+    from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
+
+    folder, config = run.parent / "vote", (run / "config.yaml").read_text()
+    folder.mkdir()
+    (folder / "config.yaml").write_text(config)
+    best = CheckpointStore(run / "checkpoints", mode="max").best()
+    assert best is not None
+    state = content.load_model_state(best)
+    members = [StoredMember(name, config, weight, state) for name, weight in (("00", 0.25), ("01-mlp", 0.75))]
+    write_ensemble(folder / "ensemble.safetensors", StoredEnsemble(members, "soft", "multiclass", ("a", "b", "c")))
+    return folder
+
+
+def test_inspect_lists_the_members_of_an_ensemble(cli: Cli, voting: Path) -> None:
+    for given in (voting, voting / "ensemble.safetensors"):
+        done = cli("ckpt", "inspect", str(given))
+        assert done.code == 0, done.err
+        assert "ensemble of 2 for multiclass" in done.out
+        assert ["01-mlp", "0.7500"] in [line.split()[:2] for line in done.out.splitlines()]
+        assert "00/" not in done.out
+    assert "00/head.weight" in cli("ckpt", "inspect", str(voting), "--tensors").out
+
+
+def test_an_ensemble_is_converted_as_a_whole(cli: Cli, voting: Path) -> None:
+    done = cli("ckpt", "convert", str(voting), "vote.pt", "--to", "model")
+    assert done.code == 0, done.err
+    assert "2 networks" in done.out
+    model = torch.load("vote.pt", weights_only=False)
+    assert (len(model), model.weights.tolist()) == (2, [0.25, 0.75])
+    for name in ("vote.safetensors", "state.pt"):
+        assert cli("ckpt", "convert", str(voting), name).code == 0
+    assert cli("ckpt", "diff", "vote.safetensors", "state.pt").code == 0
+    assert torch.load("state.pt").keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("convert", "RUN", "x.pt", "--to", "state"), "has no state to go on from"),
+        (("merge", "RUN", "x.pt"), "this is the run of an ensemble"),
+        (("average", "RUN", "RUN", "x.pt"), "this is the run of an ensemble"),
+        (("diff", "RUN", "RUN"), "this is the run of an ensemble"),
+        (("prune", "RUN"), "not the folder of a run with checkpoints"),
+    ],
+)
+def test_what_is_for_single_networks(cli: Cli, voting: Path, args: tuple[str, ...], told: str) -> None:
+    done = cli("ckpt", *(str(voting) if arg == "RUN" else arg for arg in args))
+    assert (done.code, told in done.err) == (2, True), done.err

@@ -143,3 +143,13 @@ def test_usage_is_told_where_the_run_is_missing(cli: Cli, command: str) -> None:
     done = cli(command)
     assert done.code == 2
     assert f"lightkit {command}: RUN is missing\n    expected: lightkit {command} RUN" in done.err
+
+
+def test_members_of_an_ensemble(cli: Cli, runner: Any, trained: Path) -> None:
+    assert cli("eval", "last", "--members", "00,03").code == 0
+    assert json.loads((trained / "eval-test.json").read_text())["members"] == ["00", "03"]
+    assert cli("predict", "last", "--members=01").code == 0
+    assert runner.asked == [
+        ("evaluate", trained, ("test", "best", "00", "03")),
+        ("predict", trained, ("test", "best", "01")),
+    ]

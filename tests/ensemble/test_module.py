@@ -1,0 +1,134 @@
+"""Networks that count as one."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightkit.device.casting import weights_as
+from lightkit.ensemble.module import Ensemble, members_only
+from lightkit.ensemble.stacked import alone
+
+X = torch.linspace(-2, 2, 7 * 4).view(7, 4)
+TASKS = ("multiclass", "binary", "multilabel", "regression")
+
+
+class Flat(nn.Linear):
+    """One number a sample, without a dimension of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, 0]
+
+
+class Branching(nn.Linear):
+    """Computes by what it sees, which vmap refuses."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out if out.sum() > 0 else 2 * out
+
+
+def ensemble(
+    task: str = "multiclass", kind: type[nn.Linear] = nn.Linear, count: int = 12, **options: object
+) -> Ensemble:
+    torch.manual_seed(1)
+    outputs = {"binary": 1}.get(task, 3)
+    return Ensemble([kind(4, outputs) for _ in range(count)], task=task, **options).eval()  # type: ignore[arg-type]
+
+
+def by_hand(model: Ensemble) -> Tensor:
+    """The mean prediction as an output, without what the class does to compute it."""
+    outputs = alone(list(model), X)
+    if model.task == "regression":
+        return outputs.mean(0)
+    if model.task == "multiclass":
+        return outputs.softmax(-1).mean(0).log()
+    return outputs.sigmoid().mean(0).logit()
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("count", [3, 12])
+def test_output_is_that_of_a_model(task: str, count: int) -> None:
+    model = ensemble(task, count=count)
+    expected = by_hand(model)
+    with torch.no_grad():
+        first, second = model(X), model(X)
+    assert (model._stacked is not None) == (count == 12)
+    assert torch.allclose(first, expected, atol=1e-6)
+    assert torch.allclose(second, expected, atol=1e-6)
+    assert torch.allclose(model(X), expected, atol=1e-6)  # with gradients
+
+
+def test_outputs_without_a_dimension_of_their_own() -> None:
+    model = ensemble("binary", Flat)
+    with torch.no_grad():
+        assert torch.allclose(model(X), model(X), atol=1e-6)
+        assert torch.allclose(model(X), by_hand(model), atol=1e-6)
+
+
+def test_networks_that_branch_stay_one_after_the_other() -> None:
+    model = ensemble(kind=Branching)
+    with torch.no_grad():
+        assert torch.allclose(model(X), by_hand(model), atol=1e-6)
+        assert model._stacked is None
+        assert torch.allclose(model(X), by_hand(model), atol=1e-6)
+
+
+def test_new_weights_count() -> None:
+    model, other = ensemble(), ensemble()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+        model(X)
+        model.load_state_dict(other.state_dict())
+        assert torch.allclose(model(X), by_hand(other), atol=1e-6)
+        assert torch.allclose(model.double()(X.double()).float(), by_hand(other), atol=1e-5)
+
+
+def test_state_and_copies_have_the_networks_only() -> None:
+    model = ensemble()
+    with torch.no_grad():
+        expected = model(X)
+        names = {f"estimators.{i}.{name}" for i in range(12) for name in ("weight", "bias")}
+        assert set(model.state_dict()) == {"weights", *names}
+        file = io.BytesIO()
+        torch.save(model, file)
+        assert file.tell() < 40_000
+        file.seek(0)
+        for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+            assert torch.allclose(other(X), expected, atol=1e-6)
+
+
+def test_weights_of_members_keep_their_precision() -> None:
+    model = ensemble(count=3, weights=[0.1, 0.2, 0.7])
+    placed = weights_as(torch.bfloat16, model)
+    assert placed[0].weight.dtype is torch.bfloat16  # type: ignore[union-attr]
+    assert placed.weights.tolist() == pytest.approx([0.1, 0.2, 0.7], abs=1e-7)  # type: ignore[operator,union-attr]
+    assert placed(X.bfloat16()).exp().sum(1).tolist() == pytest.approx([1] * 7, abs=1e-6)
+
+
+def test_a_sum_and_a_hard_vote() -> None:
+    summed = ensemble(rule="sum", weights=[0.5] * 12)
+    assert torch.allclose(summed(X), 0.5 * alone(list(summed), X).sum(0), atol=1e-5)
+    voted = ensemble(rule="hard")
+    shares = torch.stack([(alone(list(voted), X).argmax(-1) == c).double().mean(0) for c in range(3)], 1)
+    assert torch.allclose(voted(X).exp().double(), shares, atol=1e-6)
+
+
+def test_a_few_of_the_members() -> None:
+    model = ensemble(count=3, weights=[0.2, 0.2, 0.6])
+    few = members_only(model, {"00", "02"}.__contains__)
+    assert (few.names, few.weights.tolist()) == (("00", "02"), pytest.approx([0.25, 0.75]))
+
+
+def test_what_members_predict_can_be_observed() -> None:
+    model, seen = ensemble(), list[Tensor]()
+    with torch.no_grad(), model.observed(seen.append):
+        model(X)
+    model(X)
+    assert [tuple(batch.shape) for batch in seen] == [(12, 7, 3)]
+    assert torch.allclose(seen[0], alone(list(model), X).softmax(-1), atol=1e-6)
