@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lightkit.assembly import build_logger
 from lightkit.checkpoint.store import CheckpointStore
@@ -18,6 +18,7 @@ from lightkit.loggers import Logger, Loggers
 from lightkit.runner.messages import conclude, farewell, introduce
 from lightkit.runner.restore import restore, start_logging
 from lightkit.runner.session import Saved, Session, lock_folder, make_result, outcome, record_start, reopen
+from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import State
@@ -68,7 +69,7 @@ class MemberRun:
         """
         session, notes = self.session, list[str]()
         if self.place is not session.place:
-            session.begin(learner)
+            session.begin(learner.engine, learner.data)
         if not self.place.is_begun:
             lock_folder(self.stack, self.place, fresh=True)
         if self.saved is not None:
@@ -111,7 +112,7 @@ class MemberRun:
         except BaseException as error:
             with suppress(OSError):  # a full disk fails here once more, and says less
                 if isinstance(error, Interrupted):
-                    self.logger.message(farewell(error, self.path, saved=self.cfg.checkpoint.enabled))
+                    self.logger.message(farewell(error, self.session.place.path, saved=self.cfg.checkpoint.enabled))
                 self.logger.close()
             raise
         self.logger.close()
@@ -131,7 +132,7 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
     cfg, place, saved = session.cfg, session.place, session.saved
     with ExitStack() as stack:
         if member.name:
-            cfg, place = _with_values(cfg, member), place.member(member.name)
+            cfg, place = member_config(cfg, member), place.member(member.name)
             if session.resumes and session.ranks.shared(lambda: has_checkpoints(place.path)):
                 lock_folder(stack, place)
                 cfg, saved = reopen(cfg, place, session.ranks)
@@ -144,19 +145,6 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
         session.memory.cfg, session.memory.parts = cfg, None
         logger = build_logger(cfg, place.path) if session.ranks.main else Loggers([])
         yield MemberRun(session, cfg, place, saved, logger, stack)
-
-
-def _with_values(cfg: DictConfig, member: RunMember) -> DictConfig:
-    """Return the configuration of a member."""
-    merged: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    for key, value in member.values.items():
-        if key == "data" or key.startswith("data."):
-            raise UserError(
-                "the members of a run learn from the same data", key=key, received=value, family="contradiction"
-            )
-        OmegaConf.update(merged, key, value, merge=False, force_add=True)
-    OmegaConf.set_readonly(merged, True)
-    return cast(DictConfig, merged)
 
 
 @contextmanager
