@@ -43,7 +43,7 @@ def own_rows(cfg: DictConfig, data: Data) -> Data:
         "ordered": cfg.data.split.by == "ordered",
     }
     which: dict[str, Any] = {"folds": role.folds, "fold": role.fold, "repeat": role.repeat, **dealt}
-    with keys_under("ensemble"):
+    with keys_under("ensemble.member"):
         drawn = training_rows(rows, role.rows, role.draw, role.index, **which)
         left = held_out_rows(rows, role.rows, role.draw, role.index, **which)
     train = data.train.with_rows(drawn)
@@ -64,7 +64,7 @@ def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder
         UserError: The run has a task of its own, or a member that it needs is not there.
     """
     role = role_of(cfg)
-    if not (role.adds_to or role.epsilon or role.joint == "soft_gradient_boosting"):
+    if not (role.adds_to is not None or role.epsilon or role.joint == "soft_gradient_boosting"):
         return task
     if type(task) is not Supervised:
         raise UserError(
@@ -79,7 +79,7 @@ def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder
     if role.joint:
         return JointResiduals(shrinkage=role.shrinkage, kind=info.task)
     where = {"trust": to_plain(cfg.trust), "key": "ensemble.member.adds_to"}
-    networks = [trained_network(folder.parent / name, info, engine, **where) for name in role.adds_to if name]
+    networks = [trained_network(folder.parent / name, info, engine, **where) for name in role.adds_to or []]
     return Residual([engine.precision.place(network) for network in networks], shrinkage=role.shrinkage, kind=info.task)
 
 

@@ -16,7 +16,15 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import named
 from lightkit.common.text import slug
-from lightkit.runs.catalog import find_run, find_unfinished, has_checkpoints, has_configuration, project, status
+from lightkit.runs.catalog import (
+    find_run,
+    find_unfinished,
+    has_checkpoints,
+    has_configuration,
+    has_members,
+    project,
+    status,
+)
 from lightkit.runs.placement import (
     chosen_run_folder,
     discard_if_empty,
@@ -128,8 +136,11 @@ def resume(args: list[str]) -> int:
     if allowed != given and "resume.override" not in keys:
         quoted = ",".join(f"'{pattern}'" for pattern in allowed)
         composed = read_run(folder, [*options.overrides, f"resume.override=[{quoted}]"])
-    if status(folder) == "finished" and (
-        not options.overrides or composed.cfg == read_run_unchanged(folder, options.overrides).cfg
+    # Of an ensemble that has finished, a member may be damaged: its run looks after that.
+    if (
+        status(folder) == "finished"
+        and not has_members(folder)
+        and (not options.overrides or composed.cfg == read_run_unchanged(folder, options.overrides).cfg)
     ):
         return _finished(folder)
     return start(composed.cfg, folder, overrides=options.overrides, resume=True)
@@ -233,7 +244,7 @@ def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) ->
     from lightkit.config import to_yaml
 
     named = _named_folder(composed, options)
-    if named is not None and has_checkpoints(named):
+    if named is not None and (has_checkpoints(named) or has_members(named)):
         return named
     moves = named is None or (options.folder is None and has_dated_folder(composed, "run", options.overrides))
     return find_unfinished(root, to_yaml(composed.cfg)) if moves else None

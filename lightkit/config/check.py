@@ -17,6 +17,7 @@ from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.direction import check_mode
+from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, keys_named, valid_keys
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.labels import check_patterns
@@ -84,7 +85,7 @@ def problems(
     report.family = "pattern"
     check_patterns(tree, report)
     report.family = "contradiction"
-    for rule in (*DEVICE_RULES, *FINETUNE_RULES):
+    for rule in (*DEVICE_RULES, *FINETUNE_RULES, *ENSEMBLE_RULES):
         with suppress(UnusableError):
             rule(checked, report)
     report.family = None

@@ -262,7 +262,7 @@ def _check_rows(
     same = (member.targets == targets) | (member.targets.isnan() & targets.isnan())
     for what, differs in (
         ("is in another split", member.split != split),
-        ("has another target", ~same.reshape(len(same), -1).all(1)),
+        ("has another target", ~same.flatten(1).all(1) if same.ndim > 1 else ~same),
     ):
         wrong = ((owner >= 0) & differs).nonzero().reshape(-1)
         if len(wrong):

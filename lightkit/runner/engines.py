@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import IO
 
+import torch
+
+from lightkit.assembly import Shared, build_learner, build_own
+from lightkit.common import run_files
+from lightkit.common.error_families import POINTER
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED
+from lightkit.common.processes import lightkit_command, lightkit_path, usable_cpus
+from lightkit.config import to_yaml
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.runner.messages import farewell
 from lightkit.runner.session import Session
-from lightkit.trainer.learner import Shared
+from lightkit.runner.trained import member_config
+from lightkit.runs.catalog import has_checkpoints
+from lightkit.runs.reading import read_result
+from lightkit.trainer.interrupt import Interrupted
 
 TrainOne = Callable[[Session, RunMember, Shared], MemberResult]
+_POLL_SECONDS = 0.05
+_LOG_LINES = 15
 
 
 def train_members(run: Session, members: Sequence[RunMember], shared: Shared, train: TrainOne) -> list[MemberResult]:
@@ -23,4 +47,138 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
     Returns:
         Their results, in the same order.
     """
-    return [run.finished(member) or train(run, member, shared) for member in members]
+    found = {member.name: run.finished(member) for member in members}
+    left = [member for member in members if found[member.name] is None]
+    engine = run.cfg.ensemble.get("engine", "sequential")
+    if engine == "processes" and len(left) > 1 and run.ranks.size == 1:
+        results = train_side_by_side(run, left, shared)
+    else:  # `auto` and `vectorized` too
+        results = [train(run, member, shared) for member in left]
+    found |= {result.member.name: result for result in results}
+    return [result for result in found.values() if result is not None]
+
+
+@dataclass
+class _Child:
+    """A process that trains a member."""
+
+    member: RunMember
+    slot: int
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]
+
+    def last_lines(self) -> list[str]:
+        """Return the end of what it said, without the line that points to where its error is explained."""
+        self.said.seek(0)
+        lines = self.said.read().decode(errors="replace").splitlines()
+        return [line for line in lines if not line.startswith(POINTER)][-_LOG_LINES:]
+
+
+def train_side_by_side(run: Session, members: Sequence[RunMember], shared: Shared) -> list[MemberResult]:
+    """Train members in processes of their own, each of which reads the data again.
+
+    Args:
+        run: The run.
+        members: None of them needs another one.
+        shared: What is built for all of them here.
+
+    Raises:
+        UserError: One of them failed; the others have saved and ended.
+        Interrupted: A signal asked the run to end; all have saved.
+    """
+    first = member_config(run.cfg, members[0])
+    learner = build_learner(first, build_own(first, shared), run.place.member(members[0].name).path)
+    run.begin(learner.engine, learner.data, learner)  # what is wrong with the first one has left no trace
+    del learner
+    gpus, slots = _places(run, shared, len(members))
+    waiting, running, free = list(members), list[_Child](), list(range(slots))
+    with ExitStack() as stack:
+        stack.callback(_kill, running)
+        asked, failed = False, list[_Child]()
+        while running or (waiting and not asked):
+            while waiting and free and not asked:
+                running.append(_start(run, waiting.pop(0), free.pop(0), gpus, stack))
+            for child in [child for child in running if child.process.poll() is not None]:
+                running.remove(child)
+                free.append(child.slot)
+                failed += [child] if child.process.returncode else []
+                _tell_end(run, child)
+            if (run.signals.number or failed) and not asked:
+                asked = True
+                for child in running:  # these save and end
+                    child.process.send_signal(run.signals.number or signal.SIGTERM)
+            time.sleep(_POLL_SECONDS)
+        if run.signals.number:
+            stop = Interrupted(run.signals.number, 0)
+            run.tell(farewell(stop, run.place.path, saved=True))
+            raise stop
+        if failed:
+            raise _failure(failed[0])
+    folders = [run.place.member(member.name).path for member in members]
+    return [MemberResult(member, folder, read_result(folder)) for member, folder in zip(members, folders)]
+
+
+def _places(run: Session, shared: Shared, count: int) -> tuple[list[str], int]:
+    """Return the GPUs to share out, by the names that CUDA takes, and how many processes may run at once."""
+    gpus = list[str]()
+    if shared.engine.device.type == "cuda" and run.cfg.device.name in ("auto", "cuda"):
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = seen.split(",") if seen else [str(number) for number in range(torch.cuda.device_count())]
+    # Another number of threads in a process would add numbers up in another order than the run itself does.
+    usual = len(gpus) or (1 if shared.engine.device.type != "cpu" else usable_cpus() // torch.get_num_threads())
+    return gpus, max(1, min(run.cfg.ensemble.get("slots") or usual, count))
+
+
+def _start(run: Session, member: RunMember, slot: int, gpus: Sequence[str], stack: ExitStack) -> _Child:
+    """Start the process of a member: an ordinary run, told by standard input what to do."""
+    values = {**member.values, **({"device.gpus": None} if gpus else {})}  # it sees one GPU only
+    cfg, folder = member_config(run.cfg, RunMember(member.name, values)), run.place.member(member.name).path
+    job = {
+        "cfg": to_yaml(cfg),
+        "folder": str(folder),
+        "overrides": run.overrides,
+        "resume": run.resumes and has_checkpoints(folder),
+    }
+    own = {"PYTHONPATH": lightkit_path(), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    own |= {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if gpus else {}
+    said = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+    process = subprocess.Popen(
+        lightkit_command("train", "--rank"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=said,
+        env={**os.environ, **own},
+        start_new_session=True,  # a signal from the terminal reaches it once, from here
+    )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, and said why
+        process.stdin.write(f"{json.dumps(job)}\n".encode())
+        process.stdin.flush()
+    run.tell(f"member {member.name} begins (process {process.pid})")
+    return _Child(member, slot, process, said)
+
+
+def _kill(children: Sequence[_Child]) -> None:
+    """End the processes that are left, where something went wrong here."""
+    for child in children:
+        child.process.kill()
+        child.process.wait()
+
+
+def _tell_end(run: Session, child: _Child) -> None:
+    """Show what a member came to."""
+    found = read_result(run.place.member(child.member.name).path).get("objective") or {}
+    if not child.process.returncode and isinstance(found.get("value"), float):
+        run.tell(f"member {child.member.name} has ended: best {found['name']} {found['value']:.4f}")
+
+
+def _failure(child: _Child) -> UserError:
+    """Return why the process of a member failed, as it has said."""
+    code, lines = child.process.returncode, "\n".join(child.last_lines()).removeprefix("error: ")
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+    return UserError(
+        f"the process of member {child.member.name} {how}" + (f":\n{lines}" if lines else ""),
+        key=f"{run_files.MEMBERS}/{child.member.name}",
+        fix="`lightkit resume RUN` goes on with the members that are left",
+        exit_code=code if code > 0 else FAILED,
+    )

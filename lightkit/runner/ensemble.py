@@ -72,6 +72,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> Facts:
         strata=getattr(source, "strata", None),
         groups=getattr(source, "groups", None),
         ordered=cfg.data.split.by == "ordered",
+        validated=data.val is not None,
         inputs=bounds,
         members=[
             (member_label(entry, i)[3:], member_values(entry))
@@ -114,9 +115,7 @@ class EnsemblePlan:
         weights = self._weights(own)
         together = combined(own, weights, self.method.rule)
         together.write(folder / run_files.PREDICTIONS_HELD_OUT)
-        values = {
-            name: value for split in ("train", "val", "test") for name, value in self._measured(together, split).items()
-        }
+        values = {name: value for split in self._splits() for name, value in self._measured(together, split).items()}
         shares = {result.member.name: float(weight) for result, weight in zip(counted, weights)}
         parameters = self._store(counted, shares)
         self._record(done, [], shares)
@@ -157,6 +156,10 @@ class EnsemblePlan:
     def _takes_last(self, result: MemberResult) -> bool:
         """Tell whether the last weights of a member count, and not its best."""
         return bool(result.member.values.get("trainer.test", self.run.cfg.trainer.test) == "last")
+
+    def _splits(self) -> Sequence[str]:
+        """Return the splits to measure the ensemble on: not the test split where the run is not to be tested."""
+        return ("train", "val") if self.run.cfg.trainer.test == "none" else ("train", "val", "test")
 
     def _measured(self, predictions: MemberPredictions, split: str) -> dict[str, float]:
         """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lightkit.assembly import build_logger
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
-from lightkit.config.member_values import with_values
 from lightkit.ensemble.plan import RunMember
 from lightkit.loggers import Logger, Loggers
 from lightkit.runner.messages import conclude, farewell, introduce
 from lightkit.runner.restore import restore, start_logging
 from lightkit.runner.session import Saved, Session, lock_folder, make_result, outcome, record_start, reopen
+from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import State
@@ -72,7 +72,7 @@ class MemberRun:
         """
         session, notes = self.session, list[str]()
         if self.place is not session.place:
-            session.begin(learner)
+            session.begin(learner.engine, learner.data, learner)
         if not self.place.is_begun:
             lock_folder(self.stack, self.place, fresh=True)
         if self.saved is not None:
@@ -122,7 +122,7 @@ class MemberRun:
         except BaseException as error:
             with suppress(OSError):  # a full disk fails here once more, and says less
                 if isinstance(error, Interrupted):
-                    self.logger.message(farewell(error, self.path, saved=self.cfg.checkpoint.enabled))
+                    self.logger.message(farewell(error, self.session.place.path, saved=self.cfg.checkpoint.enabled))
                 self.logger.close()
             raise
         self.logger.close()
@@ -156,28 +156,6 @@ def member_run(session: Session, member: RunMember) -> Iterator[MemberRun]:
         shown = session.members.logger(member.name) if member.name else None
         logger = build_logger(cfg, place.path, console=shown) if session.ranks.main else Loggers([])
         yield MemberRun(session, cfg, place, saved, logger, stack)
-
-
-def member_config(cfg: DictConfig, member: RunMember, *, into: DictConfig | None = None) -> DictConfig:
-    """Return the configuration of a member.
-
-    Args:
-        cfg: That of the run.
-        member: The member.
-        into: Configuration of an alike member, which is changed instead of copying that of the run.
-    """
-    for key, value in member.values.items():
-        if key == "data" or key.startswith("data."):
-            raise UserError(
-                "the members of a run learn from the same data", key=key, received=value, family="contradiction"
-            )
-    if into is None:
-        return with_values(cfg, member.values)
-    OmegaConf.set_readonly(into, False)
-    for key, value in member.values.items():
-        OmegaConf.update(into, key, value, merge=False, force_add=True)
-    OmegaConf.set_readonly(into, True)
-    return into
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from lightkit.ensemble.plan import RunMember
 from lightkit.ensemble.vectorized import Member
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
-from lightkit.runner.member import member_config
 from lightkit.runner.session import Session, make_result
+from lightkit.runner.trained import member_config
 from lightkit.runs.folder import unwritable
 
 _STAND_IN = 728_350_001

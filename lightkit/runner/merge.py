@@ -37,8 +37,17 @@ FREE = (
     "data.persistent_workers",
     "data.prefetch_factor",
     "data.timeout_seconds",
+    "ensemble.size",
+    "ensemble.repeats",
+    "ensemble.patience",
+    "ensemble.vote",
+    "ensemble.weights",
+    "ensemble.rounds",
+    "ensemble.engine",
+    "ensemble.slots",
 )
-"""Keys that may change between two parts of a run: how long it is, where it computes, what it writes."""
+"""Keys that may change between two parts of a run: how long it is, where it computes, what it writes, and of an
+ensemble how many members it has, how they are trained and what they count."""
 
 FOLLOWING = {"metrics.monitor": ("metrics.mode", "scheduler.mode")}
 """Keys whose value follows from that of another, which are overridden with it."""

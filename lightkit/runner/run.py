@@ -87,6 +87,8 @@ class Runner:
             plan, done = self.plan or build_plan(run, shared), list[MemberResult]()
             while members := plan.next(done):
                 done += train_members(run, members, shared, self._train)
+            if any(result.member.name for result in done):
+                run.begin(shared.engine, shared.data)  # where an earlier part has trained all of them
             return run.finish(plan.combine(done), done)
 
     def _train(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:

@@ -19,8 +19,11 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
+from lightkit.data import Data
+from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import release
+from lightkit.ensemble.methods.base import ALONE
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers import ConsoleLogger, Logger, LogLogger, MembersTable
 from lightkit.runner.faults import as_user_error, translate_errors
@@ -29,9 +32,10 @@ from lightkit.runner.memory.oom import MemoryReport, release_frames
 from lightkit.runner.merge import KeyChange, merge_configs
 from lightkit.runner.messages import farewell, introduce_members
 from lightkit.runner.process_group import newest, process_group
+from lightkit.runner.trained import find_trained
 from lightkit.runs.catalog import has_members
 from lightkit.runs.folder import RunFolder, differences
-from lightkit.runs.reading import read_config, read_result
+from lightkit.runs.reading import read_config
 from lightkit.trainer import State
 from lightkit.trainer.interrupt import Interrupted, SharedSignals, Signals
 from lightkit.trainer.learner import Learner
@@ -93,23 +97,32 @@ class Session:
         """Return what a member came to in an earlier part of this run; None where it is still to be trained."""
         if self.fresh or not member.name:
             return None
-        folder = self.place.member(member.name).path
-        result: dict[str, Any] = self.ranks.shared(lambda: read_result(folder))
-        if result.get("status") != "finished":
+        result: dict[str, Any] = self.ranks.shared(lambda: find_trained(self.cfg, self.place, member, self.tell))
+        if not result:
             return None
         self.members.finish(member.name, result, earlier=True)
-        return MemberResult(member, folder, result)
+        return MemberResult(member, self.place.member(member.name).path, result)
 
-    def begin(self, learner: Learner) -> None:
-        """Begin to write to the folder of several models, where the first of them begins."""
+    def begin(self, engine: Engine, data: Data, parts: Learner | None = None) -> None:
+        """Begin to write to the folder of several models, where the first of them begins or all of them are trained.
+
+        Args:
+            engine: That of the first, or of all.
+            data: The same.
+            parts: The first one, of which the run tells; None where all of them are trained.
+        """
         if self.place.is_recorded:
             return
         if not self.place.is_begun:
             lock_folder(self.stack, self.place, fresh=True)
-        record_start(self.place, self.cfg, self.overrides, learner)
+        facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint}
+        facts |= {"device": engine.describe(), **facts_of(data)}
+        self.place.record(self.cfg, self.overrides, **facts)
         self.stack.enter_context(outcome(self, self.place, self.cfg, State(), {}))
         self.stack.enter_context(self._told())
-        introduce_members(self.cfg, learner, self.members.message, notes=self.notes)
+        self.stack.enter_context(self.signals.caught())  # also between members: the next one ends at its first step
+        if parts is not None:
+            introduce_members(self.cfg, parts, self.members.message, notes=self.notes)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -198,7 +211,8 @@ def lock_folder(stack: ExitStack, place: RunFolder, *, fresh: bool = False) -> N
 def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig, Saved | None]:
     """Merge the configuration at hand with that of the newest checkpoint, or of a run whose members have theirs."""
     found = newest(build_store(cfg, place.path), ranks)
-    if found is None and not ranks.shared(lambda: has_members(place.path)):
+    plans = cfg.ensemble._target_ != ALONE  # its members have the checkpoints, if one got so far before it was killed
+    if found is None and not ranks.shared(lambda: has_members(place.path) or (plans and bool(read_config(place.path)))):
         fix = "start a new run: lightkit train --from RUN"
         raise UserError("there is no checkpoint to go on from", key=str(place.path), fix=fix, family="no-checkpoint")
     text: str = found["config"] if found else ranks.shared(lambda: read_config(place.path))

@@ -29,11 +29,11 @@ from lightkit.loggers import TensorBoardLogger
 from lightkit.metrics import Figures, SplitMetrics
 from lightkit.metrics.stacked import StackedMetrics
 from lightkit.runner.machine import Machine
-from lightkit.runner.member import member_config
 from lightkit.runner.member_files import MemberFiles, is_own, leaves
 from lightkit.runner.messages import farewell
 from lightkit.runner.models import export_run
 from lightkit.runner.session import Session
+from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.interrupt import AskedToEnd, Interrupted

@@ -12,6 +12,7 @@ import yaml
 from lightkit.common.errors import UserErrors
 from lightkit.config import compose
 from lightkit.config.check import check_values
+from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.origins import Sources
 from lightkit.config.project import shipped_conf
@@ -27,7 +28,7 @@ Report = Callable[..., str]
 def test_no_rule_reads_what_is_not_there(project: Path, overrides: list[str]) -> None:
     problems = Problems(Sources())
     cfg = check_values(plain_tree(compose(overrides).cfg, problems), problems)
-    for rule in (*RULES, *DEVICE_RULES, *FINETUNE_RULES):
+    for rule in (*RULES, *DEVICE_RULES, *FINETUNE_RULES, *ENSEMBLE_RULES):
         rule(cfg, problems)
     assert problems.errors == []
 

@@ -126,8 +126,8 @@ class MemberConfig:
     """How often the folds were dealt out anew before."""
     weights_of: Optional[str] = None
     """Name of the member whose last weights it starts with; null starts with its own."""
-    adds_to: list[str] = field(default_factory=list)
-    """Names of the members to whose sum it adds: it learns what that leaves."""
+    adds_to: Optional[list[str]] = None
+    """Names of the members to whose sum it adds, none for the first: it learns what that leaves. Null learns alone."""
     shrinkage: float = number(1.0, above=0)
     """Factor of every member in such a sum."""
     epsilon: Optional[float] = number(None, above=0)

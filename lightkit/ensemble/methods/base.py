@@ -44,6 +44,8 @@ class Facts:
     """Groups of all rows of the data set that must stay together; None where there are none."""
     ordered: bool = False
     """Whether the rows are in the order of time, which folds obey."""
+    validated: bool = True
+    """Whether there is a validation split."""
     inputs: tuple[float, float] | None = None
     """The smallest and the largest value of the training inputs; None where it is not known."""
     members: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -170,6 +172,18 @@ class Weighed(Method):
         check_choice("vote", vote, ("soft", "hard"), what="not a way to vote")
         check_choice("weights", weights, WEIGHTS, what="not a way to weigh members")
         self.rule, self.weights = vote, weights
+
+    def check(self, facts: Facts) -> None:
+        """See `Method.check`."""
+        super().check(facts)
+        if self.weights != "uniform" and not facts.validated:
+            raise UserError(
+                "no rows are left to weigh members by, as there is no validation split",
+                argument="weights",
+                received=self.weights,
+                fix="a validation split (data.split.val), or ensemble.weights=uniform",
+                family="ensemble",
+            )
 
     def weigh(self, members: Sequence[MemberPredictions], facts: Facts) -> Tensor:
         """See `Method.weigh`."""

@@ -1,0 +1,84 @@
+"""Rules between the keys of `ensemble` and others, as far as they can be told without the data."""
+
+from __future__ import annotations
+
+from lightkit.config.report import Report, Rule
+from lightkit.config.schema import Config, MemberConfig
+
+_METHODS = "lightkit.ensemble.methods."
+
+
+def _method(cfg: Config) -> str:
+    """Return the name of the class that makes several models one; empty for one of the user's own."""
+    target = cfg.ensemble._target_
+    return target.removeprefix(_METHODS) if target.startswith(_METHODS) else ""
+
+
+def checkpoints_of_members(cfg: Config, report: Report) -> None:
+    """Refuse an ensemble without checkpoints, which is made of those of its members."""
+    if _method(cfg) != "NoEnsemble" and not cfg.checkpoint.enabled:
+        what = "an ensemble is made of the checkpoints of its members"
+        report.add(("checkpoint", "enabled"), what, received=False, fix="no checkpoint=none, or ensemble=none")
+
+
+def roles_of_members(cfg: Config, report: Report) -> None:
+    """Refuse a role of the ensemble itself: its members have roles, which the method gives them."""
+    role, plain = cfg.ensemble.member, MemberConfig()
+    differ = [name for name, value in vars(plain).items() if getattr(role, name) != value]
+    if _method(cfg) != "NoEnsemble" and differ:
+        what = "the method of an ensemble says what its members are"
+        key = ("ensemble", "member", differ[0])
+        report.add(key, what, received=getattr(role, differ[0]), fix=f"remove it: ~ensemble.member.{differ[0]}")
+
+
+def folds_of_bagging(cfg: Config, report: Report) -> None:
+    """Refuse a number of members where the folds say how many there are, and draws that mix up the order of time."""
+    if _method(cfg) != "Bagging":
+        return
+    folds, size = getattr(cfg.ensemble, "resample", "bootstrap") == "folds", getattr(cfg.ensemble, "size", None)
+    if folds and size is not None:
+        fix = "ensemble.size=null; ensemble.folds and ensemble.repeats say how many there are"
+        report.add(("ensemble", "size"), "the folds are the members", received=size, fix=fix, family="ensemble")
+    if not folds and cfg.data.split.by == "ordered":
+        what, fix = "a random draw does not keep the order of time", "ensemble.resample=folds, or ensemble=voting"
+        report.add(("ensemble", "resample"), what, received="bootstrap", fix=fix, family="ensemble")
+
+
+def cycles_of_snapshots(cfg: Config, report: Report) -> None:
+    """Refuse cycles that do not divide the epochs of the run."""
+    size, epochs = getattr(cfg.ensemble, "size", None) or 5, cfg.trainer.epochs
+    if _method(cfg) != "Snapshot" or (cfg.trainer.steps is None and epochs is not None and epochs % size == 0):
+        return
+    counted = cfg.trainer.steps is not None or epochs is None
+    report.add(
+        ("trainer", "steps" if counted else "epochs"),
+        "the cycles of snapshots are as long as each other, in epochs",
+        expected=f"trainer.epochs a multiple of {size}, the cycles (ensemble.size)",
+        received=cfg.trainer.steps if counted else epochs,
+        family="ensemble",
+    )
+
+
+def rates_of_cycles(cfg: Config, report: Report) -> None:
+    """Refuse a cycle of rates that does not rise."""
+    low, high = getattr(cfg.ensemble, "low", 0.005), getattr(cfg.ensemble, "high", 0.5)
+    if _method(cfg) == "FastGeometric" and low >= high:
+        what = "the rate of a cycle rises and falls"
+        report.add(("ensemble", "low"), what, expected=f"below ensemble.high ({high})", received=low, family="ensemble")
+
+
+def processes_of_members(cfg: Config, report: Report) -> None:
+    """Refuse members side by side that each need several processes."""
+    if getattr(cfg.ensemble, "engine", None) == "processes" and cfg.device.nproc > 1:
+        what, fix = f"each member has {cfg.device.nproc} processes (device.nproc) already", "ensemble.engine=sequential"
+        report.add(("ensemble", "engine"), what, received="processes", fix=fix)
+
+
+ENSEMBLE_RULES: tuple[Rule, ...] = (
+    checkpoints_of_members,
+    roles_of_members,
+    folds_of_bagging,
+    cycles_of_snapshots,
+    rates_of_cycles,
+    processes_of_members,
+)
