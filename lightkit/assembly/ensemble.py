@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +19,7 @@ from lightkit.data import DataInfo
 from lightkit.device import Engine
 from lightkit.ensemble.file import StoredMember, read_ensemble
 from lightkit.ensemble.module import Ensemble, Rule, members_only
+from lightkit.ensemble.stacked import Inputs, Stacked
 
 
 def is_ensemble(run: Path) -> bool:
@@ -45,7 +47,15 @@ def build_ensemble(
     for name in members:
         if name not in known:
             raise UserError("no such member", key="--members", received=name, choices=known, family="ensemble")
-    estimators = [_network(member, run, info, engine, trust) for member in stored.members]
+    inputs = {name: Inputs(**own) for name, own in (stored.more or {}).get("inputs", {}).items()}
+    if inputs and members:
+        what, fix = "the networks of a stack feed each other, and cannot be taken apart", "the whole stack"
+        raise UserError(what, key="--members", received=", ".join(members), fix=fix, family="ensemble")
+    sizes = {name: replace(info, input_shape=(len(own.shift),)) for name, own in inputs.items()}
+    estimators = [_network(one, run, sizes.get(one.name, info), engine, trust) for one in stored.members]
+    if inputs:
+        weights = [member.weight for member in stored.members]
+        return Stacked(estimators, task=stored.task, weights=weights, names=known, inputs=inputs)
     ensemble = Ensemble(
         estimators,
         task=stored.task,

@@ -55,6 +55,7 @@ FAMILIES = (
     Family("LK303", "weights", "Weights that do not fit the model"),
     Family("LK304", "audit-failed", "Audit failed"),
     Family("LK305", "finetuning", "Fine-tuning that cannot be done"),
+    Family("LK306", "ensemble", "Ensemble that cannot be made"),
     Family("LK401", "no-such-device", "No such device"),
     Family("LK402", "device-setting", "Setting not supported on this device"),
     Family("LK403", "out-of-memory", "Out of memory"),

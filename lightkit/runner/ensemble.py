@@ -22,9 +22,10 @@ from lightkit.config.member_values import member_label, member_values
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits, hard, soft
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
-from lightkit.ensemble.methods import Facts, Method, NoEnsemble
+from lightkit.ensemble.methods import Facts, Method, NoEnsemble, Stacking
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
+from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
@@ -47,6 +48,10 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
     facts = facts_of(run.cfg, shared)
     with keys_under("ensemble"):
         method.check(facts)
+    if isinstance(method, Stacking):
+        from lightkit.runner.stacking import StackingPlan  # builds on this module
+
+        return StackingPlan(run, shared, method, facts)
     return EnsemblePlan(run, shared, method, facts)
 
 
@@ -67,7 +72,11 @@ def facts_of(cfg: DictConfig, shared: Shared) -> Facts:
         groups=getattr(source, "groups", None),
         ordered=cfg.data.split.by == "ordered",
         inputs=bounds,
-        members=[(member_label(entry, i)[3:], member_values(entry)) for i, entry in enumerate(cfg.ensemble.get("members") or [])],
+        members=[
+            (member_label(entry, i)[3:], member_values(entry))
+            for i, entry in enumerate(cfg.ensemble.get("members") or [])
+        ],
+        meta=member_values(to_plain(cfg.ensemble.get("meta") or {})),
     )
 
 
@@ -83,6 +92,8 @@ class EnsemblePlan:
 
     def __init__(self, run: Session, shared: Shared, method: Method, facts: Facts) -> None:
         self.run, self.shared, self.method, self.facts = run, shared, method, facts
+        self.found: dict[str, Any] = {}
+        """What else is told of the ensemble, in `ensemble.json` and `result.json`."""
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
@@ -133,7 +144,7 @@ class EnsemblePlan:
         members = []
         for result in counted:
             weight = self.method.factor if self.method.rule == "last" else shares[result.member.name]
-            state = content.load_model_state(_counted_checkpoint(self.run.cfg, result.folder))
+            state = content.load_model_state(counted_checkpoint(self.run.cfg, result.folder))
             members.append(StoredMember(result.member.name, read_config(result.folder), weight, state))
         rule = "sum" if self.method.rule == "last" else self.method.rule
         info = self.shared.data.info
@@ -148,7 +159,7 @@ class EnsemblePlan:
         settings = {
             key: value for key, value in to_plain(self.run.cfg.ensemble).items() if key not in ("_target_", "member")
         }
-        plan = {"method": type(self.method).__name__, "settings": settings, "members": rows}
+        plan = {"method": type(self.method).__name__, "settings": settings, "members": rows, **self.found}
         write_json(self.run.place.path / run_files.ENSEMBLE, plan)
 
     def _show(self, members: Mapping[str, Mapping[str, float]], values: Mapping[str, float]) -> None:
@@ -160,8 +171,12 @@ class EnsemblePlan:
             members, values, mode=self.run.cfg.metrics.mode, monitor=self.run.cfg.metrics.monitor
         )
         logger.table(f"{type(self.method).__name__} of {len(members)}", columns, rows)
+        self._show_more(logger)
         logger.message(f"folder  {self.run.place.path}")
         logger.close()
+
+    def _show_more(self, logger: Logger) -> None:
+        """Show what else there is to be told."""
 
     def _result(self, members: Mapping[str, Mapping[str, float]], values: Mapping[str, float]) -> dict[str, Any]:
         """Return the content of `result.json`."""
@@ -175,6 +190,7 @@ class EnsemblePlan:
             "test": {name: value for name, value in values.items() if name.startswith("test/")},
             "metrics": dict(values),
             "members": {name: dict(own) for name, own in members.items()},
+            **self.found,
         }
 
 
@@ -228,7 +244,8 @@ def comparison(
 def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float]) -> dict[str, Any]:
     """Describe a member in the record of the plan."""
     role = member.values["ensemble"]["member"]
-    needs = [*role.get("adds_to", ()), *role.get("features", ()), *filter(None, [role.get("weights_of")])]
+    bases = [name for names in role.get("features", ()) for name in names]
+    needs = [*role.get("adds_to", ()), *bases, *role.get("refits", ()), *filter(None, [role.get("weights_of")])]
     facts = result.result if result else {}
     return {
         "name": member.name,
@@ -241,7 +258,7 @@ def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, f
     }
 
 
-def _counted_checkpoint(cfg: DictConfig, folder: Path) -> Path:
+def counted_checkpoint(cfg: DictConfig, folder: Path) -> Path:
     """Return the checkpoint with the weights that count, of a member that has ended."""
     store = CheckpointStore(folder / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
     path = (store.best() if cfg.trainer.test != "last" else None) or store.newest()
