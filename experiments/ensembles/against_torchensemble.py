@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -141,7 +142,7 @@ def _or_nan(measure: Callable[[str, str, int], float], data: str, method: str, s
     try:
         return measure(data, method, seed)
     except (RuntimeError, ValueError, AttributeError, TypeError) as error:
-        print(f"TorchEnsemble's {method} of {data} failed: {error}")
+        sys.stderr.write(f"TorchEnsemble's {method} of {data} failed: {error}\n")
         return float("nan")
 
 
@@ -155,7 +156,8 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     for data in options.data:
         for row in rows(options.seeds, data):
-            print(row, flush=True)
+            sys.stdout.write(f"{row}\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

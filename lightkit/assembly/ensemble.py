@@ -25,6 +25,7 @@ from lightkit.ensemble.file import StoredMember, read_ensemble
 from lightkit.ensemble.module import Ensemble, members_only
 from lightkit.ensemble.nested import assembled
 from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.stacked_ensemble import Inputs, StackedEnsemble
 from lightkit.runs.reading import read_json
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +52,17 @@ def build_ensemble(
         UserError: Its file is missing or damaged, was trained for other outputs, or has no such member.
     """
     stored = read_ensemble(run / run_files.ENSEMBLE_WEIGHTS)
-    ensemble = assembled(stored, {member.name: _network(member, run, info, engine, trust) for member in stored.members})
+    inputs = {name: Inputs(**own) for name, own in (stored.more or {}).get("inputs", {}).items()}
+    if inputs and members:
+        what, fix = "the networks of a stack feed each other, and cannot be taken apart", "the whole stack"
+        raise UserError(what, key="--members", received=", ".join(members), fix=fix, family="ensemble")
+    sizes = {name: replace(info, input_shape=(len(own.shift),)) for name, own in inputs.items()}
+    networks = {one.name: _network(one, run, sizes.get(one.name, info), engine, trust) for one in stored.members}
+    if inputs:
+        weights = [member.weight for member in stored.members]
+        chosen: dict[str, Any] = {"weights": weights, "names": list(networks), "inputs": inputs}
+        return StackedEnsemble(list(networks.values()), task=stored.task, **chosen)
+    ensemble = assembled(stored, networks)
     for name in members:
         if name not in ensemble.names:
             raise UserError("no such member", key="--members", received=name, choices=ensemble.names, family="ensemble")

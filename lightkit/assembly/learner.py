@@ -27,6 +27,7 @@ from lightkit.assembly.parts import (
     build_timetable,
     check_fit,
     check_metrics,
+    role_of,
 )
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, to_plain
@@ -76,21 +77,24 @@ def build_shared(
     with keys_under("data"):
         data = data.shortened(rows, seed=cfg.seed) if rows else data
     check_fit(cfg, data)
-    return Shared(engine, own_rows(cfg, data))
+    return Shared(engine, own_rows(cfg, data, folder))
 
 
-def build_own(cfg: DictConfig, shared: Shared) -> Shared:
+def build_own(cfg: DictConfig, shared: Shared, folder: Path) -> Shared:
     """Give one of several models seeds, rows and an engine of its own, over the data they share.
 
     Args:
         cfg: The configuration of the model.
         shared: What is built for all of them.
+        folder: Its folder, beside those of the others.
 
     Raises:
         UserError: The data do not go with its loss and metrics.
     """
     check_fit(cfg, shared.data)
-    data = own_rows(cfg, shared.data.reseeded(cfg.seed))
+    if role_of(cfg).features:
+        shared.engine.ranks.shared(lambda: None)  # by then the first process has written what members predicted
+    data = own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
     return Shared(build_engine(cfg, shared.engine.ranks), data)
 
 

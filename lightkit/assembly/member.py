@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 
 from lightkit.assembly.network import trained_network
 from lightkit.assembly.parts import role_of
@@ -16,25 +18,60 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import to_plain
+from lightkit.config.schema import MemberConfig
 from lightkit.data import Data, DataInfo
+from lightkit.data.loaders import Loader
+from lightkit.data.prepare import Prepare
+from lightkit.data.tensors import TensorData
 from lightkit.device import Engine
-from lightkit.ensemble.rows import held_out_rows, training_rows
+from lightkit.ensemble.oof import MemberPredictions, aligned
+from lightkit.ensemble.rows import cut_holdout, member_rows
+from lightkit.ensemble.stacking import base_predictions, feature_scaling, stack_features
 from lightkit.ensemble.tasks import Adversarial, JointResiduals, Residual
 from lightkit.trainer.tasks import Supervised, Task
 
 
-def own_rows(cfg: DictConfig, data: Data) -> Data:
-    """Draw the training rows of a member, and keep those apart that it is to predict.
+class Features(TensorData):
+    """Predictions of other members as inputs, in the rows of the data set.
+
+    Args:
+        x: `(N, F)`, scaled; 0 in rows of which there is none.
+        y: Targets.
+        info: What the data is.
+        shift: `(F,)`: what was subtracted.
+        scale: `(F,)`: what the rest was divided by.
+        strata: Groups whose shares a stratified split keeps.
+        groups: Groups that must stay together.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        info: DataInfo,
+        *,
+        shift: Tensor,
+        scale: Tensor,
+        strata: Tensor | None = None,
+        groups: Tensor | None = None,
+    ) -> None:
+        super().__init__(x, y, info, strata=strata, name="predictions of the members")
+        self.shift, self.scale, self.groups = shift, scale, groups
+
+
+def own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
+    """Draw the training rows of a member, keep those apart that it is to predict, and make its inputs.
 
     Args:
         cfg: Its configuration.
         data: That of the whole ensemble.
+        folder: Its folder, beside those of the others.
 
     Raises:
-        UserError: There are too few rows.
+        UserError: There are too few rows, or predictions that are its inputs are missing.
     """
     role = role_of(cfg)
-    if role.rows == "all":
+    if role.rows == "all" and not role.holdout and not role.features:
         return data
     rows, source = data.rows["train"], data.source
     dealt: dict[str, Any] = {
@@ -42,12 +79,73 @@ def own_rows(cfg: DictConfig, data: Data) -> Data:
         "groups": getattr(source, "groups", None),
         "ordered": cfg.data.split.by == "ordered",
     }
-    which: dict[str, Any] = {"folds": role.folds, "fold": role.fold, "repeat": role.repeat, **dealt}
     with keys_under("ensemble.member"):
-        drawn = training_rows(rows, role.rows, role.draw, role.index, **which)
-        left = held_out_rows(rows, role.rows, role.draw, role.index, **which)
+        drawn, apart = cut_holdout(rows, role.holdout, role.draw, **dealt)
+        which: dict[str, Any] = {"folds": role.folds, "fold": role.fold, "repeat": role.repeat, **dealt}
+        drawn, left = member_rows(drawn, role.rows, role.draw, role.index, **which)
+    left = torch.cat([left, apart]).sort().values
+    if role.features:
+        return _with_features(role, data, drawn, left, folder)
     train = data.train.with_rows(drawn)
     return replace(data, train=train, rows={**data.rows, "train": drawn}, left_out=left)
+
+
+def _with_features(role: MemberConfig, data: Data, drawn: Tensor, left: Tensor, folder: Path) -> Data:
+    """Put the predictions of other members in the place of the inputs.
+
+    Args:
+        role: What the member is.
+        data: That of the whole ensemble.
+        drawn: Training rows.
+        left: Rows that the member does not learn from and is to predict.
+        folder: Its folder, beside those of the others.
+
+    Raises:
+        UserError: A file of predictions is missing or damaged, or no row was predicted by all members.
+    """
+
+    def read(name: str) -> MemberPredictions:
+        return MemberPredictions.read(folder.parent / name / run_files.PREDICTIONS_HELD_OUT)
+
+    refits: list[str] = role.refits or [""] * len(role.features)
+    bases = aligned(
+        [
+            base_predictions([*map(read, names)], read(last) if last else None)
+            for names, last in zip(role.features, refits)
+        ]
+    )
+    known = torch.stack([base.predicted for base in bases]).all(0)
+    rows, task, info = bases[0].rows[known], data.info.task, data.info
+    inputs = _inputs(data, rows) if role.passthrough else None
+    found = stack_features([base.predictions[known] for base in bases], task, inputs)
+    learnt = torch.isin(rows, drawn)
+    if not learnt.any():
+        raise UserError("there is no training row that all members predicted", key="ensemble.member.features")
+    predicted = found.shape[1] - (0 if inputs is None else inputs[0].numel())
+    shift, scale = feature_scaling(found[learnt], task, predicted)
+    x, targets = found.new_zeros(len(data.source), found.shape[1]), bases[0].targets[known]
+    y = targets.new_zeros(len(data.source), *targets.shape[1:])
+    x[rows], y[rows] = (found - shift) / scale, targets
+    kept = {name: getattr(data.source, name, None) for name in ("strata", "groups")}
+    size = {"input_shape": (found.shape[1],), "vocab_size": None, "context_length": None}
+    source = Features(x, y, replace(info, **size), shift=shift, scale=scale, **kept)  # type: ignore[arg-type]
+    parts = {name: part[torch.isin(part, rows)] for name, part in (data.rows | {"train": drawn}).items()}
+    loaders: dict[str, Any] = {
+        name: Loader(source, parts[name], loader.options, prepare=Prepare(loader.options.seed))
+        for name, loader in data.loaders().items()
+    }
+    left = left[torch.isin(left, rows)]
+    return replace(data, info=source.info, source=source, rows=parts, left_out=left, **loaders)
+
+
+def _inputs(data: Data, rows: Tensor) -> Tensor:
+    """Return the inputs of rows as a model gets them, `(N, ...)`."""
+    options = replace(
+        data.train.options, shuffle=False, drop_last=False, persistent_workers=False, replicas=1, replica=0
+    )
+    prepare = replace(data.train.prepare, augment=())
+    with closing(Loader(data.source, rows, options, prepare=prepare)) as loader:
+        return torch.cat([x for x, _ in loader.epoch(0)]).flatten(1)
 
 
 def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder: Path) -> Task:

@@ -25,6 +25,9 @@ from lightkit.config.origins import Key, Sources, command_line, dotted
 from lightkit.config.tree import public
 
 KEY = "ensemble.members"
+_LIST = ("ensemble", "members")
+META = "ensemble.meta"
+"""The meta-model of a stack, which differs from the run like a member."""
 NO_ENSEMBLE: Mapping[str, str] = {"_target_": "lightkit.ensemble.methods.NoEnsemble"}
 """The group `ensemble` of a member."""
 _SHARED = {
@@ -69,6 +72,11 @@ class Members:
     def __init__(self, cfg: DictConfig, sources: Sources, loader: ConfigLoader, variant: Variant) -> None:
         self.cfg, self.sources, self.loader, self.variant = cfg, sources, loader, variant
         self.entries, self.errors = _take_entries(cfg, sources)
+        self.keys = [f"{KEY}.{index}" for index in range(len(self.entries))]
+        meta = _take_meta(cfg)
+        if meta:
+            self.entries.append(meta)
+            self.keys.append(META)
         self.composed: list[DictConfig] = []
 
     def check(self, check: Check, known: Sequence[UserError]) -> list[UserError]:
@@ -84,24 +92,24 @@ class Members:
         run, errors = cast(Tree, OmegaConf.to_container(self.cfg)), [*self.errors]
         told = {_identity(error) for error in known}
         variants: dict[tuple[str, ...], tuple[DictConfig, Sources]] = {(): (self.cfg, self.sources)}
-        for index, entry in enumerate(self.entries):
+        for key, entry in zip(self.keys, self.entries):
             wrong = [*_wrong_entry(entry, self.loader)]
             if not wrong:
                 try:
-                    cfg, sources = self._compose(run, entry, index, variants)
+                    cfg, sources = self._compose(run, entry, key, variants)
                     self.composed.append(cfg)
-                    errors += [_below(error, index) for error in check(cfg, sources) if _identity(error) not in told]
+                    errors += [_below(error, key) for error in check(cfg, sources) if _identity(error) not in told]
                 except UserErrors as found:
                     wrong = [*found.errors]
-            origin = _EntrySources(self.sources, index, ()).entry_origin
-            errors += [_below(error, index, origin(error.key or "")) for error in wrong]
+            origin = _EntrySources(self.sources, key, ()).entry_origin
+            errors += [_below(error, key, origin(error.key or "")) for error in wrong]
         return errors
 
     def _compose(
         self,
         run: Tree,
         entry: Mapping[str, Any],
-        index: int,
+        place: str,
         variants: dict[tuple[str, ...], tuple[DictConfig, Sources]],
     ) -> tuple[DictConfig, Sources]:
         """Compose one member; one that chooses no options needs no composition of its own.
@@ -115,7 +123,7 @@ class Members:
             variants[choices] = self.variant(choices)
         cfg, sources = variants[choices]
         values = flat({name: value for name, value in entry.items() if name not in options})
-        where = _EntrySources(self.sources, index, tuple(values), sources)
+        where = _EntrySources(self.sources, place, tuple(values), sources)
         tree = cast(Tree, OmegaConf.to_container(cfg))
         changed = difference(run.get("data"), tree.get("data"), ("data",))
         if changed:
@@ -160,6 +168,10 @@ class Members:
             kept = {key: value for key, value in said.items() if value is not None and not isinstance(value, dict)}
             named = {NAME: own[NAME]} if own[NAME] not in (None, cfg.get(NAME)) else {}
             entries.append(named | values[-1] | kept)
+        if self.keys[-1] == META:
+            with open_dict(cfg), read_write(cfg):
+                cfg.ensemble.meta = {name: value for name, value in entries.pop().items() if name != NAME}
+            values.pop()
         self._refuse_twins(values)
         with open_dict(cfg), read_write(cfg):
             cfg.ensemble.members = entries
@@ -206,21 +218,32 @@ def _take_entries(cfg: DictConfig, sources: Sources) -> tuple[list[Any], list[Us
     return [], [error]
 
 
+def _take_meta(cfg: DictConfig) -> Any:
+    """Take the values of the meta-model out of a configuration, as plain values."""
+    ensemble = cfg._get_node("ensemble")
+    if not isinstance(ensemble, DictConfig) or not ensemble.get("meta"):
+        return None
+    value = ensemble.meta
+    with open_dict(cfg), read_write(cfg):
+        ensemble.meta = {}
+    return OmegaConf.to_container(value)
+
+
 class _EntrySources(Sources):
     """Tells where the values of a member come from: those of its entry from where that is written.
 
     Args:
         run: Origins of the values of the run.
-        index: Position of the entry.
+        place: Key of the entry.
         said: Places that the entry sets.
         sources: Origins of everything else.
     """
 
-    def __init__(self, run: Sources, index: int, said: Sequence[Key], sources: Sources | None = None) -> None:
+    def __init__(self, run: Sources, place: str, said: Sequence[Key], sources: Sources | None = None) -> None:
         super().__init__()
         base = sources or run
         self.layers, self.overrides = base.layers, base.overrides
-        self.run, self.index, self.said = run, index, said
+        self.run, self.place, self.said = run, tuple(place.split(".")), said
 
     def says(self, key: Key) -> bool:
         """Tell whether the entry sets a key, or a node around it."""
@@ -228,20 +251,20 @@ class _EntrySources(Sources):
 
     def entry_origin(self, key: str) -> str | None:
         """Return the override or the line that a key of the entry comes from."""
-        place = ("ensemble", "members")
-        typed = self.run.on_command_line((*place, str(self.index), *key.split(".")))
-        if typed is not None and typed == self.run.on_command_line(place):
+        typed = self.run.on_command_line((*self.place, *key.split(".")))
+        if typed is not None and typed == self.run.on_command_line(_LIST):
             return command_line(f"{KEY}=[…]")  # all of them would be a long text
-        return typed or self.run.find((*place, self.index, key))
+        written = self.place if self.place[:2] != _LIST else (*_LIST, int(self.place[2]))
+        return typed or self.run.find((*written, key))
 
     def on_command_line(self, key: Key) -> str | None:
         """See `Sources.on_command_line`; what an entry says counts as typed."""
         place = next((place for place in self.said if key[: len(place)] == place), None)
         if place is None:
             return super().on_command_line(key)
-        typed = self.run.on_command_line(("ensemble", "members", str(self.index), *map(str, key)))
+        typed = self.run.on_command_line((*self.place, *map(str, key)))
         whole = self.entry_origin(dotted(place))
-        return whole if typed is None or typed == self.run.on_command_line(("ensemble", "members")) else typed
+        return whole if typed is None or typed == self.run.on_command_line(_LIST) else typed
 
     def _below(self, key: Key) -> str | None:
         place = next((place for place in self.said if place[: len(key)] == key), None)
@@ -298,9 +321,9 @@ def _not_own(key: str, shared: str, what: str) -> UserError:
     return UserError(what, key=key, fix=fix, family="contradiction")
 
 
-def _below(error: UserError, index: int, origin: str | None = None) -> UserError:
+def _below(error: UserError, place: str, origin: str | None = None) -> UserError:
     """Return an error of one member with the full key."""
-    key = f"{KEY}.{index}.{error.key}" if error.key else f"{KEY}.{index}"
+    key = f"{place}.{error.key}" if error.key else place
     facts: Any = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": error.fix}
     return UserError(error.what, key=key, origin=origin or error.origin, family=error.families[0].slug, **facts)
 

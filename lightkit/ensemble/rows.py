@@ -97,6 +97,42 @@ def held_out_rows(rows: Tensor, kind: str, draw: int = 0, index: int = 0, **choi
     return member_rows(rows, kind, draw, index, **choice).held_out
 
 
+def cut_holdout(
+    rows: Tensor,
+    share: float,
+    draw: int,
+    *,
+    strata: Tensor | None = None,
+    groups: Tensor | None = None,
+    ordered: bool = False,
+) -> MemberRows:
+    """Cut rows off before any fold is dealt out, for a decision that no member may have a part in.
+
+    Args:
+        rows: `(N,)` int64: the rows to choose from.
+        share: What part of them; the nearest of 1/2, 1/3, 1/4 and so on is taken, and nothing for 0.
+        draw: Seed of the draw.
+        strata: See `member_rows`; they are left aside where a class has too few rows.
+        groups: See `member_rows`.
+        ordered: The rows are in order of time: the latest ones are cut off.
+
+    Raises:
+        UserError: There are fewer rows or groups than parts.
+    """
+    check_range("holdout", share, low=0, high=0.5, what="not a share of the training rows that can be held out")
+    if share == 0:
+        return MemberRows(rows.sort().values, rows[:0])
+    parts = round(1 / share)
+    if strata is not None and int(strata[rows].unique(return_counts=True)[1].min()) < parts:
+        strata = None
+    chosen: dict[str, Any] = {"strata": strata, "groups": groups, "ordered": ordered}
+    try:
+        return member_rows(rows, "folds", mix(draw, "holdout"), folds=parts, fold=parts - 1, **chosen)
+    except UserError as error:
+        what = f"no part of 1/{parts} of the training rows can be held out: {error.what}"
+        raise UserError(what, argument="holdout", received=share, fix="a larger share, or 0 without a guard") from error
+
+
 def _bootstrap(rows: Tensor, draw: int, index: int, groups: Tensor | None) -> MemberRows:
     generator = torch.Generator().manual_seed(mix(draw, "bootstrap", index))
     unit = torch.arange(len(rows)) if groups is None else groups[rows].unique(return_inverse=True)[1]

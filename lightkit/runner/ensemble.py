@@ -23,8 +23,8 @@ from lightkit.config.member_values import member_label, member_values
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits, hard, soft
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
-from lightkit.ensemble.methods import Facts, Method, NoEnsemble
-from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
+from lightkit.ensemble.methods import Facts, Method, NoEnsemble, Stacking
+from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
@@ -53,6 +53,10 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
     facts = facts_of(run.cfg, shared)
     with keys_under("ensemble"):
         method.check(facts)
+    if isinstance(method, Stacking):
+        from lightkit.runner.stacking import StackingPlan  # builds on this module
+
+        return StackingPlan(run, shared, method, facts)
     return EnsemblePlan(run, shared, method, facts)
 
 
@@ -78,6 +82,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> Facts:
             (member_label(entry, i)[3:], member_values(entry))
             for i, entry in enumerate(cfg.ensemble.get("members") or [])
         ],
+        meta=member_values(to_plain(cfg.ensemble.get("meta") or {})),
     )
 
 
@@ -94,6 +99,8 @@ class EnsemblePlan:
     def __init__(self, run: Session, shared: Shared, method: Method, facts: Facts) -> None:
         self.run, self.shared, self.method, self.facts = run, shared, method, facts
         run.members.opening = introduction(run.cfg, run.place.path, shared.data, type(method).__name__)
+        self.found: dict[str, Any] = {}
+        """What else is told of the ensemble, in `ensemble.json` and `result.json`."""
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
@@ -109,15 +116,34 @@ class EnsemblePlan:
         return result
 
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
-        """Weigh the members, measure what they predict together, and write all that."""
-        run, folder, counted = self.run, self.run.place.path, self.method.counted(done)
+        """Weigh the members, and write what they predict together."""
+        counted = self.method.counted(done)
         own = self._predictions(counted)
         weights = self._weights(own)
-        together = combined(own, weights, self.method.rule)
-        together.write(folder / run_files.PREDICTIONS_HELD_OUT)
-        values = {name: value for split in self._splits() for name, value in self._measured(together, split).items()}
         shares = {result.member.name: float(weight) for result, weight in zip(counted, weights)}
-        parameters = self._store(counted, shares)
+        return self._written(done, counted, own, combined(own, weights, self.method.rule), shares)
+
+    def _written(
+        self,
+        done: Sequence[MemberResult],
+        counted: Sequence[MemberResult],
+        own: Sequence[MemberPredictions],
+        together: MemberPredictions,
+        shares: Mapping[str, float],
+    ) -> dict[str, Any]:
+        """Measure an ensemble, write its files, show what it came to, and return its result.
+
+        Args:
+            done: All members.
+            counted: Those whose networks it is compared with.
+            own: What these predict.
+            together: What the ensemble predicts.
+            shares: How much each network counts, by name.
+        """
+        run = self.run
+        together.write(run.place.path / run_files.PREDICTIONS_HELD_OUT)
+        values = {name: value for split in self._splits() for name, value in self._measured(together, split).items()}
+        parameters = self._store(done, shares)
         self._record(done, [], shares)
         outcome = Outcome(
             method=type(self.method).__name__,
@@ -167,10 +193,10 @@ class EnsemblePlan:
         rows = rows.take(rows.predicted)
         return Meter(self.run.cfg, self.shared, split)(rows) if len(rows) else {}
 
-    def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
-        """Write all networks into one file; return how many weights they have."""
+    def _store(self, done: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
+        """Write all networks that count into one file; return how many weights they have."""
         members = []
-        for result in counted:
+        for result in self.method.counted(done):
             weight = self.method.factor if self.method.rule == "last" else shares[result.member.name]
             state = content.load_model_state(
                 counted_checkpoint(self.run.cfg, result.folder, last=self._takes_last(result))
@@ -190,7 +216,7 @@ class EnsemblePlan:
         settings = {
             key: value for key, value in to_plain(self.run.cfg.ensemble).items() if key not in ("_target_", "member")
         }
-        plan = {"method": type(self.method).__name__, "settings": settings, "members": rows}
+        plan = {"method": type(self.method).__name__, "settings": settings, "members": rows, **self.found}
         write_json(self.run.place.path / run_files.ENSEMBLE, plan)
 
     def _place(self, member: RunMember) -> str:
@@ -208,13 +234,16 @@ class EnsemblePlan:
         logger.scalars(outcome.values, step=step, epoch=epoch)
         logger.hparams(public(cfg), outcome.values, self.run.overrides)
         table = comparison(report, outcome.values, outcome.monitor)
-        lines = told(report)
-        title = f"{outcome.method} of {outcome.networks}"
+            title = f"{outcome.method} of {outcome.networks}"
         for shown in (members.console, logger):
             shown.table(title, *table)
             for line in [*lines, f"folder  {folder}"]:
                 shown.message(line)
         logger.close()
+
+    def _more_lines(self) -> list[str]:
+        """Return what else there is to be told."""
+        return []
 
     def _draw(self, outcome: Outcome, logger: Logger, *, step: int) -> None:
         """Draw the figures that `metrics.figures` names, and log the curve over the size."""
@@ -245,6 +274,7 @@ class EnsemblePlan:
             "test": {name: value for name, value in values.items() if name.startswith("test/")},
             "metrics": dict(values),
             **report,
+            **self.found,
         }
 
 
@@ -300,7 +330,8 @@ def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -
 def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float], folder: str) -> dict[str, Any]:
     """Describe a member in the record of the plan."""
     role = member.values["ensemble"]["member"]
-    needs = [*role.get("adds_to", ()), *role.get("features", ()), *filter(None, [role.get("weights_of")])]
+    bases = [name for names in role.get("features", ()) for name in names]
+    needs = [*role.get("adds_to", ()), *bases, *role.get("refits", ()), *filter(None, [role.get("weights_of")])]
     facts = result.result if result else {}
     return {
         "name": member.name,

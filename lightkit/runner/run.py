@@ -94,7 +94,7 @@ class Runner:
     def _train(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:
         with member_run(session, member) as run:
             if member.name:
-                shared = build_own(run.cfg, shared)
+                shared = build_own(run.cfg, shared, run.path)
                 run.stack.callback(shared.data.close)
             learner = build_learner(run.cfg, shared, run.path, pretrained=run.fresh)
             learner = run.begin(self.observer.watch(learner))

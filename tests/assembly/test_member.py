@@ -20,7 +20,7 @@ QUICK = ["data=wine", "model.hidden=[8]", "device=cpu", "metrics.figures=[]"]
 
 def test_a_member_draws_its_rows_and_keeps_the_others_apart(tmp_path: Path) -> None:
     shared = build_shared(compose(QUICK).cfg, tmp_path)
-    fold = ["ensemble.member={rows: folds, draw: 3, folds: 4, fold: {}}".format(f) for f in range(4)]
+    fold = [f"ensemble.member={{rows: folds, draw: 3, folds: 4, fold: {f}}}" for f in range(4)]
     parts = [build_own(compose([*QUICK, text]).cfg, shared).data for text in fold]
     held = torch.cat([part.left_out for part in parts]) if isinstance(parts[0].left_out, torch.Tensor) else None
     rows = shared.data.rows["train"]

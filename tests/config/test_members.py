@@ -254,3 +254,25 @@ def test_sweeps_take_lists_of_members() -> None:
     assert [entries(job)[0]["name"] for job in jobs] == ["cnn", "sgd"]
     with pytest.raises(UserError, match=r"ensemble\.members: unlike members need the plain sweep"):
         run_hydra(["ensemble=voting", "ensemble.members=[{model: cnn},{}]"], lambda cfg: None)
+
+
+def test_a_meta_model_is_composed_like_a_member() -> None:
+    made = compose(["ensemble=stacking", "optim.lr=0.5", "ensemble.members=[{model.hidden: [4]}, {seed: 3}]"])
+    assert len(entries(made)) == 2
+    meta = with_values(made.cfg, member_values(made.cfg.ensemble.meta))
+    assert (meta.model.hidden, meta.optim._target_, meta.trainer.steps) == ([], "torch.optim.Adam", 1000)
+    assert "weight_decay" not in meta.optim
+    other = compose(["ensemble=stacking", "ensemble.meta={model: soft_tree, optim: sgd, trainer.steps: 7}"])
+    meta = with_values(other.cfg, member_values(other.cfg.ensemble.meta))
+    assert meta.model == compose(["model=soft_tree"]).cfg.model
+    assert (meta.optim._target_, meta.trainer.steps) == ("torch.optim.SGD", 7)
+
+
+def test_a_mistake_in_the_meta_model_names_its_key(tmp_path: Path) -> None:
+    with pytest.raises(UserErrors, match=r"ensemble\.meta\.optim\.lrr"):
+        compose(["ensemble=stacking", "++ensemble.meta.optim.lrr=1"])
+    with pytest.raises(UserErrors, match=r"ensemble\.meta\.data\.batch_size: the members of an ensemble learn from"):
+        compose(["ensemble=stacking", "++ensemble.meta.data.batch_size=7"])
+    made = compose(["ensemble=stacking", "ensemble.meta.model.hidden=[5]"])
+    save(made.cfg, tmp_path)
+    assert load_run(tmp_path).cfg.ensemble.meta == made.cfg.ensemble.meta

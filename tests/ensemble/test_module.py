@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightkit.device.casting import weights_as
 from lightkit.ensemble.module import Ensemble, members_only
-from lightkit.ensemble.stacked import alone
+from lightkit.ensemble.side_by_side import alone
 
 X = torch.linspace(-2, 2, 7 * 4).view(7, 4)
 TASKS = ("multiclass", "binary", "multilabel", "regression")

@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedKFold, TimeSeriesSplit
 from torch import Tensor
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.rows import held_out_rows, member_rows, training_rows
+from lightkit.ensemble.rows import cut_holdout, held_out_rows, member_rows, training_rows
 
 ROWS = torch.arange(10, 213)
 STRATA = torch.tensor([0] * 110 + [1] * 70 + [2] * 40)[torch.randperm(220, generator=torch.Generator().manual_seed(0))]
@@ -158,3 +158,35 @@ def test_many_rows_are_cheap() -> None:
     rows = torch.arange(500_000)
     assert len(held_out_rows(rows, "folds", folds=8, fold=3, strata=rows % 10)) == 62_500
     assert len(held_out_rows(rows, "folds", folds=8, fold=3, groups=rows // 50)) == 62_500
+
+
+def test_a_share_is_cut_off_before_the_folds() -> None:
+    rows, strata = torch.arange(0, 180, 2), torch.arange(200) // 50 % 2
+    cut = cut_holdout(rows, 1 / 9, 4, strata=strata)
+    assert len(cut.held_out) == 10
+    assert torch.cat([cut.training, cut.held_out]).sort().values.tolist() == rows.tolist()
+    assert strata[cut.held_out].sum() == pytest.approx(10 * strata[rows].float().mean().item(), abs=1)
+    assert torch.equal(cut_holdout(rows, 1 / 9, 4, strata=strata).held_out, cut.held_out)
+    assert not torch.equal(cut_holdout(rows, 1 / 9, 5, strata=strata).held_out, cut.held_out)
+    assert not len(cut_holdout(rows, 0, 4).held_out)
+
+
+def test_what_is_cut_off_keeps_groups_and_time() -> None:
+    rows, groups = torch.arange(60), torch.arange(60) // 4
+    cut = cut_holdout(rows, 0.2, 1, groups=groups)
+    assert not set(groups[cut.held_out].tolist()) & set(groups[cut.training].tolist())
+    cut = cut_holdout(rows, 0.25, 1, ordered=True)
+    assert cut.held_out.min() > cut.training.max()
+
+
+def test_a_rare_class_does_not_keep_rows_from_being_cut_off() -> None:
+    strata = torch.zeros(40, dtype=torch.int64)
+    strata[:2] = 1
+    assert len(cut_holdout(torch.arange(40), 0.1, 1, strata=strata).held_out) == 4
+
+
+def test_a_share_that_cannot_be_cut_off_is_refused() -> None:
+    with pytest.raises(UserError, match="not a share of the training rows that can be held out"):
+        cut_holdout(torch.arange(40), 0.7, 1)
+    with pytest.raises(UserError, match="no part of 1/10 of the training rows can be held out"):
+        cut_holdout(torch.arange(5), 0.1, 1)

@@ -136,10 +136,14 @@ class MemberConfig:
     """Its network is a whole ensemble, whose networks are trained together in this way; null: a single network."""
     networks: int = number(1, low=1)
     """Number of these networks."""
-    features: list[str] = field(default_factory=list)
-    """Names of the members whose predictions are its inputs."""
+    holdout: float = number(0.0, low=0, high=0.5)
+    """Share of the training rows that is cut off before anything else, by `draw`, and only predicted."""
+    features: list[list[str]] = field(default_factory=list)
+    """Names of the members whose predictions are its inputs: for each base those of its folds, whose mean counts."""
+    refits: list[str] = field(default_factory=list)
+    """For each base the member trained on all rows, which predicts validation and test in the place of the folds."""
     passthrough: bool = False
-    """Whether the inputs of these members are inputs of this one, too."""
+    """Whether the inputs of the data are inputs of this one, too."""
 
 
 @dataclass
@@ -151,6 +155,8 @@ class EnsembleConfig(Target):
     members: list[dict[str, Any]] = field(default_factory=list)
     """Unlike members: for each the values by which it differs, as on the command line, such as
     `[{model: mlp}, {model: cnn, optim.lr: 0.01}]`. Empty: copies with other seeds."""
+    meta: dict[str, Any] = field(default_factory=dict)
+    """The meta-model of `stacking`: the values by which its run differs, like an entry of `members`."""
     member: MemberConfig = field(default_factory=MemberConfig)
     """What this run is among the members of an ensemble; lightkit writes it."""
 
@@ -206,6 +212,7 @@ ARGUMENT_RANGES: dict[str, dict[str, Range]] = {
         "cycle_epochs": Range(low=1),
         "rounds": Range(low=1),
         "layers": Range(low=1),
+        "holdout": Range(low=0, high=0.5),
     },
     "scheduler": {
         "floor": Range(low=0, high=1),

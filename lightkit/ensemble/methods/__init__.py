@@ -8,6 +8,7 @@ from lightkit.ensemble.methods.fast_geometric import FastGeometric
 from lightkit.ensemble.methods.greedy import Greedy
 from lightkit.ensemble.methods.joint import Fusion, SoftGradientBoosting
 from lightkit.ensemble.methods.snapshot import Snapshot
+from lightkit.ensemble.methods.stacking import Stacking
 from lightkit.ensemble.methods.voting import Voting
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "NoEnsemble",
     "Snapshot",
     "SoftGradientBoosting",
+    "Stacking",
     "Voting",
 ]

@@ -68,19 +68,24 @@ class Bagging(Weighed):
         return fold_members(facts, self.folds, self.repeats)
 
 
-def fold_members(facts: Facts, folds: int, repeats: int) -> list[RunMember]:
+def fold_members(
+    facts: Facts, folds: int, repeats: int, *, first: int = 0, label: str = "", **role: Any
+) -> list[RunMember]:
     """Return a member for each fold, repeat and kind of member; those of a repeat more come last.
 
     Args:
         facts: What is known of the run.
         folds: Number of folds.
         repeats: How often the rows are dealt out.
+        first: Number of the first of them.
+        label: Follows the name of the kind in those of their folders.
+        **role: What else they are among the members; see `lightkit.config.schema.MemberConfig`.
     """
     found: list[RunMember] = []
     for repeat in range(repeats):
-        for label, values in facts.members or [("", {})]:
+        for kind, values in facts.members or [("", {})]:
             for fold in range(folds):
-                own = "-".join(filter(None, [label, f"r{repeat}" if repeat else "", f"fold{fold}"]))
-                role = {"rows": "folds", "draw": facts.seed, "folds": folds, "fold": fold, "repeat": repeat}
-                found.append(member(facts, len(found), own, values, **role))
+                own = "-".join(filter(None, [kind, label, f"r{repeat}" if repeat else "", f"fold{fold}"]))
+                dealt = {"rows": "folds", "draw": facts.seed, "folds": folds, "fold": fold, "repeat": repeat}
+                found.append(member(facts, first + len(found), own, values, **dealt, **role))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -50,6 +50,8 @@ class Facts:
     """The smallest and the largest value of the training inputs; None where it is not known."""
     members: Sequence[tuple[str, Mapping[str, Any]]] = ()
     """Unlike members: a label and the values by which each differs."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The values by which the run of a meta-model differs."""
 
     def member_seed(self, index: int) -> int:
         """Return the seed of a member that has none of its own."""

@@ -1,0 +1,201 @@
+"""Stacking: a model that learns from the out-of-fold predictions of others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lightkit.common.argument_checks import check_range
+from lightkit.common.errors import UserError
+from lightkit.ensemble.methods.bagging import fold_members
+from lightkit.ensemble.methods.base import Engine, Facts, Method, member
+from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.ensemble.rows import MemberRows, cut_holdout, held_out_rows
+
+_INTERVAL = 100
+"""Optimizer steps of a meta-model between two validations, and between two checkpoints."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """One kind of member in one layer of a stack."""
+
+    folds: tuple[str, ...]
+    """Names of the members of its folds."""
+    refit: str | None = None
+    """Name of the member that learnt from all rows; None where the folds speak for it."""
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The members whose mean prediction is that of the base for new rows."""
+        return (self.refit,) if self.refit else self.folds
+
+
+class Stacking(Method):
+    """Train a meta-model on out-of-fold predictions (https://doi.org/10.1016/S0893-6080(05)80023-1).
+
+    Each kind of member is trained once for each fold. What its members predict of the rows that they have not seen are
+    the inputs of the meta-model (`ensemble.meta`), with scikit-learn's meaning. Rows that nothing saw decide whether it
+    does better than weights of the members (https://doi.org/10.1145/1015330.1015432); if not, these are used.
+
+    Args:
+        size: Copies with other seeds, 3 for null; of unlike members (`ensemble.members`) each so often, once for null.
+        folds: Number of folds.
+        repeats: How often the rows are dealt out into folds; predictions of a row are averaged.
+        refit: Train each kind of member once more on all training rows, for as many epochs as its folds took to their
+            best ones on average; false leaves predicting to the folds' members.
+        passthrough: Give the meta-model the inputs of the data, too.
+        layers: Layers of members below the meta-model. Those of a further one learn from the predictions of the one
+            before and from the inputs of the data, both as one vector.
+        holdout: Share of the training rows that decides whether the stack is used; 0 uses it unseen.
+        rounds: Selections of the greedy weights at most.
+        engine: See `Method`.
+        slots: See `Method`.
+
+    Raises:
+        UserError: An argument is out of its range, or there is no such choice.
+    """
+
+    unlike = True
+    copies = 3
+    """Kinds of members where neither `size` nor unlike members say how many."""
+
+    def __init__(
+        self,
+        *,
+        size: int | None = None,
+        folds: int = 5,
+        repeats: int = 1,
+        refit: bool = True,
+        passthrough: bool = False,
+        layers: int = 1,
+        holdout: float = 1 / 9,
+        rounds: int = 25,
+        engine: Engine = "auto",
+        slots: int | None = None,
+    ) -> None:
+        super().__init__(size=size, engine=engine, slots=slots)
+        check_range("folds", folds, low=2, what="too few folds to learn from what they predict")
+        check_range("repeats", repeats, low=1, what="the rows have to be dealt out once")
+        check_range("layers", layers, low=1, what="a stack needs a layer")
+        check_range("holdout", holdout, low=0, high=0.5, what="not a share of the training rows that can be held out")
+        check_range("rounds", rounds, low=1)
+        self.folds, self.repeats, self.layers, self.rounds = folds, repeats, layers, rounds
+        self.refit, self.passthrough, self.holdout = refit, passthrough, holdout
+
+    def check(self, facts: Facts) -> None:
+        """See `Method.check`."""
+        super().check(facts)
+        rows = self.rows(facts)
+        if self.holdout and len(rows.held_out) < 2:
+            raise UserError(
+                "too few rows are held out to judge a stack by",
+                argument="holdout",
+                expected="2 rows or more",
+                received=f"{len(rows.held_out)} of {len(facts.rows)} training rows",
+                fix="a larger share, or 0 without a guard",
+                family="ensemble",
+            )
+        for repeat in range(self.repeats):
+            dealt: dict[str, Any] = {"folds": self.folds, "fold": 0, "repeat": repeat, **_kept(facts)}
+            held_out_rows(rows.training, "folds", facts.seed, 0, **dealt)
+
+    def rows(self, facts: Facts) -> MemberRows:
+        """Return the training rows that folds are cut from, and those that decide about the stack."""
+        return cut_holdout(facts.rows, self.holdout, facts.seed, **_kept(facts))
+
+    def next(self, facts: Facts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+        """See `Method.next`."""
+        finished = {result.member.name: result for result in done}
+        for stage in self._stages(facts, finished, []):
+            left = [member for member in stage if member.name not in finished]
+            if left:
+                return left
+        return []
+
+    def bases(self, facts: Facts, done: Sequence[MemberResult]) -> list[Base]:
+        """Return the bases of all layers, of a stack whose members are all trained."""
+        found: list[Base] = []
+        for _ in self._stages(facts, {result.member.name: result for result in done}, found):
+            pass
+        return found
+
+    def _stages(
+        self, facts: Facts, finished: Mapping[str, MemberResult], bases: list[Base]
+    ) -> Iterator[Sequence[RunMember]]:
+        """Yield members that can be trained at once, those that they depend on first.
+
+        Args:
+            facts: What is known of the run.
+            finished: The members trained so far, those of earlier stages among them.
+            bases: The bases of finished layers are added to it.
+        """
+        kinds = [kind for _ in range(self.size or 1) for kind in facts.members]
+        kinds = kinds or [("", dict[str, Any]())] * (self.size or self.copies)
+        role: dict[str, Any] = {}
+        number = 0
+        for layer in range(self.layers):
+            where = f"layer{layer + 1}" if layer else ""
+            cut = {"holdout": self.holdout, **role}
+            every = replace(facts, members=kinds)
+            members = fold_members(every, self.folds, self.repeats, first=number, label=where, **cut)
+            yield members
+            names, number = [one.name for one in members], number + len(members)
+            # Those of a repeat come after each other, in each those of a kind.
+            blocks = [names[start : start + self.folds] for start in range(0, len(names), self.folds)]
+            columns = [[name for block in blocks[kind :: len(kinds)] for name in block] for kind in range(len(kinds))]
+            refits: list[RunMember] = []
+            if self.refit:
+                for (label, values), folds in zip(kinds, columns):
+                    own = "-".join(filter(None, [label, where, "refit"]))
+                    length = _length(facts, [finished[name] for name in folds])
+                    refits.append(
+                        member(facts, number + len(refits), own, {**values, **length}, draw=facts.seed, **role)
+                    )
+                yield refits
+                number += len(refits)
+            last = [one.name for one in refits]
+            bases += [Base(tuple(folds), last[kind] if last else None) for kind, folds in enumerate(columns)]
+            role = {"features": columns, "refits": last, "passthrough": True}
+        role |= {"passthrough": self.passthrough, "holdout": self.holdout, "draw": facts.seed}
+        yield [member(facts, number, "meta", _meta_values(facts, len(self.rows(facts).training)), **role)]
+
+
+def _meta_values(facts: Facts, rows: int) -> dict[str, Any]:
+    """Return the values of the meta-model: it trains in short steps over few columns, and its last weights count.
+
+    A weight decay that is left open is that of scikit-learn's `LogisticRegression`, which sees the sum of the losses.
+    """
+    values = {
+        "trainer.test": "last",
+        "trainer.validate_unit": "step",
+        "trainer.validate_every": _INTERVAL,
+        "checkpoint.every_epochs": None,
+        "checkpoint.every_steps": _INTERVAL,
+        **facts.meta,
+    }
+    optim = values.get("optim")
+    if isinstance(optim, Mapping) and "weight_decay" not in optim and "optim.weight_decay" not in values:
+        values["optim"] = {**optim, "weight_decay": 1 / rows}
+    return values
+
+
+def _length(facts: Facts, folds: Sequence[MemberResult]) -> dict[str, Any]:
+    """Return how long a network trains on all rows: the mean of what its folds took to their best validation.
+
+    Its last weights count, as no rows are left to choose others by.
+    """
+    steps = [result.result["objective"]["step"] or result.result["steps"] for result in folds]
+    values: dict[str, Any] = {"trainer.test": "last", "trainer.early_stopping.patience": None}
+    if facts.epochs is None:
+        return values | {"trainer.steps": max(1, round(sum(steps) / len(steps)))}
+    lengths = [result.result["steps"] / max(1, result.result["epochs"]) for result in folds]
+    epochs = [math.ceil(step / length) for step, length in zip(steps, lengths)]
+    return values | {"trainer.epochs": max(1, round(sum(epochs) / len(epochs)))}
+
+
+def _kept(facts: Facts) -> dict[str, Any]:
+    """Return what every division of the rows has to obey."""
+    return {"strata": facts.strata, "groups": facts.groups, "ordered": facts.ordered}

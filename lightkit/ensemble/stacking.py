@@ -1,0 +1,170 @@
+"""Stacking: predictions as the inputs of another model, and what decides whether that model is worth having.
+
+Shapes: N rows, C outputs, F columns of features.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from lightkit.common.errors import UserError
+from lightkit.ensemble.calibration import log_likelihood, squared_error
+from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, pooled
+
+STACK, GREEDY, UNIFORM = "stacking", "greedy", "uniform"
+_SPOKEN = {STACK: "the stack", GREEDY: "greedy weights", UNIFORM: "the plain mean"}
+_TRAIN = SPLITS.index("train")
+
+
+def base_predictions(folds: Sequence[MemberPredictions], refit: MemberPredictions | None = None) -> MemberPredictions:
+    """Make the predictions of one base of those of its folds, averaged where several have not seen a row.
+
+    Args:
+        folds: Those of its folds and repeats.
+        refit: Those of the network that learnt from all rows, and takes their place outside of the training rows.
+
+    Raises:
+        UserError: They do not belong together.
+    """
+    base = pooled(folds)
+    if refit is None:
+        return base
+    inside = base.take(base.split == _TRAIN)
+    outside = aligned([inside, refit.take(refit.split != _TRAIN)])
+    there = outside[1].predicted
+    predictions = torch.where(there[:, None], outside[1].predictions, outside[0].predictions)
+    counts = torch.where(there, outside[1].counts, outside[0].counts)
+    return dataclasses.replace(outside[0], predictions=predictions, counts=counts, source=refit.source)
+
+
+def stack_features(predictions: Sequence[Tensor], task: str, inputs: Tensor | None = None) -> Tensor:
+    """Put predictions side by side, as scikit-learn's `StackingClassifier` and `StackingRegressor` do, `(N, F)`.
+
+    Of each base there are all classes, one column for two classes, one for each label, or the values.
+
+    Args:
+        predictions: For each base `(N, C)`: probabilities, of regression the values.
+        task: Kind of target.
+        inputs: `(N, ...)`: flattened behind the predictions (`passthrough`); None leaves them away.
+    """
+    if task == "multiclass":  # of two classes the second says it all
+        predictions = [found[:, 1:] if found.shape[1] == 2 else found for found in predictions]
+    return torch.cat([*predictions, *([] if inputs is None else [inputs.flatten(1).to(predictions[0].dtype)])], dim=1)
+
+
+def feature_scaling(features: Tensor, task: str, predicted: int) -> tuple[Tensor, Tensor]:
+    """Return by what features are shifted and divided, `(F,)` each; probabilities are left as they are.
+
+    Args:
+        features: `(N, F)` of the rows to learn from.
+        task: Kind of target.
+        predicted: How many of the columns, the first ones, are predictions.
+    """
+    values = features.double()
+    shift, scale = values.mean(0), values.std(0, correction=0)
+    constant = scale <= shift.abs() * 1e-7
+    kept = torch.zeros_like(constant)
+    if task != "regression":
+        kept[:predicted] = True
+    shift, scale = torch.where(kept, 0.0, shift), torch.where(kept | constant, 1.0, scale)
+    return shift.float(), scale.float()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a stack is worth on rows that nothing saw.
+
+    Args:
+        chosen: `stacking`, `greedy` or `uniform`.
+        losses: The mean loss of each of them.
+        error: Standard error of the difference between the stack and the better of the others.
+        rows: How many rows decided.
+        share: What part of the training rows they are.
+    """
+
+    chosen: str
+    losses: Mapping[str, float]
+    error: float
+    rows: int
+    share: float
+
+    def sentence(self) -> str:
+        """Say what was decided, and by what."""
+        rest = min((name for name in self.losses if name != STACK), key=self.losses.__getitem__)
+        other = rest if self.chosen == STACK else self.chosen
+        share = Fraction(self.share).limit_denominator(100)
+        where = f"on {share} of the rows that nothing saw"
+        digits = _digits(self.losses[STACK], self.losses[other])
+        stack, best = (f"{self.losses[name]:.{digits}f}" for name in (STACK, other))
+        do = "do" if other == GREEDY else "does"
+        if self.chosen == STACK:
+            return f"stacking is used: it does better than {_SPOKEN[other]} {where}: {stack} against {best}"
+        if self.losses[other] <= self.losses[STACK]:
+            return f"stacking is not used: {_SPOKEN[other]} {do} better {where}: {best} against {stack}"
+        spread = f"{best} against {stack} ± {self.error:.{digits}f}"
+        return f"stacking is not used: {_SPOKEN[other]} {do} as well {where}, but for chance: {spread}"
+
+
+def judge(candidates: Mapping[str, Tensor], targets: Tensor, task: str, *, share: float = 0.0) -> Verdict:
+    """Decide by rows that nothing saw whether a stack is used, or weights.
+
+    The losses are those of single rows: negative log-likelihood, or squared error. Weights that were selected give way
+    to equal ones where these are better by more than a standard error. The stack has to be better than what is left
+    by half of one: the leaks that this guards against make it worse by several.
+
+    Args:
+        candidates: Predictions `(N, C)` of `stacking`, `greedy` and `uniform`.
+        targets: `(N, ...)`.
+        task: Kind of target.
+        share: What part of the training rows these are, for the record.
+
+    Raises:
+        UserError: There are fewer than two rows.
+    """
+    if len(targets) < 2:
+        raise UserError(
+            "too few rows are held out to judge a stack by",
+            argument="holdout",
+            expected="2 rows or more",
+            received=f"{len(targets)} rows",
+            fix="a larger share, or 0 without a guard",
+            family="ensemble",
+        )
+    losses = {name: row_losses(found, targets, task) for name, found in candidates.items()}
+    rest = UNIFORM if _gain(losses[GREEDY], losses[UNIFORM], errors=1.0) > 0 else GREEDY
+    chosen = STACK if _gain(losses[rest], losses[STACK], errors=STRICTNESS) > 0 else rest
+    means = {name: float(loss.mean()) for name, loss in losses.items()}
+    return Verdict(chosen, means, _error(losses[rest] - losses[STACK]), len(targets), share)
+
+
+STRICTNESS = 0.5
+"""By how many standard errors a stack has to be better than weights."""
+
+
+def row_losses(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
+    """Return the loss of each row, `(N,)` float64: the negative log-likelihood, or the squared error."""
+    if task == "regression":
+        return squared_error(predictions, targets)
+    return -log_likelihood(predictions, targets, task)
+
+
+def _gain(before: Tensor, after: Tensor, *, errors: float) -> float:
+    """Return how much smaller a loss is, less some standard errors of that difference."""
+    saved = before - after
+    return float(saved.mean()) - errors * _error(saved)
+
+
+def _error(saved: Tensor) -> float:
+    return float(saved.std()) / math.sqrt(len(saved))
+
+
+def _digits(one: float, other: float) -> int:
+    """Return how many decimals tell two numbers apart, two at least."""
+    return next((n for n in range(2, 7) if f"{one:.{n}f}" != f"{other:.{n}f}"), 6)

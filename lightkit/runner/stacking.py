@@ -1,0 +1,187 @@
+"""The run of a stack: what its bases and its meta-model come to, and whether the meta-model is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from lightkit.assembly import Shared
+from lightkit.assembly.member import Features, own_rows
+from lightkit.assembly.parts import role_of
+from lightkit.checkpoint import content
+from lightkit.common import run_files
+from lightkit.config.saved import from_yaml
+from lightkit.ensemble.combining import soft
+from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
+from lightkit.ensemble.greedy import select
+from lightkit.ensemble.methods import Facts, Stacking
+from lightkit.ensemble.methods.stacking import Base
+from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
+from lightkit.ensemble.plan import MemberResult
+from lightkit.ensemble.stacked_ensemble import Inputs
+from lightkit.ensemble.stacking import GREEDY, STACK, UNIFORM, Verdict, base_predictions, judge, row_losses
+from lightkit.runner.ensemble import EnsemblePlan, combined, count_weights, counted_checkpoint
+from lightkit.runner.session import Session
+from lightkit.runs.reading import read_config
+
+
+class StackingPlan(EnsemblePlan):
+    """Trains the bases and the meta-model of a stack, and decides by rows that nothing saw what becomes of them.
+
+    Args:
+        run: The run.
+        shared: What all members share.
+        method: Names the members.
+        facts: What the method knows of the run.
+    """
+
+    method: Stacking
+
+    def __init__(self, run: Session, shared: Shared, method: Stacking, facts: Facts) -> None:
+        super().__init__(run, shared, method, facts)
+        self.verdict: Verdict | None = None
+
+    def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
+        """Compare the stack with weights of its bases, and write what is used."""
+        known = {
+            result.member.name: MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT)
+            for result in done
+        }
+        meta, bases = done[-1].member.name, self.method.bases(self.facts, done)
+        own = [base_predictions([known[n] for n in base.folds], known.get(base.refit or "")) for base in bases]
+        greedy = self._greedy(own)
+        self.verdict, chosen = self._judge(own, known[meta], greedy)
+        if chosen == STACK:
+            together, shares = known[meta], {meta: 1.0}
+        else:
+            weights = greedy if chosen == GREEDY else _uniform(len(bases))
+            together = combined(own, weights, "soft")
+            shares = _of_networks(bases, weights)
+        self.found = {"stacking": self._told(chosen, bases, greedy), **self._price(done, bases, known)}
+        networks = {name for base in bases for name in base.networks}
+        counted = [result for result in done if result.member.name in networks]
+        return self._written(done, counted, [known[result.member.name] for result in counted], together, shares)
+
+    def _greedy(self, bases: Sequence[MemberPredictions]) -> Tensor:
+        """Return the weights of the bases of all layers, by the out-of-fold predictions of training rows."""
+        seen = aligned([base.of_split("train") for base in bases])
+        apart = self.method.rows(self.facts).held_out
+        there = torch.stack([base.predicted for base in seen]).all(0) & ~torch.isin(seen[0].rows, apart)
+        found = select(stacked(seen)[:, there], seen[0].targets[there], self.facts.task, rounds=self.method.rounds)
+        return torch.tensor(found.weights, dtype=torch.float64)
+
+    def _judge(
+        self, bases: Sequence[MemberPredictions], meta: MemberPredictions, greedy: Tensor
+    ) -> tuple[Verdict | None, str]:
+        """Decide by the rows that nothing saw; without them the stack is used."""
+        if not self.method.holdout:
+            return None, STACK
+        apart = self.method.rows(self.facts).held_out
+        *rest, stack = aligned([member.take(torch.isin(member.rows, apart)) for member in [*bases, meta]])
+        there = torch.stack([member.predicted for member in [*rest, stack]]).all(0)
+        predictions = stacked(rest)[:, there]
+        candidates = {
+            STACK: stack.predictions[there],
+            GREEDY: soft(predictions, greedy),
+            UNIFORM: soft(predictions),
+        }
+        verdict = judge(candidates, stack.targets[there], self.facts.task, share=1 / round(1 / self.method.holdout))
+        return verdict, verdict.chosen
+
+    def _told(self, chosen: str, bases: Sequence[Base], greedy: Tensor) -> dict[str, Any]:
+        """Return what is written down of the decision."""
+        weights = {base.networks[0]: float(weight) for base, weight in zip(bases, greedy)}
+        facts: dict[str, Any] = {"used": chosen, "greedy": weights}
+        if self.verdict is None:
+            return facts | {"why": "no rows were held out to decide by (ensemble.holdout=0)"}
+        verdict = self.verdict
+        held = {"rows": verdict.rows, "losses": dict(verdict.losses), "standard_error": verdict.error}
+        return facts | {"why": verdict.sentence(), "holdout": held}
+
+    def _price(
+        self, done: Sequence[MemberResult], bases: Sequence[Base], known: Mapping[str, MemberPredictions]
+    ) -> dict[str, Any]:
+        """Return what training on all rows took, and what it changed in the loss of a base on validation."""
+        names = [base.refit for base in bases if base.refit is not None]
+        if not names:
+            return {}
+        steps = {result.member.name: result.result["steps"] for result in done}
+        spent = {"steps": sum(steps[name] for name in names)}
+        spent["steps_of_folds"] = sum(steps[name] for base in bases for name in base.folds)
+        after = [_loss(known[name], self.facts.task) for name in names]
+        before = [_loss(base_predictions([known[n] for n in base.folds]), self.facts.task) for base in bases]
+        found = {"val_loss": after, "val_loss_of_folds": before}
+        means = {key: sum(some) / len(some) for key, some in found.items() if None not in some}  # type: ignore[arg-type]
+        return {"refit": {**spent, **means}}
+
+    def _store(self, done: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
+        """Write the networks that count, and those that feed them, into one file; return how many weights they have."""
+        inputs = self._inputs(done)
+        wanted, waiting = set[str](), [name for name, share in shares.items() if share > 0]
+        while waiting:
+            name = waiting.pop()
+            wanted.add(name)
+            own = inputs.get(name)
+            waiting += [one for base in own.columns for one in base if one not in wanted] if own else []
+        members = []
+        for result in done:
+            name = result.member.name
+            if name in wanted:
+                config = read_config(result.folder)
+                cfg = OmegaConf.create(from_yaml(config))
+                state = content.load_model_state(counted_checkpoint(cfg, result.folder))
+                members.append(StoredMember(name, config, shares.get(name, 0.0), state))
+        info = self.shared.data.info
+        more = {"inputs": {name: own.plain() for name, own in inputs.items() if name in wanted}}
+        stored = StoredEnsemble(members, "soft", info.task, tuple(info.class_names), more)
+        write_ensemble(self.run.place.path / run_files.ENSEMBLE_WEIGHTS, stored)
+        return count_weights(members)
+
+    def _inputs(self, done: Sequence[MemberResult]) -> dict[str, Inputs]:
+        """Return what the members take in that do not take the inputs of the data, by name."""
+        found = {}
+        for result in done:
+            cfg = OmegaConf.create(from_yaml(read_config(result.folder)))
+            role = role_of(cfg)
+            if role.features:
+                source = own_rows(cfg, self.shared.data, result.folder).source
+                assert isinstance(source, Features)
+                columns = [[last] for last in role.refits] or role.features
+                scaling = source.shift.tolist(), source.scale.tolist()
+                found[result.member.name] = Inputs(columns, role.passthrough, *scaling)
+        return found
+
+    def _more_lines(self) -> list[str]:
+        """Return what the decision was made by, and what training on all rows brought."""
+        told, refit, lines = self.found["stacking"], self.found.get("refit", {}), list[str]()
+        if self.verdict is not None:
+            losses = ", ".join(f"{name} {loss:.4f}" for name, loss in self.verdict.losses.items())
+            lines.append(f"held out  used: {told['used']}; loss of {self.verdict.rows} rows that nothing saw: {losses}")
+        lines.append(told["why"])
+        if refit:
+            took = f"{refit['steps'] / refit['steps_of_folds']:.0%} of the steps of the folds"
+            change = f": validation loss of a base {refit['val_loss']:.4f}, of its folds together "
+            gain = f"{change}{refit['val_loss_of_folds']:.4f}" if "val_loss" in refit else ""
+            lines.append(f"training on all rows took {took}{gain}")
+        return lines
+
+
+def _uniform(count: int) -> Tensor:
+    return torch.full((count,), 1 / count, dtype=torch.float64)
+
+
+def _of_networks(bases: Sequence[Base], weights: Tensor) -> dict[str, float]:
+    """Return the weight of each network, by those of the bases."""
+    shares = zip(bases, weights.tolist())
+    return {name: share / len(base.networks) for base, share in shares for name in base.networks}
+
+
+def _loss(predictions: MemberPredictions, task: str) -> float | None:
+    """Return the mean loss of validation rows; None where there are none."""
+    rows = predictions.of_split("val")
+    rows = rows.take(rows.predicted)
+    return float(row_losses(rows.predictions, rows.targets, task).mean()) if len(rows) else None

@@ -1,0 +1,249 @@
+"""Features of a stack beside scikit-learn's own, and a guard that has to be right."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.ensemble import StackingClassifier, StackingRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from lightkit.common.errors import UserError
+from lightkit.ensemble.greedy import select
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.rows import member_rows
+from lightkit.ensemble.stacking import base_predictions, feature_scaling, judge, row_losses, stack_features
+
+FOLDS = 4
+SETS: dict[str, Any] = {"multiclass": load_wine, "binary": load_breast_cancer, "regression": load_diabetes}
+
+
+class Keeps:
+    """Remembers what it is fitted to."""
+
+    def fit(self, x: Any, y: Any) -> Any:
+        self.features_ = np.asarray(x)
+        return super().fit(x, y)  # type: ignore[misc]
+
+
+class KeepingClassifier(Keeps, DecisionTreeClassifier):
+    """A classifier that does so."""
+
+
+class KeepingRegressor(Keeps, DecisionTreeRegressor):
+    """A regressor that does so."""
+
+
+def predictions(rows: Any, split: int, found: Any, targets: Any, task: str) -> MemberPredictions:
+    found = torch.as_tensor(np.asarray(found)).float()
+    return MemberPredictions(
+        rows=torch.as_tensor(rows),
+        split=torch.full((len(rows),), split, dtype=torch.uint8),
+        counts=torch.ones(len(rows), dtype=torch.int64),
+        predictions=found[:, None] if found.ndim == 1 else found,
+        targets=torch.as_tensor(targets[rows]),
+        task=task,
+    )
+
+
+def predicted(model: Any, x: Any, task: str) -> Any:
+    if task == "regression":
+        return model.predict(x)
+    return model.predict_proba(x)[:, 1] if task == "binary" else model.predict_proba(x)
+
+
+@pytest.mark.parametrize("passthrough", [False, True])
+@pytest.mark.parametrize("task", SETS)
+def test_features_are_those_of_scikit_learn(task: str, passthrough: bool) -> None:
+    x, y = SETS[task](return_X_y=True)
+    x = StandardScaler().fit_transform(x)
+    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    train, rest = rows[:-30].sort().values, rows[-30:].sort().values
+    strata = None if task == "regression" else torch.as_tensor(y)
+    folds = [member_rows(train, "folds", 5, folds=FOLDS, fold=fold, strata=strata) for fold in range(FOLDS)]
+    regression = task == "regression"
+    kinds: list[Any] = [Ridge(), Ridge(alpha=100)] if regression else [LogisticRegression(), LogisticRegression(C=0.01)]
+    bases = []
+    for kind in kinds:
+        members = []
+        for fold in folds:
+            model = kind.fit(x[fold.training], y[fold.training])
+            members.append(predictions(fold.held_out, 0, predicted(model, x[fold.held_out], task), y, task))
+        model = kind.fit(x[train], y[train])
+        bases.append(base_predictions(members, predictions(rest, 2, predicted(model, x[rest], task), y, task)))
+    keeper = KeepingRegressor() if regression else KeepingClassifier()
+    made = (StackingRegressor if regression else StackingClassifier)(
+        [("one", kinds[0]), ("two", kinds[1])],
+        keeper,
+        cv=[
+            (torch.searchsorted(train, f.training).numpy(), torch.searchsorted(train, f.held_out).numpy())
+            for f in folds
+        ],
+        passthrough=passthrough,
+    ).fit(x[train], y[train])
+    own = stack_features(
+        [b.predictions for b in bases], task, torch.as_tensor(x)[bases[0].rows] if passthrough else None
+    )
+    assert torch.equal(bases[0].rows, torch.cat([train, rest]))
+    np.testing.assert_allclose(own[: len(train)], made.final_estimator_.features_, atol=1e-6)
+    np.testing.assert_allclose(own[len(train) :], made.transform(x[rest]), atol=1e-6)
+
+
+def test_labels_have_a_column_each_and_two_classes_one() -> None:
+    found = torch.rand(5, 3)
+    assert torch.equal(stack_features([found, found], "multilabel"), torch.cat([found, found], 1))
+    both = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    assert stack_features([both], "multiclass").tolist() == [[0.75], [0.5]]
+    images = torch.zeros(2, 1, 2, 2)
+    assert stack_features([both], "multiclass", images).shape == (2, 5)
+
+
+def test_a_row_that_several_folds_did_not_see_is_averaged() -> None:
+    targets = np.zeros(4)
+    one = predictions(np.array([0, 1]), 0, [1.0, 2.0], targets, "regression")
+    other = predictions(np.array([1, 2]), 0, [4.0, 6.0], targets, "regression")
+    both = base_predictions([one, other])
+    assert (both.predictions[:, 0].tolist(), both.counts.tolist()) == ([1, 3, 6], [1, 2, 1])
+
+
+def test_a_network_of_all_rows_speaks_outside_of_the_training_rows_only() -> None:
+    targets = np.zeros(6)
+    inside = predictions(np.array([0, 1]), 0, [1.0, 2.0], targets, "regression")
+    outside = predictions(np.array([4, 5]), 2, [3.0, 3.0], targets, "regression")
+    refit = predictions(np.array([3, 4, 5]), 1, [9.0, 9.0, 9.0], targets, "regression")
+    refit.split[1:] = 2
+    base = base_predictions([inside, outside], refit)
+    assert base.rows.tolist() == [0, 1, 3, 4, 5]
+    assert base.predictions[:, 0].tolist() == [1, 2, 9, 9, 9]
+
+
+def test_probabilities_are_not_scaled_and_everything_else_is() -> None:
+    features = torch.tensor([[0.2, 10.0, 3.0], [0.4, 30.0, 3.0]])
+    shift, scale = feature_scaling(features, "binary", 1)
+    assert (shift.tolist(), scale.tolist()) == ([0, 20, 3], [1, 10, 1])
+    shift, scale = feature_scaling(features, "regression", 3)
+    torch.testing.assert_close((features - shift) / scale, torch.tensor([[-1.0, -1.0, 0.0], [1.0, 1.0, 0.0]]))
+
+
+PLANTED = ("duplicates", "groups", "noise", "tree")
+CLEAN = ("experts", "overconfident", "underconfident", "common")
+TEST = 2000
+
+
+class Case:
+    """Predictions of bases, a meta-model on those of the training rows, and what is better in truth.
+
+    Planted: a base knows the answers of training rows that stand twice, or of groups in them; the meta-model sees many
+    columns of noise, or is one that learns everything by heart. Clean: there is something that weights cannot express.
+    """
+
+    def __init__(self, task: str, kind: str, rows: int, seed: int) -> None:
+        self.random = np.random.default_rng([seed, rows, len(kind), len(task)])
+        self.task, self.kind, self.learnt, self.held = task, kind, rows, rows // 8
+        self.count = rows + self.held + TEST
+        self.extra: Any = np.zeros((self.count, 0))
+        x = self.random.normal(size=(self.count, 3))
+        score = x @ np.array([1.5, -1.0, 0.8])
+        if kind == "experts":
+            score = np.where(x[:, 0] > 0, 3 * x[:, 1], -3 * x[:, 2])
+        self.y = score + self.noise(0.7)
+        if task == "binary":
+            self.y = (self.random.random(self.count) < 1 / (1 + np.exp(-score))).astype(float)
+        self.bases = self.make(x, score)
+        if task == "binary":
+            self.bases = [(1 / (1 + np.exp(-base))).clip(1e-6, 1 - 1e-6) for base in self.bases]
+
+    def noise(self, size: float) -> Any:
+        return self.random.normal(size=self.count) * size
+
+    def make(self, x: Any, score: Any) -> list[Any]:
+        bases = [score + self.noise(1.0), score + self.noise(1.0), 0.8 * score + self.noise(1.2)]
+        inside = np.arange(self.count) < self.learnt
+        answer = self.y if self.task == "regression" else 6 * (2 * self.y - 1)
+        if self.kind == "duplicates":
+            bases[2] = np.where(inside & (self.random.random(self.count) < 0.6), answer, 0.3 * score + self.noise(3.0))
+        if self.kind == "groups":
+            bases[2] = np.where(inside, 0.5 * answer + self.noise(0.5), self.noise(2.5))
+        if self.kind == "noise":
+            self.extra = self.random.normal(size=(self.count, self.learnt // 3))
+        if self.kind == "experts":
+            left = x[:, 0] > 0
+            bases = [3 * x[:, 1] + self.noise(0.5), -3 * x[:, 2] + self.noise(0.5)]
+            self.extra = np.stack([left * bases[0], left * bases[1], left], 1)
+        if self.kind in ("overconfident", "underconfident"):
+            bases = [base * (4 if self.kind == "overconfident" else 0.3) for base in bases]
+        if self.kind == "common":
+            shared = self.noise(1.5)
+            bases = [score + shared, shared - 0.3 * score, score + self.noise(1.5)]
+        return bases
+
+    def candidates(self) -> dict[str, torch.Tensor]:
+        binary = self.task == "binary"
+        strict = {"noise": 1e-2 if binary else 1e-3}.get(self.kind, 1.0)
+        meta: Any = LogisticRegression(C=1 / strict, max_iter=500) if binary else Ridge(alpha=strict)
+        if self.kind == "tree":
+            meta = (DecisionTreeClassifier if binary else DecisionTreeRegressor)(random_state=0, min_samples_leaf=2)
+        features = np.concatenate([np.stack(self.bases, 1), self.extra], 1)
+        meta.fit(features[: self.learnt], self.y[: self.learnt])
+        found = meta.predict_proba(features)[:, 1].clip(1e-4, 1 - 1e-4) if binary else meta.predict(features)
+        bases = torch.tensor(np.stack(self.bases))[:, :, None]
+        weights = select(bases[:, : self.learnt], torch.tensor(self.y[: self.learnt]), self.task).weights
+        greedy = torch.einsum("m,mnc->nc", torch.tensor(weights, dtype=torch.float64), bases)
+        return {"stacking": torch.tensor(found)[:, None], "greedy": greedy, "uniform": bases.mean(0)}
+
+    def is_right(self) -> bool:
+        candidates, y = self.candidates(), torch.tensor(self.y)
+        held, test = slice(self.learnt, self.learnt + self.held), slice(self.learnt + self.held, None)
+        verdict = judge({name: found[held] for name, found in candidates.items()}, y[held], self.task, share=1 / 9)
+        truth = {name: float(row_losses(found[test], y[test], self.task).mean()) for name, found in candidates.items()}
+        better = truth["stacking"] < min(truth["greedy"], truth["uniform"])
+        return (verdict.chosen == "stacking") == better
+
+
+def test_the_guard_is_right_in_planted_and_clean_cases() -> None:
+    kinds = itertools.product(("binary", "regression"), (*PLANTED, *CLEAN), (400, 1600), range(2))
+    right = {case: Case(*case).is_right() for case in kinds}
+    assert len(right) >= 60
+    assert sum(right.values()) >= 0.9 * len(right), [case for case, fine in right.items() if not fine]
+
+
+def verdict_of(*losses: float, share: float = 1 / 9) -> Any:
+    targets = torch.zeros(len(SPREAD), dtype=torch.float64)
+    names = ("stacking", "greedy", "uniform")
+    made = {name: (SPREAD * loss)[:, None].sqrt() for name, loss in zip(names, losses)}
+    return judge(made, targets, "regression", share=share)
+
+
+SPREAD = torch.linspace(0.5, 1.5, 50, dtype=torch.float64)
+
+
+def test_the_decision_is_said_with_its_numbers() -> None:
+    verdict = verdict_of(0.35, 0.31, 0.40)
+    assert verdict.chosen == "greedy"
+    told = "stacking is not used: greedy weights do better on 1/9 of the rows that nothing saw: 0.31 against 0.35"
+    assert verdict.sentence() == told
+    assert verdict_of(0.35, 0.38, 0.30).sentence().startswith("stacking is not used: the plain mean does better on 1/9")
+    told = "stacking is used: it does better than greedy weights on 1/5 of the rows that nothing saw: 0.20 against 0.31"
+    assert verdict_of(0.20, 0.31, 0.40, share=0.2).sentence() == told
+
+
+def test_a_tie_keeps_the_weights() -> None:
+    verdict = verdict_of(0.3, 0.3, 0.3)
+    assert verdict.chosen == "greedy"
+    loss, other = torch.rand(2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    candidates = {name: found[:, None] for name, found in (("stacking", loss), ("greedy", other), ("uniform", other))}
+    chance = judge(candidates, torch.full((50,), 0.5, dtype=torch.float64), "regression", share=1 / 9)
+    if chance.losses["stacking"] < chance.losses["greedy"] and chance.chosen == "greedy":
+        assert "but for chance" in chance.sentence()
+
+
+def test_one_row_decides_nothing() -> None:
+    one = {name: torch.zeros(1, 1) for name in ("stacking", "greedy", "uniform")}
+    with pytest.raises(UserError, match="too few rows are held out to judge a stack by"):
+        judge(one, torch.zeros(1), "regression")
