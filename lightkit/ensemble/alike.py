@@ -231,7 +231,7 @@ def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:
 
 def _timed_stack(stack: Stack) -> float | None:
     """Measure a step of the stack on a copy, in seconds."""
-    own = Stack([Member(member.name, _copy(member.learner)) for member in stack.active])
+    own = Stack([Member(member.name, member.learner) for member in stack.active])  # which copies the weights
     return _timed(own.learner, VectorStepper(own, NoSpans()))
 
 

@@ -8,6 +8,7 @@ finite leaves it too, to be trained alone.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import time
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,8 @@ class Stack:
         self.computation = Computation(self.model, first.network, first.task, first.criterion)
         self.loader = StackedLoader([learner.data.train for learner in learners])
         optimizer = stacked_optimizer(first, self.model)
-        first.scheduler.optimizer = optimizer
+        scheduler = copy.copy(first.scheduler)
+        scheduler.optimizer = optimizer
         kept = first.average.decay if isinstance(first.average, Ema) else None
         self.learner = replace(
             first,
@@ -137,6 +139,7 @@ class Stack:
             network=self.model,
             task=StackedTask(self.computation),
             optimizer=optimizer,
+            scheduler=scheduler,
             metrics={split: StackedMetrics(own, len(members)) for split, own in _metrics(first).items()},  # type: ignore[misc]
             average=NoAverage() if kept is None else Ema(self.model, kept),
             callbacks={},

@@ -152,17 +152,17 @@ def with_values(cfg: DictConfig, member: RunMember, *, into: DictConfig | None =
     Args:
         cfg: That of the run.
         member: The member.
-        into: Configuration of an alike member, which is changed instead of copying that of the run.
+        into: Configuration of an alike member that can be written to, which is changed instead of making a new one.
     """
     merged: Any = OmegaConf.create(OmegaConf.to_container(cfg)) if into is None else into
-    OmegaConf.set_readonly(merged, False)
     for key, value in member.values.items():
         if key == "data" or key.startswith("data."):
             raise UserError(
                 "the members of a run learn from the same data", key=key, received=value, family="contradiction"
             )
         OmegaConf.update(merged, key, value, merge=False, force_add=True)
-    OmegaConf.set_readonly(merged, True)
+    if into is None:
+        OmegaConf.set_readonly(merged, True)
     return cast(DictConfig, merged)
 
 

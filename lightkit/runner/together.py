@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
@@ -200,7 +201,8 @@ class Together:
 
     def _twins(self, first: Learner) -> list[Learner]:
         """Build the others: of them only model, seeds and rows."""
-        cfg: Any = with_values(self.run.cfg, self.group[0]).copy()
+        cfg: Any = with_values(self.run.cfg, self.group[0])
+        OmegaConf.set_readonly(cfg, False)
         return [build_twin(with_values(cfg, member, into=cfg), self.shared, first) for member in self.group[1:]]
 
     def train(self, splits: Sequence[str], keep: Keep) -> list[MemberResult]:
