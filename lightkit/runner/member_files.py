@@ -14,7 +14,7 @@ import lightkit.trainer.summary as summary
 from lightkit.assembly import build_store
 from lightkit.common import run_files
 from lightkit.config import as_yaml, public, save_text
-from lightkit.ensemble.vectorized import Member
+from lightkit.ensemble.stack import Member
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.member import with_values
