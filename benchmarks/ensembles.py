@@ -1,8 +1,8 @@
 """Ensembles of small networks on digits: members trained at once, one after the other, and TorchEnsemble's voting.
 
 Everything is included: building, metrics of every epoch on train and val, logging, checkpoints, TensorBoard, the
-folders of all members, the final test. All train on the same rows for the same epochs with AdamW and batches of 32. The bars
-are ratios of CPU time; `--floor` adds the bare loop over stacked weights, without anything around it.
+folders of all members, the final test. All train on the same rows for the same epochs with AdamW and batches of 32.
+The bars are ratios of CPU time; `--floor` adds the bare loop over stacked weights, without anything around it.
 
     python -m benchmarks.ensembles [--rounds 3] [--size 50] [--epochs 4] [--model mlp] [--floor]
 """

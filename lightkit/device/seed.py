@@ -37,7 +37,10 @@ def seed_everything(seed: int) -> None:
 
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # the same for the CPU; the call notes the stack for each kind of device that is not there
+        torch.default_generator.manual_seed(seed)
 
 
 class MicroSeed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from lightkit.common.failures import in_short
 from lightkit.data.tensors import Taker
 from lightkit.diagnostics.spans import NoSpans
+from lightkit.ensemble.stack import Member, Stack
 from lightkit.ensemble.stacked import seeders
-from lightkit.ensemble.vectorized import Member, Stack, VectorStepper
+from lightkit.ensemble.vectorized import VectorStepper
 from lightkit.metrics import SplitMetrics
 from lightkit.optim.schedulers import Schedule
 from lightkit.optim.wrapped import Torch
@@ -231,7 +233,7 @@ def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:
 
 def _timed_stack(stack: Stack) -> float | None:
     """Measure a step of the stack on a copy, in seconds."""
-    own = Stack([Member(member.name, _copy(member.learner)) for member in stack.active])
+    own = Stack([Member(member.name, member.learner) for member in stack.active])  # which copies the weights
     return _timed(own.learner, VectorStepper(own, NoSpans()))
 
 
@@ -243,8 +245,6 @@ def _timed_alone(learner: Learner) -> float | None:
 
 def _copy(learner: Learner) -> Learner:
     """Copy what a step changes."""
-    import dataclasses
-
     model, optimizer, criterion, task = copy.deepcopy(
         (learner.model, learner.optimizer, learner.criterion, learner.task)
     )
@@ -253,7 +253,7 @@ def _copy(learner: Learner) -> Learner:
     }
     schedule = copy.copy(learner.scheduler)
     schedule.optimizer = optimizer
-    return dataclasses.replace(
+    return replace(
         learner,
         model=model,
         network=model,

@@ -24,7 +24,7 @@ from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits, hard, soft
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.ensemble.methods import Facts, Method, NoEnsemble, Stacking
-from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, stacked
+from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
@@ -234,7 +234,8 @@ class EnsemblePlan:
         logger.scalars(outcome.values, step=step, epoch=epoch)
         logger.hparams(public(cfg), outcome.values, self.run.overrides)
         table = comparison(report, outcome.values, outcome.monitor)
-            title = f"{outcome.method} of {outcome.networks}"
+        lines = [*told(report), *self._more_lines()]
+        title = f"{outcome.method} of {outcome.networks}"
         for shown in (members.console, logger):
             shown.table(title, *table)
             for line in [*lines, f"folder  {folder}"]:

@@ -15,7 +15,7 @@ from lightkit.assembly import build_store
 from lightkit.common import run_files
 from lightkit.config import as_yaml, public, save_text
 from lightkit.ensemble.plan import RunMember
-from lightkit.ensemble.vectorized import Member
+from lightkit.ensemble.stack import Member
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.session import Session, make_result

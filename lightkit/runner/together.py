@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+from omegaconf import OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
 from lightkit.assembly.parts import build_store
@@ -20,23 +19,21 @@ from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.config import to_plain
-from lightkit.data import Loader
 from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
-from lightkit.ensemble.vectorized import Member, Stack, VectorTrainer
+from lightkit.ensemble.stack import Member, Stack
+from lightkit.ensemble.vectorized import VectorTrainer
 from lightkit.loggers import TensorBoardLogger
-from lightkit.metrics import Figures, SplitMetrics
-from lightkit.metrics.stacked import StackedMetrics
+from lightkit.metrics import Figures
 from lightkit.runner.machine import Machine
 from lightkit.runner.member_files import MemberFiles, is_own, leaves
 from lightkit.runner.messages import farewell
 from lightkit.runner.models import export_run
 from lightkit.runner.session import Session
+from lightkit.runner.together_evaluation import Outputs, evaluate_together
 from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
-from lightkit.trainer.evaluate import evaluate
-from lightkit.trainer.interrupt import AskedToEnd, Interrupted
+from lightkit.trainer.interrupt import Interrupted
 from lightkit.trainer.services import Services
 
 SECONDS_BETWEEN_SAVES = 20.0
@@ -44,17 +41,6 @@ SECONDS_BETWEEN_SAVES = 20.0
 _MEMBERS = "members.json"
 
 TrainOne = Callable[[Session, RunMember, Shared], MemberResult]
-
-
-class Outputs(NamedTuple):
-    """What a member gives for the rows of a split."""
-
-    rows: Tensor
-    """Rows of the data set, `(N,)`."""
-    outputs: Tensor
-    """Raw outputs, `(N, ...)`."""
-    targets: Tensor
-    """Their targets, `(N, ...)`."""
 
 
 class Trained(NamedTuple):
@@ -200,7 +186,8 @@ class Together:
 
     def _twins(self, first: Learner) -> list[Learner]:
         """Build the others: of them only model, seeds and rows."""
-        cfg: Any = member_config(self.run.cfg, self.group[0]).copy()
+        cfg: Any = member_config(self.run.cfg, self.group[0])
+        OmegaConf.set_readonly(cfg, False)
         return [build_twin(member_config(cfg, member, into=cfg), self.shared, first) for member in self.group[1:]]
 
     def train(self, splits: Sequence[str], keep: Keep) -> list[MemberResult]:
@@ -312,65 +299,3 @@ class Together:
             store = build_store(cfg, folder)
             assert store is not None, "it saves"
             export_run(cfg, folder, replace(part.learner, store=store))
-
-
-def evaluate_together(
-    parts: Sequence[Member], split: str, *, collect: bool, run: Session
-) -> tuple[list[Outputs], list[dict[str, float]]]:
-    """Evaluate the models of members on a split, each on its own rows.
-
-    Returns:
-        The outputs of each where they are collected, and the values of its metrics where the split has some.
-    """
-    first = parts[0].learner
-    loaders = [part.learner.data.evaluation(split) for part in parts]
-    known = [loader for loader in loaders if loader is not None]
-    if len(known) < len(parts):
-        return [], []
-    if len({loader.num_samples for loader in known}) > 1:
-        pieces = [evaluate_together([part], split, collect=collect, run=run) for part in parts]
-        return [found for own, _ in pieces for found in own], [values for _, own in pieces for values in own]
-    shared = all(loader.rows.equal(known[0].rows) for loader in known)
-    model = StackedModel([part.learner.model for part in parts])
-    computation = Computation(model, first.network, first.task, first.criterion)
-    like = first.metrics.get(split)
-    meters: list[Any] = [StackedMetrics(like, len(parts))] if isinstance(like, SplitMetrics) else []
-    taken = Taken()
-    first.engine.seed_validation(0)
-    try:
-        evaluate(
-            model,
-            known[0] if shared else StackedLoader(known),
-            [*meters, *([taken] if collect else [])],
-            task=StackedTask(computation, shared=shared),
-            criterion=first.criterion,
-            context=first.engine,
-            each=lambda _batch: run.signals.raise_at(parts[0].state.step),
-            interrupt=run.signals,
-        )
-    except AskedToEnd:
-        run.signals.raise_at(parts[0].state.step)
-        raise
-    values = meters[0].compute() if meters else []
-    return taken.of(known) if collect else [], values
-
-
-class Taken:
-    """Collects the outputs of many models."""
-
-    def __init__(self) -> None:
-        self._preds: list[Tensor] = []
-        self._targets: list[Tensor] = []
-
-    def update(self, preds: Tensor | None, target: Tensor | None, *_more: Any) -> None:
-        """Take in a batch, `(M, B, ...)`."""
-        if preds is not None and target is not None:
-            self._preds.append(preds.detach().float().cpu())
-            self._targets.append(target.detach().cpu())
-
-    def of(self, loaders: Sequence[Loader]) -> list[Outputs]:
-        """Return what each model gave for the rows of its loader."""
-        if not self._preds:
-            return []
-        preds, targets = torch.cat(self._preds, 1), torch.cat(self._targets, 1)
-        return [Outputs(loader.rows, *pair) for loader, *pair in zip(loaders, preds, targets)]

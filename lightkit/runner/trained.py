@@ -36,7 +36,7 @@ def member_config(cfg: DictConfig, member: RunMember, *, into: DictConfig | None
     Args:
         cfg: That of the run.
         member: The member.
-        into: Configuration of an alike member, which is changed instead of copying that of the run.
+        into: Configuration of an alike member that can be written to, which is changed instead of making a new one.
 
     Raises:
         UserError: Its data differ from those of the others.
@@ -48,10 +48,8 @@ def member_config(cfg: DictConfig, member: RunMember, *, into: DictConfig | None
             )
     if into is None:
         return with_values(cfg, member.values)
-    OmegaConf.set_readonly(into, False)
     for key, value in member.values.items():
         OmegaConf.update(into, key, value, merge=False, force_add=True)
-    OmegaConf.set_readonly(into, True)
     return into
 
 

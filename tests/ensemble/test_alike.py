@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.ensemble.alike import difference, gain, refusal
-from lightkit.ensemble.vectorized import Member, Stack
+from lightkit.ensemble.stack import Member, Stack
 from tests.ensemble.test_vectorized import WINE, maker
 
 

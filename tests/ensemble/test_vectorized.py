@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from lightkit.assembly import Learner, build_learner, build_own, build_shared
 from lightkit.config import compose
-from lightkit.ensemble.vectorized import Member, Stack, VectorTrainer
+from lightkit.ensemble.stack import Member, Stack
+from lightkit.ensemble.vectorized import VectorTrainer
 from lightkit.trainer import Trainer
 from lightkit.trainer.services import Services
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
 from lightkit.runner.session import session
 from lightkit.runner.together import Trained, train_together
+from lightkit.trainer.interrupt import Interrupted
 
 QUICK = [
     *["data=wine", "trainer.epochs=3", "data.batch_size=16", "model.hidden=[8]", "model.dropout=0.2"],
@@ -121,6 +123,21 @@ def test_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: py
             train(tmp_path / "run", *options)
     resumed = train(tmp_path / "run", *options, resume=True)
     for one, other in zip(whole, resumed):
+        same_bits(one.folder, other.folder)
+
+
+def test_a_signal_ends_the_run_with_everything_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train(tmp_path / "whole")
+
+    def asked(self: Any) -> None:
+        self._interrupt.number = signal.SIGTERM if self.state.step == 11 else 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subject.VectorTrainer, "_check_step", asked)
+        with pytest.raises(Interrupted):
+            train(tmp_path / "run", "trainer.epochs=3")
+    assert list((tmp_path / "run" / "together" / "00").glob("step-*.pt"))
+    for one, other in zip(whole, train(tmp_path / "run", resume=True)):
         same_bits(one.folder, other.folder)
 
 

@@ -1,0 +1,276 @@
+"""Alike members with their weights in one stack, and the state of each as a run of its own would have it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightkit.checkpoint import content
+from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
+from lightkit.loggers.base import Logger
+from lightkit.metrics import SplitMetrics
+from lightkit.metrics.stacked import StackedMetrics
+from lightkit.trainer.average import Ema, NoAverage
+from lightkit.trainer.learner import Learner
+from lightkit.trainer.report import Clock, Reporter
+from lightkit.trainer.state import State
+
+
+class RowLog(Logger):
+    """Keeps what a member logs, to be written when it has ended."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def scalars(self, values: Mapping[str, float], *, step: int, epoch: int) -> None:
+        """Keep a row."""
+        self.rows.append({"step": step, "epoch": epoch, "time": round(time.time(), 3), **values})
+
+
+@dataclass
+class Member:
+    """One of several members that train together: what it has to itself. Callbacks take it for their trainer."""
+
+    name: str
+    """Its name."""
+    learner: Learner
+    """As it was built; the weights in training are those of the stack."""
+    history: RowLog = field(default_factory=RowLog)
+    """What it has logged."""
+    best: dict[str, Any] | None = None
+    """Content of its checkpoint of the best monitored value; None before the first."""
+    last: dict[str, Any] | None = None
+    """Content of its last checkpoint; None until it has ended."""
+    lost: str | None = None
+    """Why it has to be trained alone; None while it has not."""
+    improved: bool = False
+    """Whether the newest monitored value is the best so far."""
+
+    def __post_init__(self) -> None:
+        learner = self.learner
+        self.model, self.optimizer, self.state = learner.model, learner.optimizer, learner.state
+        self.clock = SharedClock()
+        self.report = Reporter(self.history, self.state, learner.timetable, self.clock)
+
+    def stop(self, reason: str) -> None:
+        """End its training with the epoch under way."""
+        self.state.stop_reason = reason
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Log values of its own."""
+        self.report.values(dict(values))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but the weights in training."""
+        callbacks = {name: part.state_dict() for name, part in self.learner.callbacks.items()}
+        return {
+            "state": self.state.state_dict(),
+            "callbacks": {name: state for name, state in callbacks.items() if state},
+            "rows": list(self.history.rows),
+            "best": self.best,
+            "last": self.last,
+            "lost": self.lost,
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self.state.load_state_dict(saved["state"])
+        for name, state in saved["callbacks"].items():
+            self.learner.callbacks[name].load_state_dict(state)
+        self.history.rows = list(saved["rows"])
+        self.best, self.last, self.lost = saved["best"], saved["last"], saved["lost"]
+
+
+class SharedClock(Clock):
+    """Tells all members what the clock of the loop has read."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.machine)
+        self.speed: dict[str, float] = {}
+        self.machine: Mapping[str, float] = {}
+
+    def read(self, samples: int) -> dict[str, float]:
+        """See `Clock.read`."""
+        return self.speed
+
+
+class Stack:
+    """The members in training, and the parts that train them at once.
+
+    Args:
+        members: Alike: see `lightkit.ensemble.alike.refusal`.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members, self.active = list(members), list(members)
+        learners = [member.learner for member in members]
+        first = learners[0]
+        self.model = StackedModel([learner.model for learner in learners])
+        self.computation = Computation(self.model, first.network, first.task, first.criterion)
+        self.loader = StackedLoader([learner.data.train for learner in learners])
+        optimizer = stacked_optimizer(first, self.model)
+        scheduler = copy.copy(first.scheduler)
+        scheduler.optimizer = optimizer
+        kept = first.average.decay if isinstance(first.average, Ema) else None
+        self.learner = replace(
+            first,
+            data=replace(first.data, train=self.loader),  # type: ignore[arg-type]
+            model=self.model,
+            network=self.model,
+            task=StackedTask(self.computation),
+            optimizer=optimizer,
+            scheduler=scheduler,
+            metrics={split: StackedMetrics(own, len(members)) for split, own in _metrics(first).items()},  # type: ignore[misc]
+            average=NoAverage() if kept is None else Ema(self.model, kept),
+            callbacks={},
+            store=None,
+            state=State(),
+        )
+
+    def gather(self) -> dict[str, Any]:
+        """Return the state of all members in training, in the layout of a checkpoint with stacked tensors."""
+        learner = self.learner
+        return content.gather(
+            model=self.model,
+            optimizer=learner.optimizer,
+            scheduler=learner.scheduler,
+            precision=learner.engine.precision,
+            callbacks={},
+            metrics={"train": learner.metrics["train"]},
+            state=learner.state,
+            ema=learner.average if isinstance(learner.average, Ema) else None,
+        )
+
+    def contents(self, members: Sequence[Member]) -> list[dict[str, Any]]:
+        """Return the content of an ordinary checkpoint of some members in training, with tensors of its own."""
+        rows = [self.active.index(member) for member in members]
+        metrics: Any = self.learner.metrics["train"]
+        own = [
+            {
+                "callbacks": {name: part.state_dict() for name, part in member.learner.callbacks.items()},
+                "metrics": {"train": metrics.state_of(row)},
+                "state": member.state.state_dict(),
+            }
+            for row, member in zip(rows, members)
+        ]
+        return member_contents(self.gather(), rows, own, like=members[0].learner.model) if members else []
+
+    def finite(self) -> list[bool]:
+        """Tell of each member in training whether its weights are finite."""
+        sums = [weight.detach().reshape(len(weight), -1).sum(1) for weight in self.model.parameters()]
+        return torch.isfinite(torch.stack([part.double() for part in sums])).all(0).tolist()
+
+    def leave(self, members: Sequence[Member]) -> None:
+        """Take members out of training."""
+        kept = [row for row, member in enumerate(self.active) if member not in members]
+        self.active = [self.active[row] for row in kept]
+        if not kept:
+            return  # the tensors stay as they are: nothing computes with them any more
+        rows = torch.tensor(kept, device=next(self.model.parameters()).device)
+        learner = self.learner
+        self.model.keep(rows)
+        self.loader.keep(kept)
+        for metrics in learner.metrics.values():
+            metrics.keep(rows)  # type: ignore[union-attr]
+        for values in learner.optimizer.state.values():
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.ndim:
+                    values[name] = value.index_select(0, rows)
+        if isinstance(learner.average, Ema):
+            learner.average.keep_rows(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to go on with the same bits."""
+        return {
+            "stack": self.gather(),
+            "active": [member.name for member in self.active],
+            "members": {member.name: member.state_dict() for member in self.members},
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state, of the same members."""
+        for member in self.members:
+            member.load_state_dict(saved["members"][member.name])
+        self.leave([member for member in self.members if member.name not in saved["active"]])
+        learner = self.learner
+        content.apply(
+            saved["stack"],
+            model=self.model,
+            optimizer=learner.optimizer,
+            scheduler=learner.scheduler,
+            precision=learner.engine.precision,
+            callbacks={},
+            metrics={"train": learner.metrics["train"]},
+            state=learner.state,
+            ema=learner.average if isinstance(learner.average, Ema) else None,
+        )
+
+
+def stacked_optimizer(learner: Learner, model: StackedModel) -> Optimizer:
+    """Build the optimizer of a member anew, over the stacked parameters; it works element by element."""
+    optimizer = learner.optimizer
+    names = {parameter: name for name, parameter in learner.model.named_parameters()}
+    groups = [
+        {**group, "params": [model.weights[names[parameter]] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    known = inspect.signature(type(optimizer)).parameters
+    return type(optimizer)(groups, **{name: value for name, value in optimizer.defaults.items() if name in known})
+
+
+def _metrics(learner: Learner) -> dict[str, SplitMetrics]:
+    return {split: part for split, part in learner.metrics.items() if isinstance(part, SplitMetrics)}
+
+
+def member_contents(
+    stacked: Mapping[str, Any], rows: Sequence[int], own: Sequence[Mapping[str, Any]], *, like: nn.Module
+) -> list[dict[str, Any]]:
+    """Return the content of a checkpoint of each of some members, in the layout of `lightkit.checkpoint.content`.
+
+    Args:
+        stacked: What `content.gather` gives of the stack.
+        rows: Which members, by their places in the stack.
+        own: What of the contents is each member's own, without tensors of the stack.
+        like: The model of a member, which knows the versions of its modules.
+    """
+    index = torch.tensor(rows, device=next(iter(stacked["model"].values())).device)
+    metadata = getattr(like.state_dict(), "_metadata", {})
+    versions = {path: facts["version"] for path, facts in metadata.items() if facts.get("version", 1) != 1}
+    models = _cut(stacked["model"], index)
+    states = {name: _cut(values, index) for name, values in stacked["optimizer"]["state"].items()}
+    averages = None if stacked["ema"] is None else _cut(stacked["ema"]["weights"], index)
+    return [
+        {
+            **stacked,
+            **part,
+            "model": models[place],
+            "model_versions": versions,
+            "optimizer": {
+                "kind": stacked["optimizer"]["kind"],
+                "state": {name: values[place] for name, values in states.items()},
+                "groups": [dict(group) for group in stacked["optimizer"]["groups"]],
+            },
+            "scheduler": dict(stacked["scheduler"]),
+            "ema": None if averages is None else {"steps": stacked["ema"]["steps"], "weights": averages[place]},
+        }
+        for place, part in enumerate(own)
+    ]
+
+
+def _cut(stacked: Mapping[str, Any], rows: Tensor) -> list[dict[str, Any]]:
+    """Cut tensors `(M, ...)` into those of single members; what has no dimensions is the same for all."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name, value in stacked.items():
+        if isinstance(value, Tensor) and value.ndim:
+            columns[name] = value.detach().index_select(0, rows).unbind(0)
+        else:
+            columns[name] = [value.clone() if isinstance(value, Tensor) else value] * len(rows)
+    return [{name: column[place] for name, column in columns.items()} for place in range(len(rows))]
