@@ -29,13 +29,15 @@ named all the same: it may make a difference later.
 
 The run is shortened: epochs and evaluations have fewer rows, the same ones in all runs, so that it crosses several ends
 of epochs and validations on large data too, and it saves more often. What it learns from each batch and what is random
-stay as they are. OVERRIDES are those of `lightkit train`; a shorter length of your own (trainer.epochs, trainer.steps,
-data.split.limit) holds.
+stay as they are. Of an ensemble three members are trained at most, one after the other; all of them are compared, and
+what they are together. OVERRIDES are those of `lightkit train`; a shorter length of your own (trainer.epochs,
+trainer.steps, data.split.limit) holds.
 
 options:
   --at STEP|random      optimizer step to kill it at (default: random)
   --phase PHASE         what it is doing then: micro (before a batch), step (after an optimizer step), save, validation,
                         test (default: random)
+  --member NAME         the member of an ensemble that it is training then (default: random)
   --epochs N            epochs to run at most (default: 3)
   --steps N             optimizer steps to run at most (default: 75)
   --keep                keep the folders of the runs, and say where they are
@@ -79,6 +81,7 @@ def verify_resume(args: list[str]) -> int:
         config_name=options.config_name,
         epochs=options.epochs,
         steps=options.steps,
+        member=options.member,
         at=None if options.at == "random" else int(options.at),
     )
     try:
@@ -101,7 +104,8 @@ def _report(result: VerifyResult) -> None:
     say(table(heads, [(name, *map(str, part)) for name, part in zip(names, result.crossed)], right=[1, 2, 3, 4]))
     if result.rows:
         say("shortened: " + ", ".join(f"{name} to {count:,} rows" for name, count in result.rows.items()))
-    say(f"the same again: --at {moment.step} --phase {moment.phase}\n")
+    member = f" --member {moment.member}" if moment.member else ""
+    say(f"the same again: --at {moment.step} --phase {moment.phase}{member}\n")
     rows = [(item.name, str(item.size), "different" if item.different else "same") for item in result.compared]
     say(table(["compared", "values", ""], rows, right=[1]))
     if result.reason is not None:
@@ -124,6 +128,7 @@ def _parser() -> Parser:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--at", default="random")
     parser.add_argument("--phase", choices=PHASES)
+    parser.add_argument("--member")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=75)
     parser.add_argument("--keep", action="store_true")

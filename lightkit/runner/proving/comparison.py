@@ -52,6 +52,8 @@ def compare_runs(one: Path, other: Path) -> list[Comparison]:
         one: Folder of the first run.
         other: Folder of the second.
     """
+    if (one / run_files.MEMBERS).is_dir():
+        return _compare_ensembles(one, other)
     first, second = _content(one), _content(other)
     return [
         *(_compare(p, dict(flatten(first.get(p), p)), dict(flatten(second.get(p), p))) for p in PARTS),
@@ -59,6 +61,34 @@ def compare_runs(one: Path, other: Path) -> list[Comparison]:
         _compare("TensorBoard", _points(one), _points(other)),
         _compare(run_files.RESULT, _result(one), _result(other)),
     ]
+
+
+def _compare_ensembles(one: Path, other: Path) -> list[Comparison]:
+    """Compare all members of two ensembles, and what is theirs together."""
+    names = sorted({path.name for run in (one, other) for path in (run / run_files.MEMBERS).iterdir()})
+    pairs = [(name, one / run_files.MEMBERS / name, other / run_files.MEMBERS / name) for name in names]
+    found: dict[str, list[Comparison]] = {}
+    for name, first, second in pairs:
+        kept = _compare(run_files.PREDICTIONS_HELD_OUT, _kept(first), _kept(second))
+        for item in (*compare_runs(first, second), kept):
+            told = item.different and f"{name}: {item.different}"
+            found.setdefault(item.name, []).append(item._replace(different=told))
+    members = [
+        Comparison(f"members: {kind}", sum(item.size for item in items), next(filter(None, _told(items)), None))
+        for kind, items in found.items()
+    ]
+    stored = (_kept(run, run_files.ENSEMBLE_WEIGHTS) for run in (one, other))
+    return [
+        *members,
+        _compare(run_files.PREDICTIONS_HELD_OUT, _kept(one), _kept(other)),
+        _compare(run_files.ENSEMBLE_WEIGHTS, *stored),
+        _compare(run_files.METRICS, _rows(one), _rows(other)),
+        _compare(run_files.RESULT, _result(one), _result(other)),
+    ]
+
+
+def _told(items: Sequence[Comparison]) -> list[str | None]:
+    return [item.different for item in items]
 
 
 def _compare(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
@@ -109,6 +139,16 @@ def flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 def _content(folder: Path) -> dict[str, Any]:
     found = CheckpointStore(folder / run_files.CHECKPOINTS).load_newest()
     return found[1] if found else {}
+
+
+def _kept(folder: Path, name: str = run_files.PREDICTIONS_HELD_OUT) -> dict[str, Any]:
+    """Return tensors and facts of a file of an ensemble; nothing where there is none."""
+    from safetensors import safe_open
+
+    if not (folder / name).is_file():
+        return {}
+    with safe_open(folder / name, framework="pt") as file:
+        return {**{key: file.get_tensor(key) for key in file.keys()}, **(file.metadata() or {})}  # noqa: SIM118
 
 
 def _rows(folder: Path) -> dict[str, Any]:
@@ -188,7 +228,7 @@ def first_mismatch(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str
         if row["phase"] in ("save", "end", "live", "epoch"):
             continue
         went_on = row["phase"] == "start" and row["step"] > 0
-        expected = known.get(("step", row["step"], 0) if went_on else _key(row))
+        expected = known.get(("step", row["step"], 0, row.get("member", "")) if went_on else _key(row))
         if expected is None:
             return Mismatch(row, "moment")
         for fact in ("batch", "weights", "optimizer", "loss") if went_on else _FACTS:
@@ -198,7 +238,7 @@ def first_mismatch(reference: Sequence[dict[str, Any]], trace: Sequence[dict[str
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["phase"], row["step"], row["number"]
+    return row["phase"], row["step"], row["number"], row.get("member", "")
 
 
 @dataclass(frozen=True)

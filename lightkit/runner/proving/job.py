@@ -17,6 +17,7 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.config import compose, load_run
 from lightkit.data import Data
 from lightkit.device.ranks import Ranks
+from lightkit.ensemble.methods.base import ALONE
 from lightkit.metrics import SplitMetrics
 from lightkit.runner.memory.batches import Batch, resolve_batch_size
 from lightkit.runner.observer import Observer
@@ -28,6 +29,8 @@ from lightkit.trainer.timetable import Timetable
 SETTINGS = "settings.json"
 """File beside the folder of the first run, with what the run was shortened by."""
 _BLOCKS = 10
+_SHARE, _MEMBER_EPOCHS, _MOST_MEMBERS = 3, 2, 3
+"""Of an ensemble: by what the steps of a member are fewer, its epochs, and the number of members at most."""
 CALLBACK = "verify_resume"
 
 
@@ -51,8 +54,10 @@ class TracedJob:
     """Most optimizer steps; epochs and evaluations are shortened to their share of them."""
     at: int | None = None
     """Step the run will be killed at; None when that is not known yet."""
-    end_at: tuple[str, int, int] | None = None
+    end_at: tuple[str, int, int, str] | None = None
     """Moment at which the process is killed."""
+    member: str | None = None
+    """The member of an ensemble that will be trained then; None where that is to be drawn."""
     resume: bool = False
     """Go on with the run in the folder."""
     settings: tuple[str, ...] = ()
@@ -116,12 +121,16 @@ def shortened(job: TracedJob) -> TracedJob:
     found = Batch(cfg.data.batch_size, cfg.trainer.accumulate).settings() if asked else {}
     data = build_splits(cfg, build_engine(cfg))
     try:
-        rows = _rows(data, cfg, most=max(1, job.steps // max(1, job.epochs)))
+        whole = cfg.ensemble._target_ != ALONE
+        rows = _rows(data, cfg, most=max(1, job.steps // max(1, job.epochs) // (_SHARE if whole else 1)))
         with keys_under("data"), keys_under("data"):
             table = build_timetable(cfg, data.shortened(rows, seed=cfg.seed))
     finally:
         data.close()
     total = min(table.total_steps, job.steps, job.epochs * table.steps_per_epoch)
+    if whole:
+        found |= _lengths_of_members(cfg, epochs := max(1, min(job.epochs, _MEMBER_EPOCHS)))
+        total = min(total, epochs * table.steps_per_epoch)
     found |= _intervals(cfg, table, total)
     # About five saves in the run; one at the step of the kill and two before it.
     every = min(max(1, total // 5), table.save_steps or total)
@@ -129,7 +138,7 @@ def shortened(job: TracedJob) -> TracedJob:
         every = max((number for number in range(1, min(every, job.at // 3) + 1) if job.at % number == 0), default=1)
     settings = (
         *(f"{key}={'null' if value is None else value}" for key, value in found.items()),
-        f"trainer.steps={total}",
+        *([] if whole else [f"trainer.steps={total}"]),
         "checkpoint.enabled=true",
         f"checkpoint.every_steps={every}",
         f"logger.every_steps={min(table.log_steps, max(1, total // 10))}",
@@ -148,6 +157,16 @@ def _rows(data: Data, cfg: DictConfig, *, most: int) -> dict[str, int]:
         if count < loader.num_samples:
             found[name] = count
     return found
+
+
+def _lengths_of_members(cfg: DictConfig, epochs: int) -> dict[str, Any]:
+    """Return what makes an ensemble one of few members that each train so many epochs, one after the other."""
+    size, method = cfg.ensemble.get("size"), cfg.ensemble._target_.rpartition(".")[2]
+    few = min(size, _MOST_MEMBERS) if size else None
+    lengths = {"size": few, "folds": 2, "repeats": 1, "cycle_epochs": epochs, "engine": "sequential"}
+    found = {f"ensemble.{key}": value for key, value in lengths.items() if cfg.ensemble.get(key) is not None}
+    cycles = (few or 1) if method == "Snapshot" else 1
+    return {**found, "trainer.epochs": epochs * cycles, "trainer.steps": None}
 
 
 def _intervals(cfg: DictConfig, table: Timetable, total: int) -> dict[str, int]:
@@ -180,6 +199,8 @@ class TraceObserver(Observer):
     def watch(self, learner: Learner) -> Learner:
         """Add a callback and a task that tell the trace."""
         objects = objects_of(learner)
+        if learner.store:
+            self._trace.follow(learner.store.folder)
         self._trace.live_state = lambda: live_state({**objects, **metrics_of(learner)})
         counted = learner.metrics["train"]
         if self._blocks is not None and isinstance(counted, SplitMetrics):

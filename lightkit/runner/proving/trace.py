@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lightkit.common import run_files
 from lightkit.trainer.callbacks import Callback, Training
 from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
@@ -34,6 +35,8 @@ class Moment(NamedTuple):
     """Optimizer step under way (`micro`) or done (all others), counted from 1."""
     number: int
     """Which of several of this phase at this step, from 0."""
+    member: str = ""
+    """The member of an ensemble that is trained; empty in a plain run."""
 
     def describe(self) -> str:
         """Return the moment in words, such as `before batch 2 of step 3`."""
@@ -44,7 +47,8 @@ class Moment(NamedTuple):
             "validation": "before batch {} of the validation after step {}",
             "test": "before batch {} of the test after step {}",
         }
-        return texts[self.phase].format(self.number + 1, self.step)
+        text = texts[self.phase].format(self.number + 1, self.step)
+        return f"{text} of member {self.member}" if self.member else text
 
 
 class RunTrace(Callback):
@@ -64,12 +68,24 @@ class RunTrace(Callback):
         self, path: Path, checkpoints: Path, *, end_at: Moment | None = None, end: Callable[[], None] | None = None
     ) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._folder, self._end_at, self._end = f"{checkpoints.absolute()}{os.sep}", end_at, end or kill
-        self._counts: dict[tuple[str, int], int] = {}
+        self._end_at, self._end, self._member = end_at, end or kill, ""
+        self._folder = f"{checkpoints.absolute()}{os.sep}"
+        self._counts: dict[tuple[str, str, int], int] = {}
         self._batch, self._saving, self._evaluates = Moment("", -1, 0), -1, "test"
         self._trainer: Training | None = None
         self.live_state: Callable[[], Mapping[str, Any]] = dict
         sys.addaudithook(self._watch_files)
+
+    def follow(self, checkpoints: Path) -> None:
+        """Go over to a model: of several the next one.
+
+        Args:
+            checkpoints: Folder of its checkpoints.
+        """
+        run = checkpoints.parent
+        self._member = run.name if run.parent.name == run_files.MEMBERS else ""
+        self._folder, self._saving = f"{checkpoints.absolute()}{os.sep}", -1
+        self._trainer, self._evaluates = None, "test"
 
     def on_fit_start(self, trainer: Training) -> None:
         """Write down the state the run begins or goes on with."""
@@ -93,9 +109,9 @@ class RunTrace(Callback):
 
     def moment(self, phase: str, step: int, **facts: Any) -> Moment:
         """Write a line, then end here if this is the moment for it."""
-        number = self._counts.get((phase, step), 0)
-        self._counts[phase, step] = number + 1
-        now = Moment(phase, step, number)
+        number = self._counts.get((self._member, phase, step), 0)
+        self._counts[self._member, phase, step] = number + 1
+        now = Moment(phase, step, number, self._member)
         self._write({**now._asdict(), **facts})
         if now == self._end_at:
             self._end()
@@ -132,7 +148,7 @@ class RunTrace(Callback):
             self.moment("save", self._saving, what=f"{event} {path.removeprefix(self._folder)}")
 
     def _write(self, row: dict[str, Any]) -> None:
-        os.write(self._file, f"{json.dumps(row)}\n".encode())
+        os.write(self._file, f"{json.dumps({**row, 'member': self._member})}\n".encode())
 
 
 class TracedTask(Task):

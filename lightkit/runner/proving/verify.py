@@ -104,15 +104,20 @@ def verify(
     found = json.loads((base / SETTINGS).read_text(encoding="utf-8"))
     whole = replace(whole, settings=tuple(found["settings"]), rows=found["rows"])
     reference = read_trace(Path(whole.trace))
-    moment = choose_moment(reference, at=job.at, phase=phase, draw=draw or random.Random())
+    draw = draw or random.Random()
+    names = list(dict.fromkeys(row["member"] for row in reference))
+    if job.member is not None and job.member not in names:
+        raise UserError("no such member", key="--member", received=job.member, choices=names)
+    member = job.member if job.member is not None else draw.choice(names)
+    reference = _of_member(reference, member)
+    moment = choose_moment(reference, at=job.at, phase=phase, draw=draw)
     progress(f"2/3 running again, killed {moment.describe()}")
     cut = replace(whole, folder=str(base / "killed"), trace=str(base / "killed.jsonl"))
-    end_at = (moment.phase, moment.step, moment.number)
-    run_in_process(replace(cut, end_at=end_at), base / "second.json", want=-_sigkill())
+    run_in_process(replace(cut, end_at=(*moment,)), base / "second.json", want=-_sigkill())
     progress("3/3 going on")
     resumed = replace(cut, resume=True, trace=str(base / "resumed.jsonl"))
     run_in_process(resumed, base / "third.json")
-    traces = [reference, *(read_trace(Path(one.trace)) for one in (cut, resumed))]
+    traces = [reference, *(_of_member(read_trace(Path(one.trace)), member) for one in (cut, resumed))]
     compared = compare_runs(Path(whole.folder), Path(cut.folder))
     result = VerifyResult(
         moment,
@@ -146,7 +151,8 @@ def choose_moment(
     saves = sorted({row["step"] for row in reference if row["phase"] == "save"})
     if len(saves) < 3:
         raise UserError("the run is too short to save three times", key="verify-resume", fix="more --steps or --epochs")
-    moments = [Moment(*(row[name] for name in Moment._fields)) for row in reference if row["phase"] in PHASES]
+    fields = [[row[name] for name in Moment._fields if name in row] for row in reference if row["phase"] in PHASES]
+    moments = [Moment(*values) for values in fields]
     # The second save waits for the first one, which may be written while training goes on.
     possible = [moment for moment in moments if moment.step > saves[1] and phase in (None, moment.phase)]
     if not possible:
@@ -209,6 +215,11 @@ def _sigkill() -> int:
     return int(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
+def _of_member(trace: Sequence[dict[str, Any]], member: str) -> list[dict[str, Any]]:
+    """Return the lines of a trace that one member of an ensemble has written; all of them in a plain run."""
+    return [row for row in trace if row["member"] == member]
+
+
 def _crossed(trace: Sequence[dict[str, Any]]) -> Crossed:
     """Count what lies in a run."""
     phases = ("step", "epoch", "validation", "live")
@@ -223,7 +234,7 @@ def _explain(whole: TracedJob, traces: Sequence[list[dict[str, Any]]], different
         base = Path(whole.folder).parent
         again = replace(whole, folder=str(base / "again"), trace=str(base / "again.jsonl"))
         run_in_process(again, base / "fourth.json")
-        repeated = first_mismatch(reference, read_trace(Path(again.trace)))
+        repeated = first_mismatch(reference, _of_member(read_trace(Path(again.trace)), reference[0]["member"]))
     lost = lost_paths(Snapshots(reference), Snapshots(resumed))
     named = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
     hint = f"\nchanges while training and is not saved: {named}" if lost else ""

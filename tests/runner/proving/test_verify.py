@@ -205,3 +205,13 @@ def test_there_is_no_such_moment(at: int | None, phase: str | None, message: str
 def test_a_run_that_hardly_saves() -> None:
     with pytest.raises(UserError, match="too short to save three times"):
         choose_moment(TRACE[:8], at=None, phase=None, draw=random.Random(0))
+
+
+@pytest.mark.thorough
+def test_an_ensemble_is_killed_in_one_of_its_members(tmp_path: Path) -> None:
+    options = ("data=wine", "model.hidden=[8]", "device=cpu", "ensemble=gradient_boosting", "ensemble.size=4")
+    result = verify(TracedJob(str(tmp_path), "", (*options, "data.batch_size=16"), member="02-round"))
+    assert result.same
+    assert result.moment.member == "02-round"
+    assert "of member 02-round" in result.moment.describe()
+    assert {"members: model", "members: oof.safetensors", "ensemble.safetensors"} <= {x.name for x in result.compared}
