@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from lightkit.common import run_files
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner
@@ -102,30 +100,6 @@ def kill_somewhere(cfg: Any, place: Path, seconds: float, draw: random.Random) -
 
 def differences(one: Path, other: Path) -> list[str]:
     """What of two ensembles is not the same, but for the clock."""
-    found = []
-    names = sorted(path.name for path in (one / run_files.MEMBERS).iterdir())
-    if names != sorted(path.name for path in (other / run_files.MEMBERS).iterdir()):
-        found.append("members")
-    for name in names:
-        compared = compare_runs(one / run_files.MEMBERS / name, other / run_files.MEMBERS / name)
-        found += [f"{name}: {item.name}: {item.different}" for item in compared if item.different]
-        kept = Path(run_files.MEMBERS) / name / run_files.PREDICTIONS_HELD_OUT
-        found += [] if _same_content(one / kept, other / kept) else [str(kept)]
-    for name in (run_files.PREDICTIONS_HELD_OUT, run_files.ENSEMBLE_WEIGHTS):
-        found += [] if _same_content(one / name, other / name) else [name]
-    for name in (run_files.RESULT, run_files.ENSEMBLE):
-        first, second = (dict(flatten(json.loads((run / name).read_text()), name)) for run in (one, other))
-        found += [key for key in {**first, **second} if not same_bits(first.get(key), second.get(key))]
-    return found
-
-
-def _same_content(one: Path, other: Path) -> bool:
-    """Compare tensors and facts: the order of the facts in a file is another each time."""
-    first, second = _content(one), _content(other)
-    return first.keys() == second.keys() and all(same_bits(first[name], second[name]) for name in first)
-
-
-def _content(path: Path) -> dict[str, Any]:
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return {**tensors, **(file.metadata() or {})}
+    found = [f"{item.name}: {item.different}" for item in compare_runs(one, other) if item.different]
+    first, second = (dict(flatten(json.loads((run / run_files.ENSEMBLE).read_text()), "plan")) for run in (one, other))
+    return found + [key for key in {**first, **second} if not same_bits(first.get(key), second.get(key))]

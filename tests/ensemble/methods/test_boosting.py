@@ -1,0 +1,48 @@
+"""Gradient boosting: rounds that learn what the sum before them leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightkit.config import load_run
+from lightkit.ensemble.methods import GradientBoosting
+from lightkit.ensemble.methods.base import member
+from lightkit.runner import Runner
+from tests.ensemble.methods.running import done, facts, predictions, result, role, stored, train
+
+
+def test_a_round_adds_to_all_rounds_before() -> None:
+    method = GradientBoosting(size=3, shrinkage=0.5)
+    (first,) = method.next(facts(), [])
+    assert first.name == "00-round"
+    assert role(first) == {"adds_to": [], "shrinkage": 0.5}
+    (second,) = method.next(facts(), done(first))
+    assert role(second)["adds_to"] == ["00-round"]
+    (third,) = method.next(facts(), done(first, second))
+    assert role(third)["adds_to"] == ["00-round", "01-round"]
+    assert list(method.next(facts(), done(first, second, third))) == []
+
+
+def test_patience_ends_with_the_best_round() -> None:
+    method = GradientBoosting(size=9, patience=2)
+    members = [member(facts(), number, "round", adds_to=[]) for number in range(3)]
+    ended = done(*members, values=(0.5, 0.6, 0.7))
+    assert list(method.next(facts(), ended)) == []
+    assert [one.member.name for one in method.counted(ended)] == ["00-round"]
+    assert len(list(method.next(facts(), done(*members, values=(0.5, 0.4, 0.7))))) == 1
+    assert len(GradientBoosting(size=9).counted(ended)) == 3
+
+
+def test_the_sum_of_the_rounds_is_the_ensemble(tmp_path: Path) -> None:
+    found = train(tmp_path / "run", "ensemble=gradient_boosting", "ensemble.size=2", "ensemble.shrinkage=0.5")
+    kept = stored(tmp_path / "run")
+    assert kept.rule == "sum"
+    assert [one.weight for one in kept.members] == [0.5, 0.5]
+    assert found["metrics"]["val/loss"] == pytest.approx(result(tmp_path / "run", "01-round")["best"]["val/loss"])
+    last = predictions(tmp_path / "run" / "members" / "01-round", 1)
+    assert torch.equal(predictions(tmp_path / "run", 1), last)
+    again = Runner(load_run(tmp_path / "run").cfg, tmp_path / "run").evaluate("val")
+    assert again["val/loss"] == pytest.approx(found["metrics"]["val/loss"], abs=1e-6)

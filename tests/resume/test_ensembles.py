@@ -1,0 +1,208 @@
+"""Ensembles that are killed, damaged or made larger: they end with the same bits."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.config import load_run
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.runner import Runner, ensemble
+from lightkit.runner.proving.job import traced_runner
+from lightkit.runner.proving.trace import Moment, kill
+from lightkit.runs.folder import RunFolder
+from tests.resume.ensembles import METHODS, config, differences, go_on, kill_somewhere, train
+from tests.resume.harness import forked
+
+KILLS = int(os.environ.get("LIGHTKIT_KILLS", "1"))
+"""Random moments for each method; the variable asks for more."""
+
+
+@pytest.fixture(scope="module")
+def voting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three members that vote."""
+    place = tmp_path_factory.mktemp("ensembles") / "whole"
+    train(config("voting"), place)
+    return place
+
+
+@pytest.fixture
+def copy(voting: Path, tmp_path: Path) -> Path:
+    """The same, to be changed."""
+    return Path(shutil.copytree(voting, tmp_path / "run"))
+
+
+def resumed(place: Path, *overrides: str) -> None:
+    """Go on in another process."""
+    forked(lambda: go_on(None, place, *overrides), place.with_name("log"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", METHODS)
+def test_an_ensemble_killed_at_any_moment_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
+    cfg, began = config(method), time.monotonic()
+    train(cfg, tmp_path / "whole")
+    seconds, draw = time.monotonic() - began, random.Random(method)
+    for number in range(KILLS):
+        kill_somewhere(cfg, tmp_path / str(number), seconds, draw)
+        assert differences(tmp_path / "whole", tmp_path / str(number)) == []
+
+
+def killed_at(owner: Any, name: str, number: int, *, after: bool) -> Callable[[], None]:
+    """Return what has a process kill itself before or after a call of a function, the first of which is 0."""
+
+    def patch() -> None:
+        calls, inner = [0], getattr(owner, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            now, calls[0] = calls[0], calls[0] + 1
+            if now == number and not after:
+                kill()
+            found = inner(*args, **options)
+            if now == number:
+                kill()
+            return found
+
+        setattr(owner, name, call)
+
+    return patch
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("owner", "name", "number"),
+    [
+        pytest.param(RunFolder, "record", 0, id="the configuration, before the first member begins"),
+        pytest.param(MemberPredictions, "write", 1, id="the predictions of a member"),
+        pytest.param(RunFolder, "write_result", 1, id="the result of a member"),
+        pytest.param(MemberPredictions, "write", 3, id="the predictions of all"),
+        pytest.param(ensemble, "write_ensemble", 0, id="the file of all"),
+        pytest.param(RunFolder, "write_result", 3, id="the result of all"),
+    ],
+)
+def test_a_kill_while_files_are_written_changes_nothing(
+    owner: Any, name: str, number: int, voting: Path, tmp_path: Path
+) -> None:
+    cfg = config("voting")
+    for after in (False, True):
+        place, patch = tmp_path / str(after), killed_at(owner, name, number, after=after)
+
+        def job(place: Path = place, patch: Callable[[], None] = patch) -> None:
+            patch()
+            Runner(cfg, place).run()
+
+        forked(job, tmp_path / "log", want=-signal.SIGKILL)
+        forked(lambda place=place: go_on(cfg, place), tmp_path / "log")  # type: ignore[misc]
+        assert differences(voting, place) == []
+
+
+def damage_checkpoint(member: Path) -> None:
+    for path in (member / "checkpoints").glob("step-*.pt"):
+        path.write_bytes(path.read_bytes()[:-100])
+
+
+def damage_best(member: Path) -> None:
+    oldest = min((member / "checkpoints").glob("step-*.pt"))
+    content = bytearray(oldest.read_bytes())
+    content[len(content) // 2] ^= 1
+    oldest.write_bytes(content)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_checkpoint,
+        damage_best,
+        shutil.rmtree,
+        lambda member: shutil.rmtree(member / "checkpoints"),
+        lambda member: (member / "oof.safetensors").write_bytes(b"nothing"),
+        lambda member: (member / "oof.safetensors").unlink(),
+        lambda member: (member / "config.yaml").unlink(),
+        lambda member: (member / "config.yaml").write_text("a: [b"),
+        lambda member: (member / "result.json").unlink(),
+        lambda member: (member / "checkpoints" / "manifest.json").write_text("{"),
+    ],
+    ids=["checkpoints", "best", "folder", "none", "oof", "no-oof", "no-config", "config", "no-result", "manifest"],
+)
+def test_a_damaged_member_is_made_whole_again_alone(damage: Callable[[Path], Any], voting: Path, copy: Path) -> None:
+    damage(copy / "members" / "01")
+    before = {path: path.stat().st_mtime_ns for path in (copy / "members" / "00").rglob("*") if path.is_file()}
+    resumed(copy)
+    assert differences(voting, copy) == []
+    after = {path: path.stat().st_mtime_ns for path in (copy / "members" / "00").rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.thorough
+def test_a_damaged_round_is_trained_again_and_later_rounds_stay(tmp_path: Path) -> None:
+    train(config("gradient_boosting"), tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    damage_checkpoint(tmp_path / "run" / "members" / "01-round")
+    last = tmp_path / "run" / "members" / "02-round" / "result.json"
+    before = last.stat().st_mtime_ns
+    resumed(tmp_path / "run")
+    assert differences(tmp_path / "whole", tmp_path / "run") == []
+    assert last.stat().st_mtime_ns == before
+
+
+def test_a_finished_ensemble_takes_more_members_and_fewer(voting: Path, tmp_path: Path) -> None:
+    train(config("voting", "ensemble.size=2"), tmp_path / "run")
+    first = tmp_path / "run" / "members" / "00" / "result.json"
+    before = first.stat().st_mtime_ns
+    resumed(tmp_path / "run", "ensemble.size=3")
+    assert first.stat().st_mtime_ns == before
+    assert differences(voting, tmp_path / "run") == []
+    resumed(tmp_path / "run", "ensemble.size=2", "ensemble.weights=uniform")
+    plan = load_run(tmp_path / "run").cfg.ensemble
+    assert (plan.size, plan.weights) == (2, "uniform")
+    assert (tmp_path / "run" / "members" / "02").is_dir(), "it stays, for when there are three again"
+
+
+@pytest.mark.thorough
+def test_folds_grow_by_repeats_and_snapshots_with_their_epochs(tmp_path: Path) -> None:
+    train(config("folds"), tmp_path / "two")
+    train(config("folds", "ensemble.repeats=1"), tmp_path / "one")
+    resumed(tmp_path / "one", "ensemble.repeats=2")
+    assert differences(tmp_path / "two", tmp_path / "one") == []
+    train(config("snapshot"), tmp_path / "three")
+    train(config("snapshot", "ensemble.size=2", "trainer.epochs=4"), tmp_path / "cycles")
+    resumed(tmp_path / "cycles", "ensemble.size=3", "trainer.epochs=6")
+    assert differences(tmp_path / "three", tmp_path / "cycles") == []
+    with pytest.raises(UserError, match="member 00-cycle has finished, and 01-cycle went on from it"):
+        go_on(None, tmp_path / "cycles", "trainer.epochs=9")
+
+
+def test_a_network_of_several_does_not_grow(tmp_path: Path) -> None:
+    train(config("fusion"), tmp_path / "run")
+    with pytest.raises(UserError, match="member 00-fusion of this run was trained as another one"):
+        go_on(None, tmp_path / "run", "ensemble.size=3")
+
+
+@pytest.mark.thorough
+def test_members_of_a_vote_are_trained_on(tmp_path: Path) -> None:
+    constant = "scheduler=constant"
+    train(config("voting", constant, "trainer.epochs=3"), tmp_path / "long")
+    train(config("voting", constant), tmp_path / "run")
+    resumed(tmp_path / "run", "trainer.epochs=3")
+    long, run = (MemberPredictions.read(tmp_path / name / "oof.safetensors") for name in ("long", "run"))
+    assert long.predictions.equal(run.predictions)
+
+
+def test_a_signal_ends_all_of_it_and_names_the_ensemble(voting: Path, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    moment, end = Moment("step", 5, 0, "01"), lambda: os.kill(os.getpid(), signal.SIGTERM)
+    cut = traced_runner(config("voting"), place, trace=tmp_path / "trace", end_at=moment, end=end)
+    forked(cut.run, tmp_path / "log", want=128 + signal.SIGTERM)
+    assert f"lightkit resume {place}\n" in (place / "members" / "01" / "run.log").read_text()
+    resumed(place)
+    assert differences(voting, place) == []
