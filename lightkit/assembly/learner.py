@@ -152,7 +152,7 @@ def build_learner(
     )
 
 
-def build_twin(cfg: DictConfig, shared: Shared, twin: Learner) -> Learner:
+def build_twin(cfg: DictConfig, shared: Shared, twin: Learner, folder: Path) -> Learner:
     """Build a model that differs from another one in seeds and rows alone; what both have alike is not built again.
 
     It has no optimizer and no checkpoints of its own: it is for training together with its twin.
@@ -161,9 +161,10 @@ def build_twin(cfg: DictConfig, shared: Shared, twin: Learner) -> Learner:
         cfg: Its configuration.
         shared: What all models share.
         twin: The other model, as it was built.
+        folder: Its folder, beside those of the others.
     """
     engine = twin.engine.reseeded(cfg.seed)
-    data = shared.data.reseeded(cfg.seed)
+    data = own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
     model = engine.place_model(build_model(cfg, data.info, engine))
     return replace(
         twin,

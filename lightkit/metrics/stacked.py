@@ -5,7 +5,7 @@ Shapes: M models, B samples of a batch, N samples of a block, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -39,7 +39,8 @@ class StackedMetrics:
 
     def __init__(self, like: SplitMetrics, count: int) -> None:
         self.prefix, self.count, self.block = like.prefix, count, like.block
-        self._like, self._collection = like.anew(), None  # type: SplitMetrics, Collection | None
+        self._like = like.anew()
+        self._collection: Any = None
         self.reset()
 
     def reset(self) -> None:
@@ -203,7 +204,7 @@ class StackedMetrics:
         self._loss_sum = state["loss_sum"].to(device, copy=True)
         self._matrix = None if state["matrix"] is None else state["matrix"].to(device, copy=True)
         self._states = {name: list(states) for name, states in state["states"].items()}
-        self._queue = [_Row(*(p.to(device) if isinstance(p, Tensor) else p for p in row)) for row in state["queue"]]
+        self._queue = [_Row(*_moved(row, device)) for row in state["queue"]]
         self._elements = sum(row.preds.numel() for row in self._queue if row.preds is not None)
         if self._updates:
             self._collection = self._like.collected()
@@ -265,3 +266,8 @@ def confusion(preds: Tensor, target: Tensor, count: int) -> Tensor:
 def _put_counts(metric: Any, counts: Mapping[str, Tensor]) -> None:
     for name, part in counts.items():
         setattr(metric, name, part)
+
+
+def _moved(row: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    for part in row:
+        yield part.to(device) if isinstance(part, Tensor) else part

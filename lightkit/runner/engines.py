@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import torch
 
@@ -24,7 +24,9 @@ from lightkit.common.processes import lightkit_command, lightkit_path, usable_cp
 from lightkit.config import to_yaml
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.messages import farewell
+from lightkit.runner.predictions import HELD_OUT, keep_outputs
 from lightkit.runner.session import Session
+from lightkit.runner.together import Trained, train_together
 from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.reading import read_result
@@ -50,12 +52,22 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
     found = {member.name: run.finished(member) for member in members}
     left = [member for member in members if found[member.name] is None]
     engine = run.cfg.ensemble.get("engine", "sequential")
+    earlier = {name: result for name, result in found.items() if result is not None}
     if engine == "processes" and len(left) > 1 and run.ranks.size == 1:
         results = train_side_by_side(run, left, shared)
-    else:  # `auto` and `vectorized` too
+    elif engine in ("auto", "vectorized") and len(left) > 1:
+        chosen: dict[str, Any] = {"engine": engine, "finished": earlier, "splits": tuple(HELD_OUT.values())}
+        results = train_together(run, members, shared, train, keep=keep, **chosen)
+    else:
         results = [train(run, member, shared) for member in left]
     found |= {result.member.name: result for result in results}
     return [result for result in found.values() if result is not None]
+
+
+def keep(run: Session, trained: Trained) -> None:
+    """Keep what a member predicts of the rows that it did not learn from."""
+    del run
+    keep_outputs(trained.outputs, trained.learner.data.info, trained.folder)
 
 
 @dataclass
@@ -86,8 +98,8 @@ def train_side_by_side(run: Session, members: Sequence[RunMember], shared: Share
         UserError: One of them failed; the others have saved and ended.
         Interrupted: A signal asked the run to end; all have saved.
     """
-    first = member_config(run.cfg, members[0])
-    learner = build_learner(first, build_own(first, shared), run.place.member(members[0].name).path)
+    first, folder = member_config(run.cfg, members[0]), run.place.member(members[0].name).path
+    learner = build_learner(first, build_own(first, shared, folder), folder)
     run.begin(learner.engine, learner.data, learner)  # what is wrong with the first one has left no trace
     del learner
     gpus, slots = _places(run, shared, len(members))

@@ -140,7 +140,7 @@ class Library(EnsemblePlan):
         weights: Sequence[float] | None,
     ) -> None:
         super().__init__(run, shared, method, facts)
-        self.runs, self.found = {member.name: member for member in runs}, predictions
+        self.runs, self.unseen = {member.name: member for member in runs}, predictions
         self.scaling, self.given = scaling, weights
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
@@ -150,7 +150,7 @@ class Library(EnsemblePlan):
 
     def _predictions(self, counted: Sequence[MemberResult]) -> list[MemberPredictions]:
         del counted
-        return list(self.found)
+        return list(self.unseen)
 
     def _weights(self, predictions: Sequence[MemberPredictions]) -> Tensor:
         if self.given is None:
@@ -194,7 +194,7 @@ class Library(EnsemblePlan):
         plan = read_json(path)
         if self.given is not None:
             plan["settings"]["weights"] = list(self.given)
-        write_json(path, {**plan, "rows": {split: len(self.found[0].of_split(split)) for split in SPLITS}})
+        write_json(path, {**plan, "rows": {split: len(self.unseen[0].of_split(split)) for split in SPLITS}})
 
     def _place(self, member: RunMember) -> str:
         """Tell where the folder of a member is, from that of the project."""

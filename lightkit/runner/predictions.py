@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
+from torch import Tensor
 
 from lightkit.common import run_files
+from lightkit.data import DataInfo
 from lightkit.ensemble.combining import as_probabilities
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.metrics import Gathered
@@ -17,7 +21,19 @@ from lightkit.trainer.evaluate import Predictions
 from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.learner import Learner
 
-_HELD_OUT = {"train": "left_out", "val": "val", "test": "test"}
+
+class Outputs(NamedTuple):
+    """What a member gives for the rows of a split."""
+
+    rows: Tensor
+    """Rows of the data set, `(N,)`."""
+    outputs: Tensor
+    """Raw outputs, `(N, ...)`."""
+    targets: Tensor
+    """Their targets, `(N, ...)`."""
+
+
+HELD_OUT = {"train": "left_out", "val": "val", "test": "test"}
 """Of each split, which of its rows a member has not learnt from."""
 
 
@@ -56,21 +72,52 @@ def predict_held_out(
     Raises:
         Interrupted: A signal asked the run to end.
     """
-    info, data = learner.data.info, learner.data
-    parts: list[dict[str, Any]] = []
-    for number, split in enumerate(SPLITS):
-        loader = data.evaluation(_HELD_OUT[split])
-        if loader is None or (split == "train" and data.left_out is None):
+    info, data, found = learner.data.info, learner.data, dict[str, Outputs]()
+    for split, held_out in HELD_OUT.items():
+        loader = data.evaluation(held_out)
+        if loader is None:
             continue
         taken = Predictions(info.task, info.class_names)
         gathered = Gathered(taken, learner.engine.ranks)
         pass_over(learner, loader, [gathered], interrupt=interrupt, step=step)
         gathered.exchange()
         if learner.engine.ranks.main:
-            outputs, targets = taken.tensors()
-            kind = torch.full((len(loader.rows),), number, dtype=torch.uint8)
-            predictions = as_probabilities(outputs, info.task)
-            parts.append({"rows": loader.rows, "split": kind, "predictions": predictions, "targets": targets})
+            found[split] = Outputs(loader.rows, *taken.tensors())
+    return as_predictions(found, info, source=source)
+
+
+def keep_outputs(outputs: Mapping[str, Outputs], info: DataInfo, folder: Path) -> None:
+    """Write what a member predicts of the rows that it did not learn from, where its outputs are known.
+
+    Args:
+        outputs: By the names of `HELD_OUT`.
+        info: Facts about the data.
+        folder: The member's folder.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    found = {split: outputs[held_out] for split, held_out in HELD_OUT.items() if held_out in outputs}
+    as_predictions(found, info, source=str(folder)).write(folder / run_files.PREDICTIONS_HELD_OUT)
+
+
+def as_predictions(outputs: Mapping[str, Outputs], info: DataInfo, *, source: str) -> MemberPredictions:
+    """Make predictions of the raw outputs for rows that were held out.
+
+    Args:
+        outputs: By split; of `train` those of rows that were left out.
+        info: Facts about the data.
+        source: What error messages call the predictions.
+    """
+    parts = [
+        {
+            "rows": own.rows,
+            "split": torch.full((len(own.rows),), SPLITS.index(split), dtype=torch.uint8),
+            "predictions": as_probabilities(own.outputs, info.task),
+            "targets": own.targets,
+        }
+        for split, own in outputs.items()
+    ]
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else _nothing()
     return MemberPredictions(
         counts=torch.ones(len(joined["rows"]), dtype=torch.int64),

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
-from lightkit.assembly.parts import build_store
+from lightkit.assembly.member import own_rows
+from lightkit.assembly.parts import build_store, role_of
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
@@ -27,10 +29,10 @@ from lightkit.loggers import TensorBoardLogger
 from lightkit.metrics import Figures
 from lightkit.runner.machine import Machine
 from lightkit.runner.member_files import MemberFiles, is_own, leaves
-from lightkit.runner.messages import farewell
 from lightkit.runner.models import export_run
+from lightkit.runner.predictions import Outputs
 from lightkit.runner.session import Session
-from lightkit.runner.together_evaluation import Outputs, evaluate_together
+from lightkit.runner.together_evaluation import evaluate_together
 from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.trainer.interrupt import Interrupted
@@ -65,6 +67,7 @@ def train_together(
     shared: Shared,
     train: TrainOne,
     *,
+    finished: Mapping[str, MemberResult] = MappingProxyType({}),
     engine: str = "auto",
     splits: Sequence[str] = (),
     keep: Keep = lambda run, trained: None,
@@ -76,6 +79,7 @@ def train_together(
         members: All that can be trained now, with those that an earlier part of the run has finished.
         shared: What they share.
         train: Trains one member alone.
+        finished: Those that an earlier part of the run has trained, by name.
         engine: `vectorized` does not ask whether it pays; `auto` does.
         splits: Splits whose outputs `keep` needs.
         keep: Called for each member that was trained with others, before its result is written.
@@ -87,15 +91,17 @@ def train_together(
         UserError: Something the user gave is wrong.
         Interrupted: A signal asked the run to end; it has saved.
     """
-    found: dict[str, MemberResult] = {}
-    for group in alike(run, members):
-        together = Together(run, group, shared, engine)
+    found: dict[str, MemberResult] = dict(finished)
+    for group in alike(run, members, shared, finished):
+        together = Together(run, group, shared, engine, finished)
         if together.prepare():
             found |= {result.member.name: result for result in together.train(splits, keep)}
-    return [found.get(member.name) or run.finished(member) or train(run, member, shared) for member in members]
+    return [found.get(member.name) or train(run, member, shared) for member in members]
 
 
-def alike(run: Session, members: Sequence[RunMember]) -> list[list[RunMember]]:
+def alike(
+    run: Session, members: Sequence[RunMember], shared: Shared, finished: Mapping[str, MemberResult]
+) -> list[list[RunMember]]:
     """Return groups of two and more members that differ in seeds and rows alone and are still to be trained.
 
     A group that was training when the run was killed stays together, with those of it that have been written since.
@@ -103,7 +109,8 @@ def alike(run: Session, members: Sequence[RunMember]) -> list[list[RunMember]]:
     groups: dict[str, list[RunMember]] = {}
     for member in members:
         common = {key: value for key, value in leaves(member.values).items() if not is_own(key)}
-        groups.setdefault(json.dumps([common, [*leaves(member.values)]], default=str), []).append(member)
+        key = [common, [*leaves(member.values)], _training_rows(run, member, shared)]
+        groups.setdefault(json.dumps(key, default=str), []).append(member)
     open_ones = [_named(file) for file in sorted((run.place.path / run_files.TOGETHER).glob(f"*/{_MEMBERS}"))]
     found = list[list[RunMember]]()
     for group in groups.values():
@@ -114,11 +121,19 @@ def alike(run: Session, members: Sequence[RunMember]) -> list[list[RunMember]]:
                 member
                 for member in group
                 if member.name not in begun
-                and not run.finished(member)
+                and member.name not in finished
                 and not has_checkpoints(run.place.member(member.name).path)
             ]
         )
-    return [group for group in found if len(group) > 1 and not all(map(run.finished, group))]
+    return [group for group in found if len(group) > 1 and not all(member.name in finished for member in group)]
+
+
+def _training_rows(run: Session, member: RunMember, shared: Shared) -> int:
+    """Count the rows that a member learns from: folds differ by a row where they do not come out even."""
+    cfg, folder = member_config(run.cfg, member), run.place.member(member.name).path
+    if role_of(cfg).rows != "folds":
+        return len(shared.data.rows["train"])
+    return len(own_rows(cfg, shared.data, folder).rows["train"])
 
 
 def _named(file: Path) -> list[str]:
@@ -136,10 +151,18 @@ class Together:
         group: The members.
         shared: What all members of the run share.
         engine: See `train_together`.
+        finished: See `train_together`.
     """
 
-    def __init__(self, run: Session, group: Sequence[RunMember], shared: Shared, engine: str) -> None:
-        self.run, self.group, self.shared, self.engine = run, list(group), shared, engine
+    def __init__(
+        self,
+        run: Session,
+        group: Sequence[RunMember],
+        shared: Shared,
+        engine: str,
+        finished: Mapping[str, MemberResult],
+    ) -> None:
+        self.run, self.group, self.shared, self.engine, self.finished = run, list(group), shared, engine, finished
         self.folder = run.place.path / run_files.TOGETHER / self.group[0].name
         self.store = CheckpointStore(self.folder, keep_last=1, keep_best=0)
         self.saves = build_store(run.cfg, run.place.path) is not None
@@ -178,9 +201,10 @@ class Together:
         run, member = self.run, self.group[0]
         cfg = member_config(run.cfg, member)
         run.memory.cfg = cfg
-        own = build_own(cfg, self.shared)
+        folder = run.place.member(member.name).path
+        own = build_own(cfg, self.shared, folder)
         run.stack.callback(own.data.close)
-        learner = build_learner(cfg, own, run.place.member(member.name).path)
+        learner = build_learner(cfg, own, folder)
         run.memory.parts = learner
         return learner
 
@@ -188,16 +212,18 @@ class Together:
         """Build the others: of them only model, seeds and rows."""
         cfg: Any = member_config(self.run.cfg, self.group[0])
         OmegaConf.set_readonly(cfg, False)
-        return [build_twin(member_config(cfg, member, into=cfg), self.shared, first) for member in self.group[1:]]
+        return [
+            build_twin(member_config(cfg, own, into=cfg), self.shared, first, self.run.place.member(own.name).path)
+            for own in self.group[1:]
+        ]
 
     def train(self, splits: Sequence[str], keep: Keep) -> list[MemberResult]:
         """Train the members and write their folders; those whose loss is no longer finite are left out."""
         run, stack, first = self.run, self.stack, self.learners[0]
-        console = build_console(run.cfg)
+        console = run.members.logger(*(own.name for own in self.group))
         with ExitStack() as around:
-            run.begin(replace(first, store=None))
+            run.begin(first.engine, first.data, first)
             around.enter_context(run.signals.caught())
-            around.callback(console.close)
             files = self._open()
             machine = Machine(run.cfg, run.place.path, first)
             services = Services(console, run.signals, machine.clock, save=lambda value: self._save())
@@ -207,19 +233,18 @@ class Together:
                     VectorTrainer(stack, services, **goal).fit()
                 self._save(at_end=True)
                 return self._close(files, machine.summary(), splits, keep)
-            except Interrupted as stop:
+            except Interrupted:
                 self._save(now=True)
-                console.message(farewell(stop, run.place.path, saved=self.saves))
                 raise
 
     def _open(self) -> MemberFiles:
         """Go on from the state that was saved, or begin the folders; returns what writes them."""
-        run, files = self.run, MemberFiles(self.run, self.group)
+        files = MemberFiles(self.run, self.group)
         saved = self.store.load_newest() if self.saves and self.folder.exists() else None
         if saved is not None:
             self.stack.load_state_dict(saved[1])
             self._written = self.stack.learner.state.step
-        unfinished = [member for member in self.group if run.finished(member) is None]
+        unfinished = [member for member in self.group if member.name not in self.finished]
         files.begin(unfinished)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / _MEMBERS).write_text(json.dumps([member.name for member in self.group]), encoding="utf-8")
@@ -244,7 +269,7 @@ class Together:
         for own, part in zip(self.group, self.stack.members):
             if part.lost is not None:
                 run.tell(f"member {own.name} is trained again, alone: {part.lost}")
-        done = {own.name: found for own in self.group if (found := run.finished(own)) is not None}
+        done = self.finished
         if pairs:
             outputs = self._counted([part for _, part in pairs], splits)
             for place, (own, part) in enumerate(pairs):
@@ -257,6 +282,7 @@ class Together:
                 keep(run, Trained(own, folder, part.learner, given))
                 self._extras(own, part, folder, given)
                 results.append(MemberResult(own, folder, files.finish(own, part, system)))
+                run.members.finish(own.name, results[-1].result)
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # that of another group may be in it
             self.folder.parent.rmdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,20 +13,10 @@ from lightkit.ensemble.stack import Member
 from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
 from lightkit.metrics import SplitMetrics
 from lightkit.metrics.stacked import StackedMetrics
+from lightkit.runner.predictions import Outputs
 from lightkit.runner.session import Session
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.interrupt import AskedToEnd
-
-
-class Outputs(NamedTuple):
-    """What a member gives for the rows of a split."""
-
-    rows: Tensor
-    """Rows of the data set, `(N,)`."""
-    outputs: Tensor
-    """Raw outputs, `(N, ...)`."""
-    targets: Tensor
-    """Their targets, `(N, ...)`."""
 
 
 def evaluate_together(

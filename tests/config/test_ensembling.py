@@ -16,7 +16,7 @@ from lightkit.config import compose
         (["ensemble=voting", "ensemble.member.index=3"], "ensemble.member.index: the method of an ensemble"),
         (
             ["ensemble=bagging", "ensemble.resample=folds", "ensemble.size=5"],
-            "ensemble.size: the folds are the members",
+            "size: the folds are the members",
         ),
         (["ensemble=bagging", "data.split.by=ordered"], "ensemble.resample: a random draw"),
         (["ensemble=snapshot", "trainer.epochs=7"], "trainer.epochs: the cycles of snapshots"),
@@ -24,7 +24,7 @@ from lightkit.config import compose
         (["ensemble=fast_geometric", "ensemble.low=0.6"], "ensemble.low: the rate of a cycle"),
         (
             ["ensemble=voting", "ensemble.engine=processes", "device=ddp", "device.nproc=2"],
-            "ensemble.engine: each member",
+            "engine: each member",
         ),
     ],
 )
