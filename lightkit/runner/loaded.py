@@ -89,7 +89,7 @@ class TrainedEnsemble:
             given = self._filling(given.cpu())
         if shape and tuple(given.shape[1:]) != tuple(shape):
             raise UserError(
-                "these are no inputs of the run", argument="x", expected=("N", *shape), received=tuple(given.shape)
+                "these are no inputs of the run", argument="x", expected=str(("N", *shape)), received=tuple(given.shape)
             )
         found = []
         with torch.no_grad():
