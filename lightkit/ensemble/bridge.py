@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 import torchensemble
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
-from lightkit.checkpoint.files import write_atomically
+from lightkit.checkpoint.export import write_state_dict
 from lightkit.checkpoint.reading import reason
 from lightkit.common.errors import UserError
 from lightkit.ensemble.module import Ensemble, Joint, Rule
@@ -119,11 +118,9 @@ def write_file(container: Any, folder: Path) -> Path:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        scratch = f".{name}.unfinished"
-        write_atomically(folder / name, lambda file: torch.save(content, cast("Any", file)), scratch=scratch)
     except OSError as error:
-        key = str(folder / name)
-        raise UserError(f"cannot be written: {reason(error)}", key=key, family="cannot-write") from error
+        raise UserError(f"cannot be written: {reason(error)}", key=str(folder), family="cannot-write") from error
+    write_state_dict(content, folder / name)
     return folder / name
 
 
@@ -160,7 +157,11 @@ def read_file(path: Path, content: Mapping[str, Any]) -> TorchEnsembleFile:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError("the file is not one of torchensemble", key=str(path), family="file") from error
     if not all(states) or not states:
+<<<<<<< HEAD
         raise UserError("the file lacks networks", key=str(path), expected=str(size), family="file")
+=======
+        raise UserError("the file lacks networks", key=str(path), expected=f"{size}", family="file")
+>>>>>>> library
     task = next(task for task, ending in _TASKS.items() if ending == named["task"])
     return TorchEnsembleFile(named["kind"], task, states)
 
@@ -169,7 +170,7 @@ def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
-def _shapes(network: nn.Module) -> tuple[tuple[str, torch.Size], ...]:
+def _shapes(network: nn.Module) -> tuple[tuple[str, Size], ...]:
     return tuple((name, tensor.shape) for name, tensor in network.state_dict().items())
 
 

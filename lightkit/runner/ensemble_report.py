@@ -85,7 +85,12 @@ class Outcome:
     def on(self, split: str) -> tuple[Tensor, MemberPredictions]:
         """Return the predictions of the members `(M, N, C)`, and of the ensemble, on a split."""
         rows = self.together.of_split(split)
-        return stacked(aligned([member.of_split(split) for member in self.own])), rows
+        return self.beside(rows), rows
+
+    def beside(self, rows: MemberPredictions) -> Tensor:
+        """Return what the members predict of some rows of the ensemble, `(M, N, C)`; NaN where one predicts nothing."""
+        own = [member.take(torch.isin(member.rows, rows.rows)) for member in self.own]
+        return stacked(aligned([*own, rows])[:-1])
 
 
 def make_report(
@@ -208,7 +213,8 @@ def worth(outcome: Outcome, *, seed: int = 0) -> float | None:
     chosen, fitting = _judged(outcome)
     if size < 2 or chosen.sum() < 2 or not outcome.independent:
         return None
-    members, rows = stacked(aligned(outcome.own))[:, chosen], outcome.together.take(chosen)
+    rows = outcome.together.take(chosen)
+    members = outcome.beside(rows)
     if members.isnan().any():
         return None
     draws = min(20, max(1, _DRAWS // size))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 
 from lightkit.common import run_files
@@ -37,9 +36,9 @@ HELD_OUT = {"train": "left_out", "val": "val", "test": "test"}
 """Of each split, which of its rows a member has not learnt from."""
 
 
-def is_member(cfg: DictConfig) -> bool:
-    """Tell whether a run is a member of an ensemble."""
-    return cfg.ensemble.get("member") is not None
+def is_member(folder: Path) -> bool:
+    """Tell whether a folder is that of a member of an ensemble."""
+    return folder.parent.name == run_files.MEMBERS
 
 
 def keep_predictions(run: MemberRun, learner: Learner) -> None:

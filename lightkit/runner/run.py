@@ -100,7 +100,7 @@ class Runner:
             learner = run.begin(self.observer.watch(learner))
             fit(run, learner, self.observer)
             final_test(run, learner)
-            if is_member(run.cfg):
+            if is_member(run.path):
                 keep_predictions(run, learner)
             export_run(run.cfg, run.path, learner)
             result = run.finish(learner)

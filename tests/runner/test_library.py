@@ -113,8 +113,7 @@ def test_when_nothing_is_left_it_is_told_why(runs: Path, tmp_path: Path) -> None
         combine_runs([member("00-one", one), member("01-two", two)], tmp_path / "out", method=VOTING, name="x")
     assert "00-one trained on 89 rows" in str(caught.value)
     with pytest.raises(UserError, match="no row is left to weigh the runs by"):
-        twice = [member("00", one), member("01", one)]
-        combine_runs(twice, tmp_path / "out", method=GREEDY, name="x")
+        combine_runs([member("00", one), member("01", one)], tmp_path / "out", method=GREEDY, name="x")
     assert not (tmp_path / "out" / "config.yaml").exists()
 
 
