@@ -157,11 +157,7 @@ def read_file(path: Path, content: Mapping[str, Any]) -> TorchEnsembleFile:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError("the file is not one of torchensemble", key=str(path), family="file") from error
     if not all(states) or not states:
-<<<<<<< HEAD
         raise UserError("the file lacks networks", key=str(path), expected=str(size), family="file")
-=======
-        raise UserError("the file lacks networks", key=str(path), expected=f"{size}", family="file")
->>>>>>> library
     task = next(task for task, ending in _TASKS.items() if ending == named["task"])
     return TorchEnsembleFile(named["kind"], task, states)
 
