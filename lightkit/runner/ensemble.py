@@ -96,7 +96,7 @@ class EnsemblePlan:
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
-        plain = {"metrics.figures": []}  # of many members they would take longer than their training
+        plain: dict[str, Any] = {"metrics.figures": []}  # of many members they would take longer than their training
         members = [replace(found, values={**plain, **found.values}) for found in self.method.next(self.facts, done)]
         self.run.members.expect(member.name for member in members)
         if self.run.ranks.main and self.run.place.is_recorded:
