@@ -39,7 +39,8 @@ class StackedMetrics:
 
     def __init__(self, like: SplitMetrics, count: int) -> None:
         self.prefix, self.count, self.block = like.prefix, count, like.block
-        self._like, self._collection = like.anew(), None  # type: SplitMetrics, Collection | None
+        self._like = like.anew()
+        self._collection: Collection | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -203,7 +204,8 @@ class StackedMetrics:
         self._loss_sum = state["loss_sum"].to(device, copy=True)
         self._matrix = None if state["matrix"] is None else state["matrix"].to(device, copy=True)
         self._states = {name: list(states) for name, states in state["states"].items()}
-        self._queue = [_Row(*(p.to(device) if isinstance(p, Tensor) else p for p in row)) for row in state["queue"]]
+        moved = [[part.to(device) if isinstance(part, Tensor) else part for part in row] for row in state["queue"]]
+        self._queue = [_Row._make(row) for row in moved]
         self._elements = sum(row.preds.numel() for row in self._queue if row.preds is not None)
         if self._updates:
             self._collection = self._like.collected()
