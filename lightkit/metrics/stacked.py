@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightkit.metrics.collection import MetricGroup, flatten
+from lightkit.metrics.collection import Collection, MetricGroup, flatten
 from lightkit.metrics.inputs import convert
 from lightkit.metrics.split import BLOCK_ELEMENTS, SplitMetrics
 from lightkit.metrics.states import load, share, state_of
