@@ -36,6 +36,8 @@ _SMALL = 100_000
 """Parameters of a model below which a stack pays wherever it was measured."""
 _SHARE = 0.02
 """Largest share of a run that measuring may take."""
+_MEASURED = 6
+"""Steps that measuring takes about as long as."""
 
 
 def refusal(learners: Sequence[Learner]) -> str:
@@ -217,7 +219,7 @@ def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:
     """
     size = sum(weight[0].numel() for weight in stack.model.parameters())
     steps = stack.learner.timetable.total_steps
-    if steps * _SHARE < 2:
+    if steps * _SHARE < _MEASURED:
         speed = 2.0 if size <= _SMALL else 0.9
         return speed, f"{size:,} parameters a model, and too few steps to measure"
     together = _timed_stack(stack)

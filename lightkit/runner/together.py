@@ -91,12 +91,23 @@ def train_together(
         UserError: Something the user gave is wrong.
         Interrupted: A signal asked the run to end; it has saved.
     """
+<<<<<<< HEAD
     found: dict[str, MemberResult] = dict(finished)
     for group in alike(run, members, shared, finished):
         together = Together(run, group, shared, engine, finished)
         if together.prepare():
             found |= {result.member.name: result for result in together.train(splits, keep)}
     return [found.get(member.name) or train(run, member, shared) for member in members]
+=======
+    found: dict[str, MemberResult] = {}
+    groups = alike(run, members)
+    while groups:
+        together = Together(run, groups.pop(0), shared, engine)
+        if together.prepare():
+            found |= {result.member.name: result for result in together.train(splits, keep)}
+        groups += [together.others] if len(together.others) > 1 else []
+    return [found.get(member.name) or run.finished(member) or train(run, member, shared) for member in members]
+>>>>>>> vector
 
 
 def alike(
@@ -154,6 +165,7 @@ class Together:
         finished: See `train_together`.
     """
 
+<<<<<<< HEAD
     def __init__(
         self,
         run: Session,
@@ -163,6 +175,12 @@ class Together:
         finished: Mapping[str, MemberResult],
     ) -> None:
         self.run, self.group, self.shared, self.engine, self.finished = run, list(group), shared, engine, finished
+=======
+    def __init__(self, run: Session, group: Sequence[RunMember], shared: Shared, engine: str) -> None:
+        self.run, self.group, self.shared, self.engine = run, list(group), shared, engine
+        self.others: list[RunMember] = []
+        """Members that have another number of rows than the first, as the last folds have, and train by themselves."""
+>>>>>>> vector
         self.folder = run.place.path / run_files.TOGETHER / self.group[0].name
         self.store = CheckpointStore(self.folder, keep_last=1, keep_best=0)
         self.saves = build_store(run.cfg, run.place.path) is not None
@@ -174,8 +192,8 @@ class Together:
         first = self._first()
         reason = refusal([first]) or self._watched()
         if not reason:
-            self.learners = [first, *self._twins(first)]
-            reason = refusal(self.learners)
+            self.learners = self._equally_long([first, *self._twins(first)])
+            reason = refusal(self.learners) if len(self.group) > 1 else "they have different numbers of rows"
         if not reason:
             self.stack = Stack([Member(own.name, learner) for own, learner in zip(self.group, self.learners)])
             reason = difference(self.stack)
@@ -216,6 +234,14 @@ class Together:
             build_twin(member_config(cfg, own, into=cfg), self.shared, first, self.run.place.member(own.name).path)
             for own in self.group[1:]
         ]
+
+    def _equally_long(self, learners: list[Learner]) -> list[Learner]:
+        """Keep the members with as many rows as the first has."""
+        length = learners[0].data.train.epoch_samples
+        fits = [learner.data.train.epoch_samples == length for learner in learners]
+        self.others = [member for member, fit in zip(self.group, fits) if not fit]
+        self.group = [member for member, fit in zip(self.group, fits) if fit]
+        return [learner for learner, fit in zip(learners, fits) if fit]
 
     def train(self, splits: Sequence[str], keep: Keep) -> list[MemberResult]:
         """Train the members and write their folders; those whose loss is no longer finite are left out."""
