@@ -120,14 +120,9 @@ def _dropping(name: str, mask: Callable[[str, Tensor, float], Tensor]) -> Callab
         if not training or p in (0.0, 1.0) or (of_channels and input.ndim != _WHOLE_CHANNELS[name]):
             plain: Tensor = _PLAIN[name](input, p, training)
             return plain
-<<<<<<< HEAD
-        first: Any = (..., *[slice(1)] * (input.ndim - 2))
-        channels = input[first].contiguous() if of_channels else input
-=======
         channels = (
             input.flatten(2)[:, :, :1].reshape(*input.shape[:2], *[1] * (input.ndim - 2)) if of_channels else input
         )
->>>>>>> vector
         return input * mask(name, channels, p)
 
     return drop

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lightkit.metrics.collection import Collection, MetricGroup, flatten
+from lightkit.metrics.collection import MetricGroup, flatten
 from lightkit.metrics.inputs import convert
 from lightkit.metrics.split import BLOCK_ELEMENTS, SplitMetrics
 from lightkit.metrics.states import load, share, state_of
@@ -40,11 +40,7 @@ class StackedMetrics:
     def __init__(self, like: SplitMetrics, count: int) -> None:
         self.prefix, self.count, self.block = like.prefix, count, like.block
         self._like = like.anew()
-<<<<<<< HEAD
         self._collection: Any = None
-=======
-        self._collection: Collection | None = None
->>>>>>> vector
         self.reset()
 
     def reset(self) -> None:
@@ -208,12 +204,7 @@ class StackedMetrics:
         self._loss_sum = state["loss_sum"].to(device, copy=True)
         self._matrix = None if state["matrix"] is None else state["matrix"].to(device, copy=True)
         self._states = {name: list(states) for name, states in state["states"].items()}
-<<<<<<< HEAD
         self._queue = [_Row(*_moved(row, device)) for row in state["queue"]]
-=======
-        moved = [[part.to(device) if isinstance(part, Tensor) else part for part in row] for row in state["queue"]]
-        self._queue = [_Row._make(row) for row in moved]
->>>>>>> vector
         self._elements = sum(row.preds.numel() for row in self._queue if row.preds is not None)
         if self._updates:
             self._collection = self._like.collected()

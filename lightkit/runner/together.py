@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
-from lightkit.assembly.member import own_rows
-from lightkit.assembly.parts import build_store, role_of
+from lightkit.assembly.parts import build_store
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
@@ -91,28 +90,17 @@ def train_together(
         UserError: Something the user gave is wrong.
         Interrupted: A signal asked the run to end; it has saved.
     """
-<<<<<<< HEAD
     found: dict[str, MemberResult] = dict(finished)
-    for group in alike(run, members, shared, finished):
-        together = Together(run, group, shared, engine, finished)
-        if together.prepare():
-            found |= {result.member.name: result for result in together.train(splits, keep)}
-    return [found.get(member.name) or train(run, member, shared) for member in members]
-=======
-    found: dict[str, MemberResult] = {}
-    groups = alike(run, members)
+    groups = alike(run, members, finished)
     while groups:
-        together = Together(run, groups.pop(0), shared, engine)
+        together = Together(run, groups.pop(0), shared, engine, finished)
         if together.prepare():
             found |= {result.member.name: result for result in together.train(splits, keep)}
         groups += [together.others] if len(together.others) > 1 else []
-    return [found.get(member.name) or run.finished(member) or train(run, member, shared) for member in members]
->>>>>>> vector
+    return [found.get(member.name) or train(run, member, shared) for member in members]
 
 
-def alike(
-    run: Session, members: Sequence[RunMember], shared: Shared, finished: Mapping[str, MemberResult]
-) -> list[list[RunMember]]:
+def alike(run: Session, members: Sequence[RunMember], finished: Mapping[str, MemberResult]) -> list[list[RunMember]]:
     """Return groups of two and more members that differ in seeds and rows alone and are still to be trained.
 
     A group that was training when the run was killed stays together, with those of it that have been written since.
@@ -120,7 +108,7 @@ def alike(
     groups: dict[str, list[RunMember]] = {}
     for member in members:
         common = {key: value for key, value in leaves(member.values).items() if not is_own(key)}
-        key = [common, [*leaves(member.values)], _training_rows(run, member, shared)]
+        key = [common, [*leaves(member.values)]]
         groups.setdefault(json.dumps(key, default=str), []).append(member)
     open_ones = [_named(file) for file in sorted((run.place.path / run_files.TOGETHER).glob(f"*/{_MEMBERS}"))]
     found = list[list[RunMember]]()
@@ -137,14 +125,6 @@ def alike(
             ]
         )
     return [group for group in found if len(group) > 1 and not all(member.name in finished for member in group)]
-
-
-def _training_rows(run: Session, member: RunMember, shared: Shared) -> int:
-    """Count the rows that a member learns from: folds differ by a row where they do not come out even."""
-    cfg, folder = member_config(run.cfg, member), run.place.member(member.name).path
-    if role_of(cfg).rows != "folds":
-        return len(shared.data.rows["train"])
-    return len(own_rows(cfg, shared.data, folder).rows["train"])
 
 
 def _named(file: Path) -> list[str]:
@@ -165,7 +145,6 @@ class Together:
         finished: See `train_together`.
     """
 
-<<<<<<< HEAD
     def __init__(
         self,
         run: Session,
@@ -175,12 +154,8 @@ class Together:
         finished: Mapping[str, MemberResult],
     ) -> None:
         self.run, self.group, self.shared, self.engine, self.finished = run, list(group), shared, engine, finished
-=======
-    def __init__(self, run: Session, group: Sequence[RunMember], shared: Shared, engine: str) -> None:
-        self.run, self.group, self.shared, self.engine = run, list(group), shared, engine
         self.others: list[RunMember] = []
         """Members that have another number of rows than the first, as the last folds have, and train by themselves."""
->>>>>>> vector
         self.folder = run.place.path / run_files.TOGETHER / self.group[0].name
         self.store = CheckpointStore(self.folder, keep_last=1, keep_best=0)
         self.saves = build_store(run.cfg, run.place.path) is not None
