@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -126,11 +126,11 @@ def score(outputs: Tensor, targets: Tensor, classes: bool) -> float:
     return float(1 - rest / total)
 
 
-def rows(seeds: int, data: str) -> Iterator[str]:
+def rows(seeds: int, data: str, methods: Sequence[str]) -> Iterator[str]:
     """Yield the rows of the table of a data set."""
     yield f"| {data} | lightkit | TorchEnsemble | difference ± its standard error |"
     yield "| --- | --- | --- | --- |"
-    for method in METHODS:
+    for method in methods:
         found = [(ours(data, method, seed), _or_nan(theirs, data, method, seed)) for seed in range(seeds)]
         gains = [own - other for own, other in found]
         error = statistics.stdev(gains) / len(gains) ** 0.5
@@ -151,11 +151,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--data", nargs="*", default=list(EPOCHS))
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     for data in options.data:
-        for row in rows(options.seeds, data):
+        for row in rows(options.seeds, data, options.methods):
             sys.stdout.write(f"{row}\n")
             sys.stdout.flush()
 
