@@ -27,7 +27,7 @@ PRESETS = sorted(path.stem for path in FILES if path.parent.name == "finetune")
 
 
 def choice(path: Path) -> str:
-    group, _, option = path.relative_to(CONF).with_suffix("").as_posix().partition("/")
+    group, _, option = path.relative_to(CONF).with_suffix("").as_posix().rpartition("/")
     return f"{group}={option}"
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from lightkit.config import Composed
 
+_AT_ONCE = "vectorized"
+"""The launcher that trains jobs which differ in their seed alone at once, in this process."""
 _STOPPED = {of_signal(number) for number in numbers()}
 """Exit statuses of a job that was told to end, as then are the jobs after it."""
 
@@ -57,7 +59,13 @@ def sweep(options: argparse.Namespace) -> int:
     jobs = _jobs(options)
     if options.cfg:
         return _print(jobs, options)
-    if {jobs[0].choices.get("hydra/sweeper"), jobs[0].choices.get("hydra/launcher")} - {"basic", None}:
+    launcher, sweeper = (jobs[0].choices.get(f"hydra/{kind}") for kind in ("launcher", "sweeper"))
+    at_once = launcher == _AT_ONCE and sweeper in ("basic", None)
+    if at_once:
+        from lightkit.runner.seeds import check_seeds
+
+        check_seeds([job.cfg for job in jobs])
+    elif {sweeper, launcher} - {"basic", None}:
         from lightkit.config import run_hydra
 
         # The chosen sweeper and launcher run the jobs; what `_train_here` returns is the objective.
@@ -78,7 +86,7 @@ def sweep(options: argparse.Namespace) -> int:
         names = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
         folders[next(folder / name for name in names if folder / name not in folders)] = job.overrides
     planned = Sweep(folder, folders, tuple(passed_on))
-    return _report(planned, _run_all(planned))
+    return _report(planned, _run_at_once(planned, jobs) if at_once else _run_all(planned))
 
 
 def _jobs(options: argparse.Namespace) -> list[Composed]:
@@ -159,6 +167,15 @@ def _run_all(planned: Sweep) -> dict[Path, int]:
         if of_process(codes[folder]) in _STOPPED:
             break
     return codes
+
+
+def _run_at_once(planned: Sweep, jobs: Sequence[Composed]) -> dict[Path, int]:
+    """Train all jobs at once in this process, which differ in their seed alone; return their exit statuses."""
+    from lightkit.runner.seeds import train_seeds
+
+    configs = {folder.name: job.cfg for folder, job in zip(planned.jobs, jobs)}
+    train_seeds(configs, planned.folder, {folder.name: typed for folder, typed in planned.jobs.items()})
+    return dict.fromkeys(planned.jobs, 0)
 
 
 def _report(planned: Sweep, codes: dict[Path, int]) -> int:

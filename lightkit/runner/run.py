@@ -86,12 +86,13 @@ class Runner:
             run.stack.callback(shared.data.close)
             plan, done = self.plan or build_plan(run, shared), list[MemberResult]()
             while members := plan.next(done):
-                done += train_members(run, members, shared, self._train)
+                done += train_members(run, members, shared, self.train_member)
             if any(result.member.name for result in done):
                 run.begin(shared.engine, shared.data)  # where an earlier part has trained all of them
             return run.finish(plan.combine(done), done)
 
-    def _train(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:
+    def train_member(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:
+        """Train one model of a run; see `lightkit.runner.engines.train_members`."""
         with member_run(session, member) as run:
             if member.name:
                 shared = build_own(run.cfg, shared, run.path)

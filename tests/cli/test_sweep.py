@@ -185,3 +185,16 @@ def test_real_jobs(process: Callable[..., Outcome], project: Path) -> None:
     assert done.code == 0, done.err
     assert len(list((project / "outputs").glob("sweeps/*/*/seed=*/result.json"))) == 2
     assert done.out.count("done") == 2
+
+
+def test_seeds_train_at_once(cli: Cli, project: Path) -> None:
+    small = ["data=wine", "model.hidden=[8]", "trainer.epochs=1", "device=cpu", "metrics.figures=[]"]
+    done = cli("train", "-m", *small, "seed=range(3)", "hydra/launcher=vectorized", "hydra.sweep.dir=mine")
+    assert done.code == 0, done.err
+    assert "3 members train at once" in done.out
+    assert {path.name for path in (project / "mine").iterdir() if path.is_dir()} == {"seed=0", "seed=1", "seed=2"}
+    assert (project / "mine" / "results.csv").read_text().count("done") == 3
+    assert cli("eval", "mine/seed=1").code == 0
+    wrong = cli("train", "-m", *small, "optim.lr=0.1,0.2", "hydra/launcher=vectorized")
+    assert wrong.code == 2
+    assert "may differ in their seed only" in wrong.err
