@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import json
 import logging
 import tempfile
 import warnings
@@ -26,9 +27,6 @@ from torch import nn
 from benchmarks.harness import Bar, Results, Sample, interleave, judge, options, show
 from lightkit import Runner, compose
 from lightkit.assembly import build_model, build_shared
-from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.runner.session import session
-from lightkit.runner.together import train_together
 
 TOGETHER, ALONE, LIBRARY, FLOOR = "members at once", "one after the other", "TorchEnsemble", "bare loop"
 BATCH, HIDDEN, CHANNELS = 32, 64, (8, 16)
@@ -49,26 +47,16 @@ def settings(model: str, epochs: int) -> list[str]:
     ]  # fmt: skip
 
 
-def lightkit(cfg: Any, size: int, engine: str) -> Sample:
-    """Train an ensemble whose members have other seeds."""
-    members = [RunMember(f"{number:02d}", {"seed": number}) for number in range(size)]
-    with tempfile.TemporaryDirectory() as place, Sample() as sample:
-        folder = Path(place) / "run"
-        with session(cfg, folder) as run:
-            shared = build_shared(cfg, folder, ranks=run.ranks)
-            train = Runner(cfg, folder)._train
-            if engine == "sequential":
-                done = [train(run, member, shared) for member in members]
-            else:
-                done = train_together(run, members, shared, train, engine=engine)
-            run.finish({"status": "finished"}, done)
-    sample.proof["accuracy"] = accuracy(done)
+def lightkit(model: str, size: int, epochs: int, engine: str) -> Sample:
+    """Train an ensemble as `lightkit train ensemble=voting` does, with all its files."""
+    own = ["ensemble=voting", f"ensemble.size={size}", f"ensemble.engine={engine}"]
+    cfg = compose([*settings(model, epochs), *own]).cfg
+    with tempfile.TemporaryDirectory() as place:
+        with Sample() as sample:
+            Runner(cfg, Path(place) / "run").run()
+        results = [json.loads(path.read_text()) for path in Path(place).glob("run/members/*/result.json")]
+    sample.proof["accuracy"] = sum(result["metrics"]["val/accuracy"] for result in results) / len(results)
     return sample
-
-
-def accuracy(done: list[MemberResult]) -> float:
-    """Return the mean accuracy of the members on the validation split at the end."""
-    return sum(member.result["metrics"]["val/accuracy"] for member in done) / len(done)
 
 
 def library(cfg: Any, size: int, epochs: int) -> Sample:
@@ -152,9 +140,9 @@ def main(arguments: list[str] | None = None) -> bool:
     cfg = compose(settings(args.model, args.epochs)).cfg
     contestants: dict[str, Callable[[], Sample]] = {
         LIBRARY: lambda: library(cfg, args.size, args.epochs),
-        ALONE: lambda: lightkit(cfg, args.size, "sequential"),
-        TOGETHER: lambda: lightkit(cfg, args.size, "vectorized"),
-        "auto": lambda: lightkit(cfg, args.size, "auto"),
+        ALONE: lambda: lightkit(args.model, args.size, args.epochs, "sequential"),
+        TOGETHER: lambda: lightkit(args.model, args.size, args.epochs, "vectorized"),
+        "auto": lambda: lightkit(args.model, args.size, args.epochs, "auto"),
     }
     if args.floor:
         contestants[FLOOR] = lambda: floor(cfg, args.size, args.epochs)

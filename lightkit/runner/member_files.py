@@ -132,8 +132,16 @@ class MemberFiles:
             self._store.folder = self.folder(member.name) / run_files.CHECKPOINTS
             self._store.fill(self._saves(trained, self.texts.of(member)))
 
-    def finish(self, member: RunMember, trained: Member, system: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(
+        self, member: RunMember, trained: Member, system: Mapping[str, Any], *, seconds: float
+    ) -> dict[str, Any]:
         """Write what a member has come to; last its result, with which it counts as finished.
+
+        Args:
+            member: Which one.
+            trained: What it came to.
+            system: What was seen of the machine.
+            seconds: What the training of all took.
 
         Returns:
             The content of its `result.json`.
@@ -148,6 +156,7 @@ class MemberFiles:
             if self._tensorboard:
                 TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
             result = make_result(self.run, self.run.cfg, state, "finished", reason=state.stop_reason, system=system)
+            result["seconds"] = round(seconds, 3)
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             unfinished = path / f".{run_files.RESULT}.unfinished"
             unfinished.write_text(json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

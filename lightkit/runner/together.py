@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
-from lightkit.assembly.parts import build_store
+from lightkit.assembly.parts import build_store, role_of
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
@@ -164,8 +164,10 @@ class Together:
     def prepare(self) -> bool:
         """Build the members; tell whether they will train at once, and why."""
         run, begun = self.run, (self.folder / _MEMBERS).exists()
-        first = self._first()
-        reason = refusal([first]) or self._watched()
+        reason = self._role() or self._watched()
+        if not reason:
+            first = self._first()
+            reason = refusal([first])
         if not reason:
             self.learners = self._equally_long([first, *self._twins(first)])
             reason = refusal(self.learners) if len(self.group) > 1 else "they have different numbers of rows"
@@ -180,6 +182,18 @@ class Together:
         count = f"{len(self.group)} members"
         run.tell(f"{count} train at once ({why})" if not reason else f"{count} train one after the other: {reason}")
         return not reason
+
+    def _role(self) -> str:
+        """Return what the members learn otherwise than models alone; empty where nothing."""
+        role = role_of(member_config(self.run.cfg, self.group[0]))
+        reasons = {
+            "they begin with the weights of another member": role.weights_of,
+            "they learn what other members leave": role.adds_to is not None,
+            "they learn from what other members predict": role.features,
+            "they are several networks each": role.joint,
+            "adversarial inputs take gradients within a step": role.epsilon,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def _watched(self) -> str:
         """Return what of the configuration is about one model in training; empty where nothing is."""
@@ -222,6 +236,7 @@ class Together:
         """Train the members and write their folders; those whose loss is no longer finite are left out."""
         run, stack, first = self.run, self.stack, self.learners[0]
         console = run.members.logger(*(own.name for own in self.group))
+        began = time.monotonic()
         with ExitStack() as around:
             run.begin(first.engine, first.data, first)
             around.enter_context(run.signals.caught())
@@ -229,11 +244,16 @@ class Together:
             machine = Machine(run.cfg, run.place.path, first)
             services = Services(console, run.signals, machine.clock, save=lambda value: self._save())
             goal = {"monitor": run.cfg.metrics.monitor, "mode": run.cfg.metrics.mode}
+
+            def judged(name: str, value: float) -> None:
+                run.members.update(name, value=value)
+
             try:
                 with machine:
-                    VectorTrainer(stack, services, **goal).fit()
+                    VectorTrainer(stack, services, **goal, judged=judged).fit()
+                facts = {"system": machine.summary(), "seconds": time.monotonic() - began}
                 self._save(at_end=True)
-                return self._close(files, machine.summary(), splits, keep)
+                return self._close(files, facts, splits, keep)
             except Interrupted:
                 self._save(now=True)
                 raise
@@ -262,9 +282,9 @@ class Together:
         self._written, self._began = step, time.monotonic()
 
     def _close(
-        self, files: MemberFiles, system: dict[str, Any], splits: Sequence[str], keep: Keep
+        self, files: MemberFiles, facts: dict[str, Any], splits: Sequence[str], keep: Keep
     ) -> list[MemberResult]:
-        """Test the members that have ended, and write what they came to."""
+        """Test the members that have ended, and write what they came to; `facts` are those of all."""
         run, results = self.run, list[MemberResult]()
         pairs = [(own, part) for own, part in zip(self.group, self.stack.members) if part.lost is None]
         for own, part in zip(self.group, self.stack.members):
@@ -282,7 +302,7 @@ class Together:
                 files.save(own, part)
                 keep(run, Trained(own, folder, part.learner, given))
                 self._extras(own, part, folder, given)
-                results.append(MemberResult(own, folder, files.finish(own, part, system)))
+                results.append(MemberResult(own, folder, files.finish(own, part, **facts)))
                 run.members.finish(own.name, results[-1].result)
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # that of another group may be in it
