@@ -1,10 +1,11 @@
 """Ensembles of small networks on digits: members trained at once, one after the other, and TorchEnsemble's voting.
 
-Everything is included: building, metrics of every epoch on train and val, logging, checkpoints, TensorBoard, the
+The ensembles of lightkit are whole runs with `ensemble=voting`. Everything is included: building, metrics of every epoch on train and val, logging, checkpoints, TensorBoard, the
 folders of all members, the final test. All train on the same rows for the same epochs with AdamW and batches of 32.
 The bars are ratios of CPU time; `--floor` adds the bare loop over stacked weights, without anything around it.
 
     python -m benchmarks.ensembles [--rounds 3] [--size 50] [--epochs 4] [--model mlp] [--floor]
+    python -m benchmarks.ensembles --sizes 1 5 20 50 100
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import copy
 import io
 import json
 import logging
+import resource
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.harness import Bar, Results, Sample, interleave, judge, options, show
+from benchmarks.harness import Bar, Results, Sample, interleave, judge, options, print_table, show
 from lightkit import Runner, compose
 from lightkit.assembly import build_model, build_shared
 
@@ -126,10 +128,36 @@ def floor(cfg: Any, size: int, epochs: int) -> Sample:
     return sample
 
 
+def costs(model: str, sizes: Sequence[int], epochs: int) -> None:
+    """Print time and memory of ensembles by their size, each in a process of its own."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    rows = []
+    for size in sizes:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            found = [pool.submit(whole, model, number, epochs).result() for number in (1, size)]
+        cpu, peak = found[1].cpu, found[1].peak
+        rows.append([str(size), f"{cpu:.2f}", f"{cpu / size * 1e3:.0f}", f"{peak:.0f}", f"{peak - found[0].peak:.0f}"])
+    heads = [f"members, {model}, {epochs} epochs", "CPU s", "CPU ms a member", "peak MiB", "MiB over one member"]
+    print_table(heads, rows)
+
+
+def whole(model: str, size: int, epochs: int) -> Sample:
+    """Train an ensemble at once, alone in its process, whose memory is measured too."""
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    with contextlib.redirect_stdout(io.StringIO()):
+        sample = lightkit(model, size, epochs, "vectorized")
+    sample.peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return sample
+
+
 def main(arguments: list[str] | None = None) -> bool:
     """Run the benchmark; returns whether the bar of these sizes holds, where there is one."""
     parser = options("ensembles of small networks", rounds=3)
     parser.add_argument("--size", type=int, default=50, help="members")
+    parser.add_argument("--sizes", type=int, nargs="*", help="show what each of these sizes costs, and nothing else")
     parser.add_argument("--epochs", type=int, default=4, help="epochs of each")
     parser.add_argument("--model", choices=("mlp", "cnn"), default="mlp", help="network")
     parser.add_argument("--floor", action="store_true", help="also time a bare loop over stacked weights")
@@ -137,6 +165,9 @@ def main(arguments: list[str] | None = None) -> bool:
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
+    if args.sizes:
+        costs(args.model, args.sizes, args.epochs)
+        return True
     cfg = compose(settings(args.model, args.epochs)).cfg
     contestants: dict[str, Callable[[], Sample]] = {
         LIBRARY: lambda: library(cfg, args.size, args.epochs),

@@ -90,14 +90,15 @@ class MemberFiles:
 
     def __post_init__(self) -> None:
         run = self.run
+        self._cfg = cfg = member_config(run.cfg, self.members[0])
         self.texts = ConfigTexts(run, self.members)
         self._facts = {**run.place.facts(), "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         typed = "".join(f"- {json.dumps(text)}\n" for text in run.overrides)
         self._overrides = typed or "[]\n"
-        self._store = build_store(run.cfg, run.place.path)
-        self._tensorboard = bool(run.cfg.logger.tensorboard.enabled)
-        self._goal = str(run.cfg.metrics.monitor), str(run.cfg.metrics.mode)
+        self._store = build_store(cfg, run.place.path)
+        self._tensorboard = bool(cfg.logger.tensorboard.enabled)
+        self._goal = str(cfg.metrics.monitor), str(cfg.metrics.mode)
 
     def folder(self, name: str) -> Path:
         """Return the folder of a member."""
@@ -155,7 +156,7 @@ class MemberFiles:
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
             if self._tensorboard:
                 TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
-            result = make_result(self.run, self.run.cfg, state, "finished", reason=state.stop_reason, system=system)
+            result = make_result(self.run, self._cfg, state, "finished", reason=state.stop_reason, system=system)
             result["seconds"] = round(seconds, 3)
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             unfinished = path / f".{run_files.RESULT}.unfinished"
@@ -169,7 +170,7 @@ class MemberFiles:
         """Return the contents of the checkpoints to keep, with the monitored value."""
         monitor, found = self._goal[0], list[tuple[dict[str, Any], float | None]]()
         last, best = trained.last, trained.best
-        wanted = self.run.cfg.checkpoint.keep_best > 0
+        wanted = self._cfg.checkpoint.keep_best > 0
         if best is not None and wanted and last is not None and best["state"]["step"] != last["state"]["step"]:
             found.append((best | {"config": text}, best["state"]["best_value"]))
         if last is not None:
