@@ -1,8 +1,10 @@
 """Ensembles of small networks on digits: members trained at once, one after the other, and TorchEnsemble's voting.
 
-The ensembles of lightkit are whole runs with `ensemble=voting`. Everything is included: building, metrics of every epoch on train and val, logging, checkpoints, TensorBoard, the
-folders of all members, the final test. All train on the same rows for the same epochs with AdamW and batches of 32.
-The bars are ratios of CPU time; `--floor` adds the bare loop over stacked weights, without anything around it.
+The ensembles of lightkit are whole runs with `ensemble=voting`. Everything is included: building, metrics of every
+epoch on train and val, logging, checkpoints, TensorBoard, the folders of all members, the final test, the combination.
+All train on the same rows for the same epochs, with the same networks and first weights drawn alike, with AdamW and
+batches of 32. The bars are ratios of CPU time; `--floor` adds the bare loop over stacked weights, without anything
+around it.
 
     python -m benchmarks.ensembles [--rounds 3] [--size 50] [--epochs 4] [--model mlp] [--floor]
     python -m benchmarks.ensembles --sizes 1 5 20 50 100
@@ -11,7 +13,7 @@ The bars are ratios of CPU time; `--floor` adds the bare loop over stacked weigh
 from __future__ import annotations
 
 import contextlib
-import copy
+import inspect
 import io
 import json
 import logging
@@ -29,6 +31,7 @@ from torch import nn
 from benchmarks.harness import Bar, Results, Sample, interleave, judge, options, print_table, show
 from lightkit import Runner, compose
 from lightkit.assembly import build_model, build_shared
+from lightkit.config import to_plain
 
 TOGETHER, ALONE, LIBRARY, FLOOR = "members at once", "one after the other", "TorchEnsemble", "bare loop"
 BATCH, HIDDEN, CHANNELS = 32, 64, (8, 16)
@@ -86,18 +89,13 @@ def library(cfg: Any, size: int, epochs: int) -> Sample:
 
 def network_class(cfg: Any, shared: Any) -> type[nn.Module]:
     """Return a class that makes the network of the run, as TorchEnsemble wants one."""
-    first = build_model(cfg, shared.data.info, shared.engine)
+    kind = type(build_model(cfg, shared.data.info, shared.engine))
+    given = {**to_plain(cfg.model), **shared.data.info.sizes()}
+    own = {name: given[name] for name in inspect.signature(kind).parameters if name in given}
 
-    class Network(nn.Module):
+    class Network(kind):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
-            super().__init__()
-            self.inner = copy.deepcopy(first)
-            for module in self.inner.modules():
-                if isinstance(module, (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.LayerNorm)):
-                    module.reset_parameters()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x)  # type: ignore[no-any-return]
+            super().__init__(**own)
 
     return Network
 
