@@ -1,21 +1,26 @@
 """Ensembles of small networks on digits: members trained at once, one after the other, and TorchEnsemble's voting.
 
-Everything is included: building, metrics of every epoch on train and val, logging, checkpoints, TensorBoard, the
-folders of all members, the final test. All train on the same rows for the same epochs with AdamW and batches of 32.
-The bars are ratios of CPU time; `--floor` adds the bare loop over stacked weights, without anything around it.
+The ensembles of lightkit are whole runs with `ensemble=voting`. Everything is included: building, metrics of every
+epoch on train and val, logging, checkpoints, TensorBoard, the folders of all members, the final test, the combination.
+All train on the same rows for the same epochs, with the same networks and first weights drawn alike, with AdamW and
+batches of 32. The bars are ratios of CPU time; `--floor` adds the bare loop over stacked weights, without anything
+around it.
 
     python -m benchmarks.ensembles [--rounds 3] [--size 50] [--epochs 4] [--model mlp] [--floor]
+    python -m benchmarks.ensembles --sizes 1 5 20 50 100
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
+import inspect
 import io
+import json
 import logging
+import resource
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +28,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.harness import Bar, Results, Sample, interleave, judge, options, show
+from benchmarks.harness import Bar, Results, Sample, interleave, judge, options, print_table, show
 from lightkit import Runner, compose
 from lightkit.assembly import build_model, build_shared
-from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.runner.session import session
-from lightkit.runner.together import train_together
+from lightkit.config import to_plain
 
 TOGETHER, ALONE, LIBRARY, FLOOR = "members at once", "one after the other", "TorchEnsemble", "bare loop"
 BATCH, HIDDEN, CHANNELS = 32, 64, (8, 16)
@@ -49,26 +52,16 @@ def settings(model: str, epochs: int) -> list[str]:
     ]  # fmt: skip
 
 
-def lightkit(cfg: Any, size: int, engine: str) -> Sample:
-    """Train an ensemble whose members have other seeds."""
-    members = [RunMember(f"{number:02d}", {"seed": number}) for number in range(size)]
-    with tempfile.TemporaryDirectory() as place, Sample() as sample:
-        folder = Path(place) / "run"
-        with session(cfg, folder) as run:
-            shared = build_shared(cfg, folder, ranks=run.ranks)
-            train = Runner(cfg, folder)._train
-            if engine == "sequential":
-                done = [train(run, member, shared) for member in members]
-            else:
-                done = train_together(run, members, shared, train, engine=engine)
-            run.finish({"status": "finished"}, done)
-    sample.proof["accuracy"] = accuracy(done)
+def lightkit(model: str, size: int, epochs: int, engine: str) -> Sample:
+    """Train an ensemble as `lightkit train ensemble=voting` does, with all its files."""
+    own = ["ensemble=voting", f"ensemble.size={size}", f"ensemble.engine={engine}"]
+    cfg = compose([*settings(model, epochs), *own]).cfg
+    with tempfile.TemporaryDirectory() as place:
+        with Sample() as sample:
+            Runner(cfg, Path(place) / "run").run()
+        results = [json.loads(path.read_text()) for path in Path(place).glob("run/members/*/result.json")]
+    sample.proof["accuracy"] = sum(result["metrics"]["val/accuracy"] for result in results) / len(results)
     return sample
-
-
-def accuracy(done: list[MemberResult]) -> float:
-    """Return the mean accuracy of the members on the validation split at the end."""
-    return sum(member.result["metrics"]["val/accuracy"] for member in done) / len(done)
 
 
 def library(cfg: Any, size: int, epochs: int) -> Sample:
@@ -96,18 +89,13 @@ def library(cfg: Any, size: int, epochs: int) -> Sample:
 
 def network_class(cfg: Any, shared: Any) -> type[nn.Module]:
     """Return a class that makes the network of the run, as TorchEnsemble wants one."""
-    first = build_model(cfg, shared.data.info, shared.engine)
+    kind = type(build_model(cfg, shared.data.info, shared.engine))
+    given = {**to_plain(cfg.model), **shared.data.info.sizes()}
+    own = {name: given[name] for name in inspect.signature(kind).parameters if name in given}
 
-    class Network(nn.Module):
+    class Network(kind):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
-            super().__init__()
-            self.inner = copy.deepcopy(first)
-            for module in self.inner.modules():
-                if isinstance(module, (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.LayerNorm)):
-                    module.reset_parameters()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x)  # type: ignore[no-any-return]
+            super().__init__(**own)
 
     return Network
 
@@ -138,10 +126,36 @@ def floor(cfg: Any, size: int, epochs: int) -> Sample:
     return sample
 
 
+def costs(model: str, sizes: Sequence[int], epochs: int) -> None:
+    """Print time and memory of ensembles by their size, each in a process of its own."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    rows = []
+    for size in sizes:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            found = [pool.submit(whole, model, number, epochs).result() for number in (1, size)]
+        cpu, peak = found[1].cpu, found[1].peak
+        rows.append([str(size), f"{cpu:.2f}", f"{cpu / size * 1e3:.0f}", f"{peak:.0f}", f"{peak - found[0].peak:.0f}"])
+    heads = [f"members, {model}, {epochs} epochs", "CPU s", "CPU ms a member", "peak MiB", "MiB over one member"]
+    print_table(heads, rows)
+
+
+def whole(model: str, size: int, epochs: int) -> Sample:
+    """Train an ensemble at once, alone in its process, whose memory is measured too."""
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    with contextlib.redirect_stdout(io.StringIO()):
+        sample = lightkit(model, size, epochs, "vectorized")
+    sample.peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return sample
+
+
 def main(arguments: list[str] | None = None) -> bool:
     """Run the benchmark; returns whether the bar of these sizes holds, where there is one."""
     parser = options("ensembles of small networks", rounds=3)
     parser.add_argument("--size", type=int, default=50, help="members")
+    parser.add_argument("--sizes", type=int, nargs="*", help="show what each of these sizes costs, and nothing else")
     parser.add_argument("--epochs", type=int, default=4, help="epochs of each")
     parser.add_argument("--model", choices=("mlp", "cnn"), default="mlp", help="network")
     parser.add_argument("--floor", action="store_true", help="also time a bare loop over stacked weights")
@@ -149,12 +163,15 @@ def main(arguments: list[str] | None = None) -> bool:
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
+    if args.sizes:
+        costs(args.model, args.sizes, args.epochs)
+        return True
     cfg = compose(settings(args.model, args.epochs)).cfg
     contestants: dict[str, Callable[[], Sample]] = {
         LIBRARY: lambda: library(cfg, args.size, args.epochs),
-        ALONE: lambda: lightkit(cfg, args.size, "sequential"),
-        TOGETHER: lambda: lightkit(cfg, args.size, "vectorized"),
-        "auto": lambda: lightkit(cfg, args.size, "auto"),
+        ALONE: lambda: lightkit(args.model, args.size, args.epochs, "sequential"),
+        TOGETHER: lambda: lightkit(args.model, args.size, args.epochs, "vectorized"),
+        "auto": lambda: lightkit(args.model, args.size, args.epochs, "auto"),
     }
     if args.floor:
         contestants[FLOOR] = lambda: floor(cfg, args.size, args.epochs)

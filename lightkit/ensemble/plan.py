@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import Tensor
+
+from lightkit.ensemble.oof import MemberPredictions
+
 
 @dataclass(frozen=True)
 class RunMember:
@@ -29,6 +33,10 @@ class MemberResult:
     """Its run folder."""
     result: Mapping[str, Any]
     """The content of its `result.json`."""
+    predictions: MemberPredictions | None = field(default=None, repr=False, compare=False)
+    """What it predicts of rows that it did not learn from, where that need not be read from its folder."""
+    weights: Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
+    """The weights that count, by the model's names, where they need not be read from its folder."""
 
 
 class RunPlan(Protocol):

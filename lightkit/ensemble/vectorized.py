@@ -8,7 +8,7 @@ finite leaves it too, to be trained alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -79,12 +79,21 @@ class VectorTrainer(Trainer):
         services: See `Trainer`; the logger only shows the progress of all.
         monitor: See `Trainer`.
         mode: See `Trainer`.
+        judged: Called with the name of a member and its monitored value.
     """
 
-    def __init__(self, stack: Stack, services: Services, *, monitor: str, mode: str) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        services: Services,
+        *,
+        monitor: str,
+        mode: str,
+        judged: Callable[[str, float], None] = lambda name, value: None,
+    ) -> None:
         stepper, guard = VectorStepper(stack, services.spans), NoGuard(torch.device("cpu"))
         super().__init__(stack.learner, services, monitor=monitor, mode=mode, guard=guard, stepper=stepper)
-        self.stack, self._counted = stack, self._samples()
+        self.stack, self._counted, self._judged = stack, self._samples(), judged
 
     def _samples(self) -> int:
         return self.state.epoch * self.timetable.epoch_samples + self.state.samples_done
@@ -113,7 +122,7 @@ class VectorTrainer(Trainer):
             self._follow(member)
             member.report.values(own)
             if self.monitor in own:
-                member.improved = member.state.keep_best(own[self.monitor], own, mode=self.mode)
+                self._judge(member, own)
             self._call_of(member, "on_epoch", own)
         self._show_mean(values)
         return any(member.improved for member in self.stack.active)
@@ -125,12 +134,16 @@ class VectorTrainer(Trainer):
             self._follow(member)
             member.report.values(own)
             if self.monitor.startswith("val/"):
-                member.improved = member.state.keep_best(own[self.monitor], own, mode=self.mode)
+                self._judge(member, own)
             self._call_of(member, "on_validation", own)
         self._show_mean(values)
         improved = any(member.improved for member in self.stack.active)
         self._settle()
         return improved
+
+    def _judge(self, member: Member, values: Mapping[str, float]) -> None:
+        member.improved = member.state.keep_best(values[self.monitor], values, mode=self.mode)
+        self._judged(member.name, values[self.monitor])
 
     def _call_of(self, member: Member, hook: str, values: Mapping[str, float]) -> None:
         for callback in member.learner.callbacks.values():

@@ -22,6 +22,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command, lightkit_path, usable_cpus
 from lightkit.config import to_yaml
+from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.runner.messages import farewell
 from lightkit.runner.predictions import HELD_OUT, keep_outputs
@@ -64,10 +65,10 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
     return [result for result in found.values() if result is not None]
 
 
-def keep(run: Session, trained: Trained) -> None:
+def keep(run: Session, trained: Trained) -> MemberPredictions:
     """Keep what a member predicts of the rows that it did not learn from."""
     del run
-    keep_outputs(trained.outputs, trained.learner.data.info, trained.folder)
+    return keep_outputs(trained.outputs, trained.learner.data.info, trained.folder)
 
 
 @dataclass

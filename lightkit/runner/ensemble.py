@@ -164,7 +164,10 @@ class EnsemblePlan:
 
     def _predictions(self, counted: Sequence[MemberResult]) -> list[MemberPredictions]:
         """Return what each member predicts of rows that it did not learn from."""
-        return [MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT) for result in counted]
+        return [
+            result.predictions or MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT)
+            for result in counted
+        ]
 
     def _weights(self, predictions: Sequence[MemberPredictions]) -> Tensor:
         """Return how much each member counts, `(M,)`."""
@@ -198,7 +201,7 @@ class EnsemblePlan:
         members = []
         for result in self.method.counted(done):
             weight = self.method.factor if self.method.rule == "last" else shares[result.member.name]
-            state = content.load_model_state(
+            state = result.weights or content.load_model_state(
                 counted_checkpoint(self.run.cfg, result.folder, last=self._takes_last(result))
             )
             members.append(StoredMember(result.member.name, read_config(result.folder), weight, state))

@@ -90,14 +90,15 @@ class MemberFiles:
 
     def __post_init__(self) -> None:
         run = self.run
+        self._cfg = cfg = member_config(run.cfg, self.members[0])
         self.texts = ConfigTexts(run, self.members)
         self._facts = {**run.place.facts(), "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         typed = "".join(f"- {json.dumps(text)}\n" for text in run.overrides)
         self._overrides = typed or "[]\n"
-        self._store = build_store(run.cfg, run.place.path)
-        self._tensorboard = bool(run.cfg.logger.tensorboard.enabled)
-        self._goal = str(run.cfg.metrics.monitor), str(run.cfg.metrics.mode)
+        self._store = build_store(cfg, run.place.path)
+        self._tensorboard = bool(cfg.logger.tensorboard.enabled)
+        self._goal = str(cfg.metrics.monitor), str(cfg.metrics.mode)
 
     def folder(self, name: str) -> Path:
         """Return the folder of a member."""
@@ -132,8 +133,16 @@ class MemberFiles:
             self._store.folder = self.folder(member.name) / run_files.CHECKPOINTS
             self._store.fill(self._saves(trained, self.texts.of(member)))
 
-    def finish(self, member: RunMember, trained: Member, system: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(
+        self, member: RunMember, trained: Member, system: Mapping[str, Any], *, seconds: float
+    ) -> dict[str, Any]:
         """Write what a member has come to; last its result, with which it counts as finished.
+
+        Args:
+            member: Which one.
+            trained: What it came to.
+            system: What was seen of the machine.
+            seconds: What the training of all took.
 
         Returns:
             The content of its `result.json`.
@@ -147,7 +156,8 @@ class MemberFiles:
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
             if self._tensorboard:
                 TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
-            result = make_result(self.run, self.run.cfg, state, "finished", reason=state.stop_reason, system=system)
+            result = make_result(self.run, self._cfg, state, "finished", reason=state.stop_reason, system=system)
+            result["seconds"] = round(seconds, 3)
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             unfinished = path / f".{run_files.RESULT}.unfinished"
             unfinished.write_text(json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -160,7 +170,7 @@ class MemberFiles:
         """Return the contents of the checkpoints to keep, with the monitored value."""
         monitor, found = self._goal[0], list[tuple[dict[str, Any], float | None]]()
         last, best = trained.last, trained.best
-        wanted = self.run.cfg.checkpoint.keep_best > 0
+        wanted = self._cfg.checkpoint.keep_best > 0
         if best is not None and wanted and last is not None and best["state"]["step"] != last["state"]["step"]:
             found.append((best | {"config": text}, best["state"]["best_value"]))
         if last is not None:

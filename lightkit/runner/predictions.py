@@ -85,8 +85,8 @@ def predict_held_out(
     return as_predictions(found, info, source=source)
 
 
-def keep_outputs(outputs: Mapping[str, Outputs], info: DataInfo, folder: Path) -> None:
-    """Write what a member predicts of the rows that it did not learn from, where its outputs are known.
+def keep_outputs(outputs: Mapping[str, Outputs], info: DataInfo, folder: Path) -> MemberPredictions:
+    """Write and return what a member predicts of rows that it did not learn from, where its outputs are known.
 
     Args:
         outputs: By the names of `HELD_OUT`.
@@ -97,7 +97,9 @@ def keep_outputs(outputs: Mapping[str, Outputs], info: DataInfo, folder: Path) -
         UserError: The file cannot be written.
     """
     found = {split: outputs[held_out] for split, held_out in HELD_OUT.items() if held_out in outputs}
-    as_predictions(found, info, source=str(folder)).write(folder / run_files.PREDICTIONS_HELD_OUT)
+    predictions = as_predictions(found, info, source=str(folder))
+    predictions.write(folder / run_files.PREDICTIONS_HELD_OUT)
+    return predictions
 
 
 def as_predictions(outputs: Mapping[str, Outputs], info: DataInfo, *, source: str) -> MemberPredictions:

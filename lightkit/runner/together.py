@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_console, build_learner, build_own, build_twin
-from lightkit.assembly.parts import build_store
+from lightkit.assembly.parts import build_store, role_of
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.config import to_plain
 from lightkit.ensemble.alike import difference, gain, refusal
+from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.stack import Member, Stack
 from lightkit.ensemble.vectorized import VectorTrainer
@@ -57,7 +58,7 @@ class Trained(NamedTuple):
     """By split, for those that were asked for."""
 
 
-Keep = Callable[[Session, Trained], None]
+Keep = Callable[[Session, Trained], MemberPredictions | None]
 
 
 def train_together(
@@ -81,7 +82,8 @@ def train_together(
         finished: Those that an earlier part of the run has trained, by name.
         engine: `vectorized` does not ask whether it pays; `auto` does.
         splits: Splits whose outputs `keep` needs.
-        keep: Called for each member that was trained with others, before its result is written.
+        keep: Called for each member that was trained with others, before its result is written; may return what it
+            predicts.
 
     Returns:
         Their results, in the same order.
@@ -154,18 +156,22 @@ class Together:
         finished: Mapping[str, MemberResult],
     ) -> None:
         self.run, self.group, self.shared, self.engine, self.finished = run, list(group), shared, engine, finished
+        self.cfg = member_config(run.cfg, self.group[0])
+        """The configuration of the first: but for seeds and rows that of all."""
         self.others: list[RunMember] = []
         """Members that have another number of rows than the first, as the last folds have, and train by themselves."""
         self.folder = run.place.path / run_files.TOGETHER / self.group[0].name
         self.store = CheckpointStore(self.folder, keep_last=1, keep_best=0)
-        self.saves = build_store(run.cfg, run.place.path) is not None
+        self.saves = build_store(self.cfg, run.place.path) is not None
         self._written, self._began = -1, time.monotonic()
 
     def prepare(self) -> bool:
         """Build the members; tell whether they will train at once, and why."""
         run, begun = self.run, (self.folder / _MEMBERS).exists()
-        first = self._first()
-        reason = refusal([first]) or self._watched()
+        reason = self._role() or self._watched()
+        if not reason:
+            first = self._first()
+            reason = refusal([first])
         if not reason:
             self.learners = self._equally_long([first, *self._twins(first)])
             reason = refusal(self.learners) if len(self.group) > 1 else "they have different numbers of rows"
@@ -181,9 +187,21 @@ class Together:
         run.tell(f"{count} train at once ({why})" if not reason else f"{count} train one after the other: {reason}")
         return not reason
 
+    def _role(self) -> str:
+        """Return what the members learn otherwise than models alone; empty where nothing."""
+        role = role_of(self.cfg)
+        reasons = {
+            "they begin with the weights of another member": role.weights_of,
+            "they learn what other members leave": role.adds_to is not None,
+            "they learn from what other members predict": role.features,
+            "they are several networks each": role.joint,
+            "adversarial inputs take gradients within a step": role.epsilon,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
+
     def _watched(self) -> str:
         """Return what of the configuration is about one model in training; empty where nothing is."""
-        cfg = self.run.cfg
+        cfg = self.cfg
         shown = cfg.logger.tensorboard
         if cfg.profile:
             return "profile=true watches one model"
@@ -192,8 +210,7 @@ class Together:
     def _first(self) -> Learner:
         """Build the first member as if it trained alone."""
         run, member = self.run, self.group[0]
-        cfg = member_config(run.cfg, member)
-        run.memory.cfg = cfg
+        run.memory.cfg = cfg = self.cfg
         folder = run.place.member(member.name).path
         own = build_own(cfg, self.shared, folder)
         run.stack.callback(own.data.close)
@@ -222,18 +239,21 @@ class Together:
         """Train the members and write their folders; those whose loss is no longer finite are left out."""
         run, stack, first = self.run, self.stack, self.learners[0]
         console = run.members.logger(*(own.name for own in self.group))
+        began = time.monotonic()
         with ExitStack() as around:
             run.begin(first.engine, first.data, first)
             around.enter_context(run.signals.caught())
             files = self._open()
-            machine = Machine(run.cfg, run.place.path, first)
+            machine = Machine(self.cfg, run.place.path, first)
             services = Services(console, run.signals, machine.clock, save=lambda value: self._save())
-            goal = {"monitor": run.cfg.metrics.monitor, "mode": run.cfg.metrics.mode}
+            goal: dict[str, Any] = {"monitor": self.cfg.metrics.monitor, "mode": self.cfg.metrics.mode}
+            goal["judged"] = lambda name, value: run.members.update(name, value=value)
             try:
                 with machine:
                     VectorTrainer(stack, services, **goal).fit()
+                facts = {"system": machine.summary(), "seconds": time.monotonic() - began}
                 self._save(at_end=True)
-                return self._close(files, machine.summary(), splits, keep)
+                return self._close(files, facts, splits, keep)
             except Interrupted:
                 self._save(now=True)
                 raise
@@ -262,9 +282,9 @@ class Together:
         self._written, self._began = step, time.monotonic()
 
     def _close(
-        self, files: MemberFiles, system: dict[str, Any], splits: Sequence[str], keep: Keep
+        self, files: MemberFiles, facts: dict[str, Any], splits: Sequence[str], keep: Keep
     ) -> list[MemberResult]:
-        """Test the members that have ended, and write what they came to."""
+        """Test the members that have ended, and write what they came to; `facts` are those of all."""
         run, results = self.run, list[MemberResult]()
         pairs = [(own, part) for own, part in zip(self.group, self.stack.members) if part.lost is None]
         for own, part in zip(self.group, self.stack.members):
@@ -280,9 +300,10 @@ class Together:
                 given = {split: columns[place] for split, columns in outputs.items()}
                 folder = files.folder(own.name)
                 files.save(own, part)
-                keep(run, Trained(own, folder, part.learner, given))
+                predictions = keep(run, Trained(own, folder, part.learner, given))
                 self._extras(own, part, folder, given)
-                results.append(MemberResult(own, folder, files.finish(own, part, system)))
+                result, weights = files.finish(own, part, **facts), part.learner.model.state_dict()
+                results.append(MemberResult(own, folder, result, predictions, weights if self.saves else None))
                 run.members.finish(own.name, results[-1].result)
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # that of another group may be in it
@@ -291,7 +312,7 @@ class Together:
 
     def _counted(self, parts: Sequence[Member], splits: Sequence[str]) -> dict[str, list[Outputs]]:
         """Load the weights that count into the models, test them, and return their outputs by split."""
-        cfg, test = self.run.cfg, self.run.cfg.trainer.test
+        cfg, test = self.cfg, self.cfg.trainer.test
         bests = self.saves and cfg.checkpoint.keep_best > 0 and test != "last"
         for part in parts:
             saved = part.best if bests and part.best is not None else part.last
@@ -313,15 +334,15 @@ class Together:
     def _extras(self, own: RunMember, part: Member, folder: Path, outputs: dict[str, Outputs]) -> None:
         """Draw the figures of a member's test and export its weights, where that is asked for."""
         run, info = self.run, part.learner.data.info
-        options = run.cfg.metrics.figures
-        if options and run.cfg.trainer.test != "none" and "test" in outputs:
+        options = self.cfg.metrics.figures
+        if options and self.cfg.trainer.test != "none" and "test" in outputs:
             figures = Figures(info.task, to_plain(options), info.class_names, info.num_classes)
             figures.update(outputs["test"].outputs, outputs["test"].targets)
-            tensorboard = run.cfg.logger.tensorboard.enabled
-            logger = TensorBoardLogger(folder) if tensorboard else build_console(run.cfg)
+            tensorboard = self.cfg.logger.tensorboard.enabled
+            logger = TensorBoardLogger(folder) if tensorboard else build_console(self.cfg)
             figures.write(logger, folder / run_files.FIGURES, step=part.state.step)
             logger.close()
-        if run.cfg.checkpoint.export != "none" and self.saves:
+        if self.cfg.checkpoint.export != "none" and self.saves:
             cfg = member_config(run.cfg, own)
             store = build_store(cfg, folder)
             assert store is not None, "it saves"

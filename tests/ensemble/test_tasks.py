@@ -50,7 +50,7 @@ def test_a_round_learns_what_the_rounds_before_leave() -> None:
     torch.testing.assert_close(step.loss, F.mse_loss(own(X), F.one_hot(Y, 3) - before.softmax(1)))
     step = task.step(own.eval(), (X, Y), nn.CrossEntropyLoss())
     torch.testing.assert_close(step.loss, F.cross_entropy(before + 0.5 * own(X), Y))
-    torch.testing.assert_close(step.output, before + 0.5 * own(X))
+    torch.testing.assert_close(step.preds, before + 0.5 * own(X))
     assert copy.deepcopy(task).networks[0] is first
 
 
@@ -70,7 +70,7 @@ def test_networks_of_a_soft_boosting_learn_as_those_of_torchensemble() -> None:
         total = total + 0.5 * output.detach()
     torch.testing.assert_close(step.loss, expected)
     step = JointResiduals(shrinkage=0.5, kind="multiclass").step(joint.eval(), (X, Y), nn.CrossEntropyLoss())
-    torch.testing.assert_close(step.output, total)
+    torch.testing.assert_close(step.preds, total)
 
 
 def test_adversarial_inputs_are_those_of_torchensemble() -> None:

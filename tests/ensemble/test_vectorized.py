@@ -46,7 +46,7 @@ def maker(*overrides: str, rows: Callable[[int, torch.Tensor], torch.Tensor] = l
     def make(seed: int) -> Learner:
         own: Any = OmegaConf.create(OmegaConf.to_container(cfg))
         own.seed = seed
-        parts = build_own(own, shared)
+        parts = build_own(own, shared, Path("unused"))
         data = replace(parts.data, train=parts.data.train.with_rows(rows(seed, parts.data.rows["train"])))
         return build_learner(own, replace(parts, data=data), Path("unused"))
 

@@ -20,6 +20,8 @@ from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.events import read_events
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
+from lightkit.runner.engines import keep
+from lightkit.runner.predictions import HELD_OUT
 from lightkit.runner.session import session
 from lightkit.runner.together import Trained, train_together
 from lightkit.trainer.interrupt import Interrupted
@@ -46,6 +48,8 @@ def train(
         if engine == "sequential":
             done = [run.finished(member) or alone(run, member, shared) for member in members]
         else:
+            found = [run.finished(member) for member in members]
+            options |= {"finished": {result.member.name: result for result in found if result}}
             done = train_together(run, members, shared, alone, engine=engine, **options)
         run.finish({"status": "finished"}, done)
         return done
@@ -64,7 +68,8 @@ def names(folder: Path) -> set[str]:
 
 def test_the_folders_are_those_of_members_trained_one_after_the_other(tmp_path: Path) -> None:
     options = ["logger.tensorboard.enabled=true"]
-    together, alone = train(tmp_path / "a", *options), train(tmp_path / "b", *options, engine="sequential")
+    together = train(tmp_path / "a", *options, splits=tuple(HELD_OUT.values()), keep=keep)
+    alone = train(tmp_path / "b", *options, engine="sequential")
     for one, other in zip(together, alone):
         assert names(other.folder) - names(one.folder) <= {"step-00000016.pt"}
         for name in ("config.yaml", "overrides.yaml"):
@@ -157,10 +162,10 @@ def test_members_that_were_written_before_a_kill_are_not_touched(
     whole = train(tmp_path / "whole")
     finish = subject.MemberFiles.finish
 
-    def one_only(self: Any, member: RunMember, *args: Any) -> Any:
+    def one_only(self: Any, member: RunMember, *args: Any, **facts: Any) -> Any:
         if member.name == "01":
             raise Killed
-        return finish(self, member, *args)
+        return finish(self, member, *args, **facts)
 
     with monkeypatch.context() as patch:
         patch.setattr(subject.MemberFiles, "finish", one_only)
@@ -239,3 +244,39 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "run" / "members" / "00").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         train(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("role", "reason"),
+    [
+        ({"weights_of": "x"}, "weights of another member"),
+        ({"adds_to": []}, "what other members leave"),
+        ({"epsilon": 0.1}, "adversarial inputs"),
+    ],
+)
+def test_members_that_learn_otherwise_are_left_to_train_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: dict[str, Any], reason: str
+) -> None:
+    members = [RunMember(name, {"seed": 1, "ensemble": {"member": role}}) for name in ("00", "01")]
+    told: list[str] = []
+    with session(compose(QUICK).cfg, tmp_path / "run") as run:
+        monkeypatch.setattr(type(run), "tell", lambda self, line: told.append(line))
+        shared = build_shared(run.cfg, tmp_path / "run")
+        alone: Any = lambda run, member, shared: member.name  # noqa: E731
+        assert train_together(run, members, shared, alone, engine="vectorized") == ["00", "01"]
+    assert reason in told[0]
+
+
+def test_members_show_their_own_bests_and_the_time_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[float]] = {}
+
+    def update(self: Any, name: str, **facts: Any) -> None:
+        if "value" in facts:
+            seen.setdefault(name, []).append(facts["value"])
+
+    monkeypatch.setattr("lightkit.loggers.members.MembersTable.update", update)
+    done = train(tmp_path / "run")
+    assert {name: max(values) for name, values in seen.items()} == pytest.approx(
+        {result.member.name: result.result["objective"]["value"] for result in done}
+    )
+    assert len({result.result["seconds"] for result in done}) == 1
