@@ -177,7 +177,11 @@ def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder
     if role.joint:
         return JointResiduals(shrinkage=role.shrinkage, kind=info.task)
     where = {"trust": to_plain(cfg.trust), "key": "ensemble.member.adds_to"}
-    networks = [trained_network(folder.parent / name, info, engine, **where) for name in role.adds_to or []]
+    networks = []
+    for earlier in (folder.parent / name for name in role.adds_to or []):
+        store = CheckpointStore(earlier / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
+        last = store.newest() if cfg.trainer.test == "last" else None  # the weights that count in the sum
+        networks.append(trained_network(earlier, info, engine, **where, checkpoint=last))
     return Residual([engine.precision.place(network) for network in networks], shrinkage=role.shrinkage, kind=info.task)
 
 

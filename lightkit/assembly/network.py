@@ -148,9 +148,15 @@ def _read(weights: Mapping[str, Any], info: DataInfo, engine: Engine, trust: Seq
 
 
 def trained_network(
-    run: Path, info: DataInfo, engine: Engine, *, trust: Sequence[str] = (), key: str = "finetune.weights.path"
+    run: Path,
+    info: DataInfo,
+    engine: Engine,
+    *,
+    trust: Sequence[str] = (),
+    key: str = "finetune.weights.path",
+    checkpoint: Path | None = None,
 ) -> nn.Module:
-    """Build the network of a run with its best weights, for inputs like these and with the outputs that it has learnt.
+    """Build the network of a run with its weights, for inputs like these and with the outputs that it has learnt.
 
     Args:
         run: Folder of the run.
@@ -158,6 +164,7 @@ def trained_network(
         engine: Gives the building its random numbers.
         trust: What may be built for it beside the usual, where this project did not write it.
         key: The key that names it, for the messages.
+        checkpoint: Where the weights are; None takes the best ones.
 
     Raises:
         UserError: It is not the folder of a run, has no weights, or is for inputs of another kind.
@@ -166,7 +173,7 @@ def trained_network(
         raise UserError(
             "not the folder of a run", key=key, received=run, fix="`lightkit runs` lists them", family="no-such-run"
         )
-    cfg, weights = load_run(run, trust=trust).cfg, read_weights(run)
+    cfg, weights = load_run(run, trust=trust).cfg, read_weights(checkpoint or run)
     check_vocabulary(run, info, key=key)
     made = build_network(cfg, info, engine, pretrained=False, run=run)
     head = made.head or find_head(made.model, forwards=forwards(cfg, info, engine))

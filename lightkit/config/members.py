@@ -90,6 +90,9 @@ class Members:
             What is wrong with them.
         """
         run, errors = cast(Tree, OmegaConf.to_container(self.cfg)), [*self.errors]
+        if self.entries and self.keys[0] != META and run.get("ensemble", {}).get("_target_") == NO_ENSEMBLE["_target_"]:
+            fix = "ensemble=voting, or another method"
+            errors.append(UserError("one model has no members", key=KEY, fix=fix, family="ensemble"))
         told = {_identity(error) for error in known}
         variants: dict[tuple[str, ...], tuple[DictConfig, Sources]] = {(): (self.cfg, self.sources)}
         for key, entry in zip(self.keys, self.entries):

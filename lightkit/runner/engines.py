@@ -80,6 +80,12 @@ class _Child:
     process: subprocess.Popen[bytes]
     said: IO[bytes]
 
+    def close(self) -> None:
+        """Close the pipe to it, which stays open as long as it runs: it ends where the one that started it is gone."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
     def last_lines(self) -> list[str]:
         """Return the end of what it said, without the line that points to where its error is explained."""
         self.said.seek(0)
@@ -113,6 +119,7 @@ def train_side_by_side(run: Session, members: Sequence[RunMember], shared: Share
                 running.append(_start(run, waiting.pop(0), free.pop(0), gpus, stack))
             for child in [child for child in running if child.process.poll() is not None]:
                 running.remove(child)
+                child.close()
                 free.append(child.slot)
                 failed += [child] if child.process.returncode else []
                 _tell_end(run, child)
@@ -176,6 +183,7 @@ def _kill(children: Sequence[_Child]) -> None:
     for child in children:
         child.process.kill()
         child.process.wait()
+        child.close()
 
 
 def _tell_end(run: Session, child: _Child) -> None:

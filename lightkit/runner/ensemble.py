@@ -5,36 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 from lightkit.assembly import Shared, build_logger
-from lightkit.assembly.parts import build_loss, build_metrics
 from lightkit.checkpoint import content
-from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
-from lightkit.common.errors import UserError, keys_under
+from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, public, to_plain
 from lightkit.config.member_values import member_label, member_values
 from lightkit.data.tensors import TensorData
-from lightkit.ensemble.combining import as_logits, hard, soft
+from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.ensemble.methods import Facts, Method, NoEnsemble, Stacking
-from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
+from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
-from lightkit.metrics import Figures, SharedMetrics, write_figures
+from lightkit.metrics import Figures, write_figures
 from lightkit.runner.ensemble_figures import ENSEMBLE, draw, over_size
 from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told, values_of
+from lightkit.runner.members_combined import Meter, combined, count_weights, counted_checkpoint
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
-from lightkit.trainer.tasks import fit_shape
 
 
 def build_plan(run: Session, shared: Shared) -> RunPlan:
@@ -282,55 +278,6 @@ class EnsemblePlan:
         }
 
 
-class Meter:
-    """Measures predictions by loss and metrics of the run, which are built once.
-
-    Args:
-        cfg: The configuration.
-        shared: What all models of the run share.
-        split: What is measured; the metrics of training rows are those of `val`, and called `oof/...`.
-        only: Name of the one metric that is wanted; empty measures all.
-    """
-
-    def __init__(self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "") -> None:
-        self._kind, self._name = ("val", "oof") if split == "train" else (split, split)
-        nodes = to_plain(cfg.metrics[self._kind]) if split else {}
-        if only in (*nodes, "loss"):
-            chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
-            cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
-        self._device = shared.engine.device
-        metrics = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
-        self._metrics = metrics.meter if isinstance(metrics, SharedMetrics) else metrics  # one process has all rows
-        self._criterion = build_loss(cfg, shared.data.info, shared.engine)
-
-    def __call__(self, rows: MemberPredictions) -> dict[str, float]:
-        """Return the values of some rows, all of which were predicted."""
-        target = rows.targets.to(self._device)
-        output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
-        self._metrics.reset()
-        self._metrics.update(output, target, self._criterion(output, target), len(rows))
-        return {f"{self._name}/{key.partition('/')[2]}": value for key, value in self._metrics.compute().items()}
-
-
-def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -> MemberPredictions:
-    """Make one of the predictions of several members.
-
-    Args:
-        members: Their predictions.
-        weights: How much each counts, `(M,)`.
-        rule: See `lightkit.ensemble.methods.Method.rule`.
-    """
-    together = aligned(members)
-    first, predictions = together[0], stacked(together)
-    if rule == "last":
-        return together[-1]
-    votes = rule == "hard" and first.task != "regression"
-    found = hard(predictions, weights, task=first.task) if votes else soft(predictions, weights)
-    counts = torch.stack([member.counts for member in together]).sum(0)
-    counts = torch.where(found.isnan().any(1), torch.zeros_like(counts), counts)
-    return replace(first, counts=counts, predictions=found)
-
-
 def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float], folder: str) -> dict[str, Any]:
     """Describe a member in the record of the plan."""
     role = member.values["ensemble"]["member"]
@@ -347,27 +294,3 @@ def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, f
         "objective": facts.get("objective"),
         "weight": weights.get(member.name),
     }
-
-
-def count_weights(members: Sequence[StoredMember]) -> int:
-    """Count the numbers in all networks, but for running statistics."""
-    weights = (tensor for member in members for name, tensor in member.state.items() if "running_" not in name)
-    return sum(tensor.numel() for tensor in weights if tensor.is_floating_point())
-
-
-def counted_checkpoint(cfg: DictConfig, folder: Path, *, last: bool | None = None) -> Path:
-    """Return the checkpoint with the weights that count, of a run that has ended.
-
-    Args:
-        cfg: Its configuration.
-        folder: Its folder.
-        last: Whether the last weights count; None goes by the configuration.
-
-    Raises:
-        UserError: It has none.
-    """
-    store = CheckpointStore(folder / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
-    path = (None if (cfg.trainer.test == "last" if last is None else last) else store.best()) or store.newest()
-    if path is None:
-        raise UserError("the run has no checkpoint", key=str(folder), fix="train it first", family="no-checkpoint")
-    return path

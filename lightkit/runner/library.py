@@ -31,7 +31,8 @@ from lightkit.ensemble.oof import SPLITS, TASKS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.unseen import unseen_by_all
 from lightkit.loggers.files import write_json
-from lightkit.runner.ensemble import EnsemblePlan, count_weights, counted_checkpoint, facts_of
+from lightkit.runner.ensemble import EnsemblePlan, facts_of
+from lightkit.runner.members_combined import count_weights, counted_checkpoint
 from lightkit.runner.models import with_checkpoint, with_ensemble
 from lightkit.runner.predictions import predict_held_out
 from lightkit.runner.session import Session, lock_folder, memory_released, outcome, session

@@ -24,7 +24,8 @@ from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult
 from lightkit.ensemble.stacked_ensemble import Inputs
 from lightkit.ensemble.stacking import GREEDY, STACK, UNIFORM, Verdict, base_predictions, judge, row_losses
-from lightkit.runner.ensemble import EnsemblePlan, combined, count_weights, counted_checkpoint
+from lightkit.runner.ensemble import EnsemblePlan
+from lightkit.runner.members_combined import combined, count_weights, counted_checkpoint
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
 

@@ -21,7 +21,7 @@ QUICK = ["data=wine", "model.hidden=[8]", "device=cpu", "metrics.figures=[]"]
 def test_a_member_draws_its_rows_and_keeps_the_others_apart(tmp_path: Path) -> None:
     shared = build_shared(compose(QUICK).cfg, tmp_path)
     roles = [f"ensemble.member={{rows: folds, draw: 3, folds: 4, fold: {fold}}}" for fold in range(4)]
-    parts = [build_own(compose([*QUICK, role]).cfg, shared).data for role in roles]
+    parts = [build_own(compose([*QUICK, role]).cfg, shared, tmp_path / "00").data for role in roles]
     rows = shared.data.rows["train"]
     for part in parts:
         assert set(part.rows["train"].tolist()) < set(rows.tolist())
@@ -29,7 +29,7 @@ def test_a_member_draws_its_rows_and_keeps_the_others_apart(tmp_path: Path) -> N
     held = [part.left_out for part in parts if part.left_out is not None]
     assert torch.cat(held).sort().values.equal(rows.sort().values)
     with pytest.raises(UserError, match=r"ensemble\.member\.fold: there is no such fold"):
-        build_own(compose([*QUICK, "ensemble.member={rows: folds, fold: 7}"]).cfg, shared)
+        build_own(compose([*QUICK, "ensemble.member={rows: folds, fold: 7}"]).cfg, shared, tmp_path / "00")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,6 @@ def test_entries_are_written_out_by_what_differs() -> None:
         {},
     ]
     assert entries(composed()) == []
-    assert "torch" not in sys.modules or "lightkit.ensemble.methods" not in sys.modules
 
 
 def test_values_carry_over_where_the_new_part_takes_them() -> None:
@@ -179,7 +177,7 @@ def test_a_removal_of_nothing(project: Path) -> None:
 
 
 def test_an_ensemble_without_members_says_so() -> None:
-    with pytest.raises(UserErrors, match=r"ensemble\.members: .* takes no such argument"):
+    with pytest.raises(UserErrors, match=r"ensemble\.members: one model has no members"):
         compose(["ensemble.members=[{model: cnn}, {}]"])
 
 

@@ -1,0 +1,101 @@
+"""The run of an ensemble: its plan, what it records, and that its files say what evaluation says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.assembly import build_shared
+from lightkit.assembly.member import own_task
+from lightkit.checkpoint import content
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.config import load_run
+from lightkit.ensemble.file import read_ensemble
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.ensemble.tasks import Residual
+from lightkit.runner import Runner
+from lightkit.trainer.tasks import Supervised
+from tests.resume.ensembles import config
+
+
+def trained(place: Path, method: str, *more: str) -> tuple[Runner, dict[str, Any]]:
+    """Train an ensemble; return it and the content of `result.json`."""
+    run = Runner(config(method, *more), place)
+    run.run()
+    found: dict[str, Any] = json.loads((place / "result.json").read_text())
+    return run, found
+
+
+def newest(place: Path, member: str) -> dict[str, torch.Tensor]:
+    """Return the last weights of a member."""
+    path = CheckpointStore(place / "members" / member / "checkpoints", mode="min").newest()
+    assert path is not None
+    return content.load_model_state(path)
+
+
+def test_the_plan_and_the_result_are_recorded(tmp_path: Path) -> None:
+    _, result = trained(tmp_path, "voting", "ensemble.size=2", "ensemble.weights=uniform")
+    plan = json.loads((tmp_path / "ensemble.json").read_text())
+    assert plan["method"] == "Voting"
+    assert plan["settings"]["size"] == 2
+    assert [row["name"] for row in plan["members"]] == ["00", "01"]
+    for row in plan["members"]:
+        assert (row["status"], row["folder"], row["depends_on"]) == ("finished", f"members/{row['name']}", [])
+        assert (row["rows"], row["epochs"], row["weight"]) == ("all", 2, 0.5)
+    assert (result["status"], result["method"], result["rule"]) == ("finished", "Voting", "soft")
+    assert result["objective"]["value"] == result["metrics"][result["objective"]["name"]]
+    assert result["weights"] == {"00": 0.5, "01": 0.5}
+    assert result["members"].keys() == {"00", "01"}
+    assert result["best_member"] in result["members"]
+    assert result["cost"]["networks"] == 2
+    assert result["cost"]["epochs"] == 4
+    for name in ("00", "01"):
+        assert json.loads((tmp_path / "members" / name / "result.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("ensemble.weights=uniform",),
+        pytest.param(("ensemble.weights=uniform", "ensemble.vote=hard"), marks=pytest.mark.thorough),
+        pytest.param(("ensemble.weights=validation",), marks=pytest.mark.thorough),
+    ],
+    ids=["soft", "hard", "weighted"],
+)
+def test_evaluation_says_what_the_result_says(how: tuple[str, ...], tmp_path: Path) -> None:
+    run, result = trained(tmp_path, "voting", *how)
+    for values in run.evaluate_splits(["val", "test"]).values():
+        assert values == pytest.approx({name: result["metrics"][name] for name in values}, rel=1e-4, abs=1e-5)
+
+
+def test_snapshots_count_with_their_last_weights(tmp_path: Path) -> None:
+    more = ("ensemble.size=2", "optim.lr=0.3", "trainer.epochs=8", "optim=adam")  # the best come early
+    run, result = trained(tmp_path, "snapshot", *more)
+    stored = {member.name: member.state for member in read_ensemble(tmp_path / "ensemble.safetensors").members}
+    for name, state in stored.items():
+        last = newest(tmp_path, name)
+        assert all(state[key].equal(value) for key, value in last.items())
+        predicted = MemberPredictions.read(tmp_path / "members" / name / "oof.safetensors").of_split("test")
+        member = Runner(load_run(tmp_path / "members" / name).cfg, tmp_path / "members" / name)
+        rows = {row["row"]: [*row.values()][3:] for row in member.predict("test", "last")}  # the probabilities
+        assert torch.allclose(
+            predicted.predictions, torch.tensor([rows[int(row)] for row in predicted.rows]), atol=1e-4
+        )
+    values = run.evaluate("test")
+    assert values == pytest.approx({name: result["metrics"][name] for name in values}, rel=1e-4, abs=1e-5)
+
+
+def test_rounds_learn_from_the_weights_that_count(tmp_path: Path) -> None:
+    trained(tmp_path, "gradient_boosting", "ensemble.size=2", "trainer.test=last")
+    folder = tmp_path / "members" / "01-round"
+    cfg = load_run(folder).cfg
+    shared = build_shared(cfg, folder)
+    task = own_task(cfg, Supervised(), shared.data.info, shared.engine, folder)
+    assert isinstance(task, Residual)
+    last = newest(tmp_path, "00-round")
+    (network,) = task.networks
+    assert all(value.equal(last[name]) for name, value in network.state_dict().items())
