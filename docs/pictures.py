@@ -1,7 +1,8 @@
 """Make the pictures of the manual: `python docs/pictures.py`, by hand, in an environment with lightkit and Chromium.
 
-It trains for a minute in a temporary folder, and writes `images/terminal.svg` and `images/tensorboard.png` beside this
-file. The first is what a terminal shows, drawn by rich; the second is a page of `lightkit board`, drawn by Chromium.
+It trains for a minute in a temporary folder, and writes `images/terminal.svg`, `images/ensemble-size.png` and
+`images/tensorboard.png` beside this file. The first is what a terminal shows, drawn by rich; the second is a figure of
+an ensemble, drawn by lightkit; the third is a page of `lightkit board`, drawn by Chromium.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ IMAGES = Path(__file__).resolve().parent / "images"
 COLUMNS, LINES = 116, 40
 COMMAND = ["train", "model=cnn", "trainer.epochs=8"]
 SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=10"]
+ENSEMBLE = ["train", "ensemble=bagging", "ensemble.size=12", "model.hidden=[32]", "trainer.epochs=8", "name=bag"]
 PORT = 6017
 WIDTH, HEIGHT = 1260, 690
 SETTINGS = 250
@@ -122,6 +124,14 @@ def draw_terminal(folder: Path) -> None:
     console.save_svg(str(IMAGES / "terminal.svg"), title="lightkit", theme=THEME)
 
 
+def draw_ensemble(folder: Path) -> None:
+    """Train an ensemble, and keep its figure of the metric over its size."""
+    subprocess.run([sys.executable, "-m", "lightkit", *ENSEMBLE], cwd=folder, check=True)
+    (drawn,) = folder.glob("outputs/runs/*/*-bag/figures/over_size.png")
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(64).save(IMAGES / "ensemble-size.png", optimize=True)
+
+
 def draw_board(folder: Path) -> None:
     """Sweep, and take a picture of its curves in TensorBoard."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -157,12 +167,13 @@ def draw_board(folder: Path) -> None:
 
 
 def main() -> None:
-    """Make both pictures."""
+    """Make all pictures."""
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "project"
         (folder / "conf").mkdir(parents=True)
         draw_terminal(folder)
+        draw_ensemble(folder)
         draw_board(folder)
 
 

@@ -15,6 +15,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/coming-from.md",
         "docs/guides/configuration.md",
         "docs/guides/devices.md",
+        "docs/guides/ensembles.md",
         "docs/guides/fine-tuning.md",
         "docs/guides/notebooks.md",
         "docs/guides/own-parts.md",
