@@ -22,7 +22,8 @@ from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.ensemble.combining import as_logits, soft, subsets
 
-_COLDEST, _HOTTEST = 1e-2, 1e2
+_COLDEST, _HOTTEST = 0.1, 1e2
+"""Limits of a temperature: where all rows to fit on are right, none would be cold enough."""
 _SINGLES = 20
 """Single networks at most whose mean stands for one network."""
 _HALVINGS = 5
@@ -103,7 +104,7 @@ def fit_temperature(predictions: Tensor, targets: Tensor, task: str) -> float:
     """Find the temperature that makes the rows most likely: above 1 where the predictions are too sure of themselves.
 
     The log-likelihood is concave in the inverse of the temperature, so that Newton's method inside of a bracket finds
-    its one maximum, between 0.01 and 100.
+    its one maximum, between 0.1 and 100.
     """
     logits, truth = as_logits(_off_limits(predictions), task), targets
     if task == "multiclass":

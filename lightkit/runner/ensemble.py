@@ -281,8 +281,9 @@ class EnsemblePlan:
 def _row(member: RunMember, result: MemberResult | None, weights: Mapping[str, float], folder: str) -> dict[str, Any]:
     """Describe a member in the record of the plan."""
     role = member.values["ensemble"]["member"]
-    bases = [name for names in role.get("features", ()) for name in names]
-    needs = [*(role.get("adds_to") or ()), *bases, *role.get("refits", ()), *filter(None, [role.get("weights_of")])]
+    bases = [name for names in role.get("features") or () for name in names]
+    needs = [*(role.get("adds_to") or ()), *bases, *(role.get("refits") or ())]
+    needs += filter(None, [role.get("weights_of")])
     facts = result.result if result else {}
     return {
         "name": member.name,

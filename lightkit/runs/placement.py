@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.text import slug
-from lightkit.runs.catalog import has_checkpoints
+from lightkit.runs.catalog import has_checkpoints, has_members
 
 if TYPE_CHECKING:
     from lightkit.config import Composed
@@ -43,7 +43,11 @@ def chosen_run_folder(folder: Path) -> Path:
         UserError: The folder holds a run or cannot be created.
     """
     if (folder / run_files.CONFIG).exists():
-        fix = f"lightkit resume {folder}" if has_checkpoints(folder) else "resume=auto, as it has saved nothing yet"
+        fix = (
+            f"lightkit resume {folder}"
+            if has_checkpoints(folder) or has_members(folder)
+            else "resume=auto, as it has saved nothing yet"
+        )
         raise UserError(
             "the folder already holds a run", key=str(folder), fix=f"{fix}, or another folder", family="folder-in-use"
         )

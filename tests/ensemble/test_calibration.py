@@ -108,7 +108,7 @@ def test_temperature_is_found_and_the_best(task: str, heat: float) -> None:
 
 def test_temperature_keeps_its_limits() -> None:
     right = torch.tensor([[0.6], [0.4]])
-    assert fit_temperature(right, torch.tensor([1.0, 0.0]), "binary") == pytest.approx(0.01, rel=1e-3)
+    assert fit_temperature(right, torch.tensor([1.0, 0.0]), "binary") == pytest.approx(0.1, rel=1e-3)
     assert fit_temperature(right, torch.tensor([0.0, 1.0]), "binary") == pytest.approx(100, rel=1e-3)
     assert fit_temperature(torch.full((2, 1), 0.5), torch.tensor([0.0, 1.0]), "binary") == 1
     assert 1 < fit_temperature(torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([1.0, 0.0, 0.0]), "binary") <= 100
