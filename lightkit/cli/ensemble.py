@@ -77,7 +77,8 @@ def ensemble(args: list[str]) -> int:
     composed = [read_run(folder, overrides) for folder in folders]
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
-        from lightkit.runner.library import LibraryRun, combine_runs
+        from lightkit.runner.library import combine_runs
+        from lightkit.runner.library_run import LibraryRun
 
     names = [f"{i:02}-{run_name(folder).replace('/', '-')}" for i, folder in enumerate(folders)]
     runs = [LibraryRun(name, folder, made.cfg) for name, folder, made in zip(names, folders, composed)]

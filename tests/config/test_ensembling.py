@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import yaml
 
-from lightkit.config import compose
+from lightkit.config import compose, to_plain
+from lightkit.config.project import shipped_conf
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,26 @@ from lightkit.config import compose
 def test_what_does_not_go_together_is_told(overrides: list[str], message: str, report: Callable[..., str]) -> None:
     text = report(*overrides)
     assert message in text
+    assert "1 problem found" in text
+
+
+METHODS = sorted(path.stem for path in (shipped_conf() / "ensemble").glob("*.yaml"))
+NEEDED = {"snapshot": ["trainer.epochs=10"], "fast_geometric": ["trainer.epochs=10"]}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_shipped_method_is_composed_and_checked(method: str) -> None:
+    composed = compose([f"ensemble={method}", *NEEDED.get(method, [])])
+    node = yaml.safe_load((shipped_conf() / "ensemble" / f"{method}.yaml").read_text(encoding="utf-8"))
+    node.pop("meta", None)  # its keys become those of the command line
+    found = to_plain(composed.cfg.ensemble)
+    assert {key: found[key] for key in node} == node
+
+
+@pytest.mark.parametrize("method", sorted({*METHODS} - {"none"}))
+def test_an_unknown_setting_of_a_shipped_method_is_told(method: str, report: Callable[..., str]) -> None:
+    text = report(f"ensemble={method}", "ensemble.sizes=3", *NEEDED.get(method, []))
+    assert "ensemble.sizes" in text
     assert "1 problem found" in text
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.optim import Constant, Cosine, Linear, OneCycle, Plateau, Step, Torch
+from lightkit.optim.annealing import Triangular
 
 
 def optimizer(*rates):
@@ -42,6 +43,7 @@ EVERY = [
     (Constant, {}),
     (Linear, {"floor": 0.1}),
     (Cosine, {"floor": 0.01, "cycles": 2}),
+    (Triangular, {"high": 0.5, "low": 0.05}),
     (Step, {"every_epochs": 1, "gamma": 0.5}),
     (Plateau, {"mode": "min", "patience": 0}),
     (OneCycle, {}),
@@ -51,6 +53,19 @@ EVERY = [
 
 def test_constant():
     assert curve(make(Constant)) == [1.0] * 10
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (5, [0.1, 0.3, 0.5, 0.3, 0.1]),
+        (4, [0.1, 0.1 + 0.8 / 3, 0.1 + 0.8 / 3, 0.1]),
+        (2, [0.1, 0.1]),
+        (1, [0.1]),
+    ],
+)
+def test_triangular_rises_to_the_middle_and_falls_back(steps, expected):
+    assert curve(make(Triangular, 1.0, total=steps, high=0.5, low=0.1)) == pytest.approx(expected)
 
 
 def test_warmup_rises_in_a_line_and_is_not_zero_at_the_start():
@@ -192,6 +207,8 @@ def test_a_step_costs_few_calls_however_many_came_before(kind, options):
         (Linear, {"interval": "batch"}, r"interval: unknown interval"),
         (Cosine, {"cycles": 0}, r"cycles: there is at least one cycle"),
         (Cosine, {"cycle_scale": 0.0}, r"cycle_scale: not a share"),
+        (Triangular, {"low": 0.0}, r"low: not a factor on the rate"),
+        (Triangular, {"high": 0.1, "low": 0.5}, r"high: the rate falls before it rises"),
         (Step, {}, "when the rate falls is not clear"),
         (Step, {"milestones": [1], "every_epochs": 1}, "when the rate falls is not clear"),
         (Step, {"milestones": [2, 1]}, "milestones out of order"),

@@ -1,0 +1,177 @@
+"""Finished runs that become members of an ensemble: what they are, and what they predict of rows they did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from lightkit.assembly import build, build_engine, build_splits
+from lightkit.assembly.ensemble import is_ensemble
+from lightkit.assembly.origin import run_of
+from lightkit.assembly.parts import role_of
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.config import to_plain
+from lightkit.config.project import located
+from lightkit.ensemble.file import read_ensemble
+from lightkit.ensemble.nested import PARTS
+from lightkit.ensemble.oof import TASKS, MemberPredictions
+from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.runner.members_combined import counted_checkpoint
+from lightkit.runner.models import with_checkpoint, with_ensemble
+from lightkit.runner.predictions import predict_held_out
+from lightkit.runner.session import Session, memory_released
+from lightkit.runs.reading import read_facts, read_result, read_run
+
+
+@dataclass(frozen=True)
+class LibraryRun:
+    """A finished run that becomes a member."""
+
+    name: str
+    """Its name among the members."""
+    folder: Path
+    """Its folder, which stays where it is."""
+    cfg: DictConfig
+    """Its configuration."""
+
+    def result(self) -> MemberResult:
+        """Return it as a plan knows a member that is trained."""
+        said = to_plain(self.cfg.ensemble.get("member") or {})
+        role = {key: value for key, value in said.items() if value is not None}
+        return MemberResult(RunMember(self.name, {"ensemble": {"member": role}}), self.folder, read_result(self.folder))
+
+
+def with_values(cfg: DictConfig, values: Mapping[str, Any]) -> DictConfig:
+    """Return a configuration with other values by key; a node takes the place of the node that was there."""
+    changed: Any = OmegaConf.create(OmegaConf.to_container(cfg))
+    for key, value in values.items():
+        OmegaConf.update(changed, key, value, merge=False, force_add=True)
+    OmegaConf.set_readonly(changed, True)
+    found: DictConfig = changed
+    return found
+
+
+def check_run(run: LibraryRun) -> None:
+    """Refuse a run that has not finished, or whose network is worth nothing by itself.
+
+    Raises:
+        UserError: It is such a run.
+    """
+    result = read_result(run.folder)
+    if result.get("status") != "finished":
+        raise UserError(
+            "this run has not finished",
+            key=str(run.folder),
+            received=result.get("status") or "no result.json that can be read",
+            fix=f"lightkit resume {run.folder}, or leave it out",
+            family="ensemble",
+        )
+    role = role_of(run.cfg)
+    if role.adds_to or role.features:
+        raise UserError(
+            "this member of an ensemble counts together with others only",
+            key=str(run.folder),
+            fix=f"the whole ensemble: {run.folder.parent.parent}",
+            family="ensemble",
+        )
+    more = read_ensemble(run.folder / run_files.ENSEMBLE_WEIGHTS).more if is_ensemble(run.folder) else None
+    if more and not {*more} <= {*PARTS}:
+        raise UserError("an ensemble of this method cannot be a member", key=str(run.folder), family="ensemble")
+
+
+def scaling_of(runs: Sequence[LibraryRun]) -> dict[str, Any]:
+    """Return how each run scales its inputs, by name, where they do not all do so alike; nothing where they do.
+
+    Raises:
+        UserError: They fill in missing inputs differently.
+    """
+    facts = [read_facts(run.folder) for run in runs]
+    for run, known in zip(runs, facts):
+        if known.get("filling") != facts[0].get("filling"):
+            raise UserError(
+                f"missing inputs are filled in otherwise than in {runs[0].name}",
+                key=str(run.folder),
+                fix="runs with the same data.dataset and data.split",
+                family="ensemble",
+            )
+    scaling = {run.name: known["scaling"] for run, known in zip(runs, facts) if known.get("scaling")}
+    alike = all(known.get("scaling") == facts[0].get("scaling") for known in facts)
+    return {} if alike else scaling
+
+
+def held_out_predictions(member: LibraryRun, run: Session) -> MemberPredictions:
+    """Read what a run predicts of rows that it did not learn from, or find it out and keep it in its folder.
+
+    Raises:
+        UserError: It cannot be predicted with, or its data are others by now.
+    """
+    path = member.folder / run_files.PREDICTIONS_HELD_OUT
+    found = MemberPredictions.read(path) if path.is_file() and _is_newest(member, path) else None
+    if found is None:
+        run.tell(f"{member.name}: its predictions are not kept yet, and are made now")
+        with memory_released():
+            found = _predict(member)
+        try:
+            found.write(path)
+        except UserError as error:
+            run.tell(f"note: {error.what}: they are made anew the next time")
+    seen = _rows_of_base(member.cfg, found.data)
+    return found.take(~torch.isin(found.rows, seen)) if len(seen) else found
+
+
+def _is_newest(member: LibraryRun, path: Path) -> bool:
+    """Tell whether the weights that count are not younger than what they predicted."""
+    if is_ensemble(member.folder):  # both are written together
+        return True
+    return path.stat().st_mtime_ns >= counted_checkpoint(member.cfg, member.folder).stat().st_mtime_ns
+
+
+def _predict(member: LibraryRun) -> MemberPredictions:
+    cfg, folder = with_values(member.cfg, {"device.parallel": "none"}), member.folder
+    parts = build(cfg, folder, pretrained=False, trains=False)
+    try:
+        info, trained_on = parts.data.info, read_facts(folder).get("data")
+        if info.task not in TASKS:
+            raise UserError(
+                "runs of this kind cannot be combined", key=str(folder), received=info.task, choices=TASKS,
+                family="ensemble",
+            )  # fmt: skip
+        if trained_on not in (None, info.fingerprint):
+            raise UserError(
+                "the data are no longer those that this run was trained on",
+                key=str(folder),
+                expected=f"fingerprint {trained_on}",
+                received=info.fingerprint,
+                family="ensemble",
+            )
+        if is_ensemble(folder):
+            parts = with_ensemble(parts, folder, cfg)
+        else:
+            parts = with_checkpoint(parts, "last" if cfg.trainer.test == "last" else "best", folder, cfg)
+        return predict_held_out(parts, source=str(folder))
+    finally:
+        parts.data.close()
+
+
+def _rows_of_base(cfg: DictConfig, fingerprint: str) -> Tensor:
+    """Return the rows of these data that the runs learnt from whose weights a run began with."""
+    path = cfg.finetune.get("weights", {}).get("path")
+    base = run_of(located(path)) if path else None
+    if base is None or read_facts(base).get("data") != fingerprint:
+        return torch.zeros(0, dtype=torch.int64)
+    own = read_run(base).cfg
+    return torch.cat([trained_rows(own, base), _rows_of_base(own, fingerprint)])
+
+
+def trained_rows(cfg: DictConfig, folder: Path) -> Tensor:
+    """Return the training rows of a run; of a member of an ensemble those of all members."""
+    data = build_splits(cfg, build_engine(with_values(cfg, {"device.parallel": "none"})), folder)
+    data.close()
+    return data.rows["train"]
