@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,4 +191,5 @@ class MemberFiles:
             f"result after {state.step} steps: {shown}",
             *([state.stop_reason] if state.stop_reason else []),
         ]
-        return "".join(_LOG_LINE.format(time=self._facts["time"], text=text) for text in lines)
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        return "".join(_LOG_LINE.format(time=now, text=text) for text in lines)
