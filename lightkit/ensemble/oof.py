@@ -99,8 +99,12 @@ class MemberPredictions:
         numbers = torch.tensor([SPLITS.index(name) for name in names], dtype=torch.uint8)
         return self.take(torch.isin(self.split, numbers))
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, forced: bool = True) -> None:
         """Write the file, ordered by split and row, as a whole or not at all.
+
+        Args:
+            path: Where to.
+            forced: Wait until it is on the disk.
 
         Raises:
             UserError: It cannot be written; one of that name is as it was.
@@ -111,8 +115,13 @@ class MemberPredictions:
         tensors = {name: getattr(ordered, name).detach().cpu().contiguous() for name in _PARTS}
         facts = {"task": self.task, "data": self.data, "classes": json.dumps(self.classes)}
         content = save(tensors, metadata={"format": _FORMAT, "version": str(_VERSION), **facts})
+        scratch = f".{path.name}.unfinished"
         try:
-            write_atomically(path, lambda file: file.write(content), scratch=f".{path.name}.unfinished")
+            if forced:
+                write_atomically(path, lambda file: file.write(content), scratch=scratch)
+                return
+            path.with_name(scratch).write_bytes(content)
+            path.with_name(scratch).replace(path)
         except OSError as error:
             raise UserError(f"cannot be written: {reason(error)}", key=str(path), family="cannot-write") from error
 

@@ -122,7 +122,7 @@ class VectorTrainer(Trainer):
             self._follow(member)
             member.report.values(own)
             if self.monitor in own:
-                self._judge(member, own)
+                self._judge_member(member, own)
             self._call_of(member, "on_epoch", own)
         self._show_mean(values)
         return any(member.improved for member in self.stack.active)
@@ -134,14 +134,14 @@ class VectorTrainer(Trainer):
             self._follow(member)
             member.report.values(own)
             if self.monitor.startswith("val/"):
-                self._judge(member, own)
+                self._judge_member(member, own)
             self._call_of(member, "on_validation", own)
         self._show_mean(values)
         improved = any(member.improved for member in self.stack.active)
         self._settle()
         return improved
 
-    def _judge(self, member: Member, values: Mapping[str, float]) -> None:
+    def _judge_member(self, member: Member, values: Mapping[str, float]) -> None:
         member.improved = member.state.keep_best(values[self.monitor], values, mode=self.mode)
         self._judged(member.name, values[self.monitor])
 

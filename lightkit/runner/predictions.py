@@ -88,6 +88,8 @@ def predict_held_out(
 def keep_outputs(outputs: Mapping[str, Outputs], info: DataInfo, folder: Path) -> MemberPredictions:
     """Write and return what a member predicts of rows that it did not learn from, where its outputs are known.
 
+    The file is not forced to the disk: one that is damaged makes a resumed run train the member again.
+
     Args:
         outputs: By the names of `HELD_OUT`.
         info: Facts about the data.
@@ -98,7 +100,7 @@ def keep_outputs(outputs: Mapping[str, Outputs], info: DataInfo, folder: Path) -
     """
     found = {split: outputs[held_out] for split, held_out in HELD_OUT.items() if held_out in outputs}
     predictions = as_predictions(found, info, source=str(folder))
-    predictions.write(folder / run_files.PREDICTIONS_HELD_OUT)
+    predictions.write(folder / run_files.PREDICTIONS_HELD_OUT, forced=False)
     return predictions
 
 

@@ -156,8 +156,7 @@ class Together:
         finished: Mapping[str, MemberResult],
     ) -> None:
         self.run, self.group, self.shared, self.engine, self.finished = run, list(group), shared, engine, finished
-        self.cfg = member_config(run.cfg, self.group[0])
-        """The configuration of the first: but for seeds and rows that of all."""
+        self.cfg = member_config(run.cfg, self.group[0])  # but for seeds and rows that of all
         self.others: list[RunMember] = []
         """Members that have another number of rows than the first, as the last folds have, and train by themselves."""
         self.folder = run.place.path / run_files.TOGETHER / self.group[0].name
@@ -222,10 +221,12 @@ class Together:
         """Build the others: of them only model, seeds and rows."""
         cfg: Any = member_config(self.run.cfg, self.group[0])
         OmegaConf.set_readonly(cfg, False)
-        return [
-            build_twin(member_config(cfg, own, into=cfg), self.shared, first, self.run.place.member(own.name).path)
-            for own in self.group[1:]
-        ]
+        twins = list[Learner]()
+        for own in self.group[1:]:
+            for key, value in ((key, value) for key, value in leaves(own.values).items() if is_own(key)):
+                OmegaConf.update(cfg, key, value)
+            twins.append(build_twin(cfg, self.shared, first, self.run.place.member(own.name).path))
+        return twins
 
     def _equally_long(self, learners: list[Learner]) -> list[Learner]:
         """Keep the members with as many rows as the first has."""

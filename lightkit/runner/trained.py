@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lightkit.checkpoint.reading import DamagedError, check_bytes
 from lightkit.checkpoint.store import CheckpointStore
@@ -30,13 +30,12 @@ _LENGTHS = ("trainer.epochs", "trainer.steps")
 _WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.1
 
 
-def member_config(cfg: DictConfig, member: RunMember, *, into: DictConfig | None = None) -> DictConfig:
+def member_config(cfg: DictConfig, member: RunMember) -> DictConfig:
     """Return the configuration of a member.
 
     Args:
         cfg: That of the run.
         member: The member.
-        into: Configuration of an alike member that can be written to, which is changed instead of making a new one.
 
     Raises:
         UserError: Its data differ from those of the others.
@@ -46,11 +45,7 @@ def member_config(cfg: DictConfig, member: RunMember, *, into: DictConfig | None
             raise UserError(
                 "the members of a run learn from the same data", key=key, received=value, family="contradiction"
             )
-    if into is None:
-        return with_values(cfg, member.values)
-    for key, value in member.values.items():
-        OmegaConf.update(into, key, value, merge=False, force_add=True)
-    return into
+    return with_values(cfg, member.values)
 
 
 def find_trained(cfg: DictConfig, place: RunFolder, member: RunMember, tell: Callable[[str], None]) -> dict[str, Any]:
