@@ -56,7 +56,7 @@ def train_members(run: Session, members: Sequence[RunMember], shared: Shared, tr
     earlier = {name: result for name, result in found.items() if result is not None}
     if engine == "processes" and len(left) > 1 and run.ranks.size == 1:
         results = train_side_by_side(run, left, shared)
-    elif engine in ("auto", "vectorized") and len(left) > 1:
+    elif engine in ("auto", "vectorized") and left and len(members) > 1:  # one may be left of those at once
         chosen: dict[str, Any] = {"engine": engine, "finished": earlier, "splits": tuple(HELD_OUT.values())}
         results = train_together(run, members, shared, train, keep=keep, **chosen)
     else:

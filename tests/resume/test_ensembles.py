@@ -25,13 +25,15 @@ from tests.resume.harness import forked
 
 KILLS = int(os.environ.get("LIGHTKIT_KILLS", "1"))
 """Random moments for each method; the variable asks for more."""
+ALONE = "ensemble.engine=sequential"
+"""A member that is trained alone ends with other last bits than one that is trained with others at once."""
 
 
 @pytest.fixture(scope="module")
 def voting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three members that vote."""
     place = tmp_path_factory.mktemp("ensembles") / "whole"
-    train(config("voting"), place)
+    train(config("voting", ALONE), place)
     return place
 
 
@@ -92,7 +94,7 @@ def killed_at(owner: Any, name: str, number: int, *, after: bool) -> Callable[[]
 def test_a_kill_while_files_are_written_changes_nothing(
     owner: Any, name: str, number: int, voting: Path, tmp_path: Path
 ) -> None:
-    cfg = config("voting")
+    cfg = config("voting", ALONE)
     for after in (False, True):
         place, patch = tmp_path / str(after), killed_at(owner, name, number, after=after)
 
@@ -156,7 +158,7 @@ def test_a_damaged_round_is_trained_again_and_later_rounds_stay(tmp_path: Path) 
 
 
 def test_a_finished_ensemble_takes_more_members_and_fewer(voting: Path, tmp_path: Path) -> None:
-    train(config("voting", "ensemble.size=2"), tmp_path / "run")
+    train(config("voting", ALONE, "ensemble.size=2"), tmp_path / "run")
     first = tmp_path / "run" / "members" / "00" / "result.json"
     before = first.stat().st_mtime_ns
     resumed(tmp_path / "run", "ensemble.size=3")
@@ -170,8 +172,8 @@ def test_a_finished_ensemble_takes_more_members_and_fewer(voting: Path, tmp_path
 
 @pytest.mark.thorough
 def test_folds_grow_by_repeats_and_snapshots_with_their_epochs(tmp_path: Path) -> None:
-    train(config("folds"), tmp_path / "two")
-    train(config("folds", "ensemble.repeats=1"), tmp_path / "one")
+    train(config("folds", ALONE), tmp_path / "two")
+    train(config("folds", ALONE, "ensemble.repeats=1"), tmp_path / "one")
     resumed(tmp_path / "one", "ensemble.repeats=2")
     assert differences(tmp_path / "two", tmp_path / "one") == []
     train(config("snapshot"), tmp_path / "three")
@@ -191,8 +193,8 @@ def test_a_network_of_several_does_not_grow(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_members_of_a_vote_are_trained_on(tmp_path: Path) -> None:
     constant = "scheduler=constant"
-    train(config("voting", constant, "trainer.epochs=3"), tmp_path / "long")
-    train(config("voting", constant), tmp_path / "run")
+    train(config("voting", ALONE, constant, "trainer.epochs=3"), tmp_path / "long")
+    train(config("voting", ALONE, constant), tmp_path / "run")
     resumed(tmp_path / "run", "trainer.epochs=3")
     long, run = (MemberPredictions.read(tmp_path / name / "oof.safetensors") for name in ("long", "run"))
     assert long.predictions.equal(run.predictions)
@@ -201,7 +203,7 @@ def test_members_of_a_vote_are_trained_on(tmp_path: Path) -> None:
 def test_a_signal_ends_all_of_it_and_names_the_ensemble(voting: Path, tmp_path: Path) -> None:
     place = tmp_path / "run"
     moment, end = Moment("step", 5, 0, "01"), lambda: os.kill(os.getpid(), signal.SIGTERM)
-    cut = traced_runner(config("voting"), place, trace=tmp_path / "trace", end_at=moment, end=end)
+    cut = traced_runner(config("voting", ALONE), place, trace=tmp_path / "trace", end_at=moment, end=end)
     forked(cut.run, tmp_path / "log", want=128 + signal.SIGTERM)
     assert f"lightkit resume {place}\n" in (place / "members" / "01" / "run.log").read_text()
     resumed(place)
