@@ -32,13 +32,18 @@ def roles_of_members(cfg: Config, report: Report) -> None:
 
 
 def folds_of_bagging(cfg: Config, report: Report) -> None:
-    """Refuse a number of members where the folds say how many there are, and draws that mix up the order of time."""
+    """Refuse folds that no member leaves out, a number of members beside folds, and draws against the order of time."""
     if _method(cfg) != "Bagging":
         return
     folds, size = getattr(cfg.ensemble, "resample", "bootstrap") == "folds", getattr(cfg.ensemble, "size", None)
     if folds and size is not None:
         fix = "ensemble.size=null; ensemble.folds and ensemble.repeats say how many there are"
         report.add(("ensemble", "size"), "the folds are the members", received=size, fix=fix, family="ensemble")
+    for name in ("folds", "repeats"):
+        if not folds and report.sources.on_command_line(("ensemble", name)):
+            what, fix = "rows are drawn with replacement, and no folds are dealt out", "ensemble.resample=folds"
+            received = getattr(cfg.ensemble, name, None)
+            report.add(("ensemble", name), what, received=received, fix=fix, family="ensemble")
     if not folds and cfg.data.split.by == "ordered":
         what, fix = "a random draw does not keep the order of time", "ensemble.resample=folds, or ensemble=voting"
         report.add(("ensemble", "resample"), what, received="bootstrap", fix=fix, family="ensemble")

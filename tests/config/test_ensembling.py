@@ -20,6 +20,7 @@ from lightkit.config.project import shipped_conf
             ["ensemble=bagging", "ensemble.resample=folds", "ensemble.size=5"],
             "size: the folds are the members",
         ),
+        (["ensemble=bagging", "ensemble.folds=3"], "ensemble.folds: rows are drawn with replacement"),
         (["ensemble=bagging", "data.split.by=ordered"], "ensemble.resample: a random draw"),
         (["ensemble=snapshot", "trainer.epochs=7"], "trainer.epochs: the cycles of snapshots"),
         (["ensemble=snapshot", "trainer.epochs=null", "trainer.steps=50"], "trainer.steps: the cycles of snapshots"),
