@@ -25,7 +25,7 @@ from lightkit.config.grants import changed_around, withdraw
 from lightkit.config.hydra_compat import ConfigLoader, apply_override
 from lightkit.config.labels import pattern_places
 from lightkit.config.marks import is_marked, mark
-from lightkit.config.members import Members
+from lightkit.config.members import NO_ENSEMBLE, Members
 from lightkit.config.origins import Key, Sources, command_line, dotted, shown
 from lightkit.config.overrides import is_choice, rewrite, undeletable
 from lightkit.config.project import make_importable, project_root
@@ -240,6 +240,8 @@ def as_meant(text: str, tree: dict[str, Any]) -> dict[str, Any]:
         text: The file.
         tree: Its content as plain values; changed in place.
     """
+    if tree.get("ensemble") == {}:  # of a time without ensembles
+        tree["ensemble"] = dict(NO_ENSEMBLE)
     if _FORMAT.search(text):
         return tree
     for key, patterns, _ in list(pattern_places(tree)):
