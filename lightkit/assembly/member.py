@@ -27,7 +27,7 @@ from lightkit.device import Engine
 from lightkit.ensemble.oof import MemberPredictions, aligned
 from lightkit.ensemble.rows import cut_holdout, member_rows
 from lightkit.ensemble.stacking import base_predictions, feature_scaling, stack_features
-from lightkit.ensemble.tasks import Adversarial, JointResiduals, Residual
+from lightkit.ensemble.tasks import FastGradientSign, JointResiduals, Residual
 from lightkit.trainer.tasks import Supervised, Task
 
 
@@ -173,7 +173,7 @@ def own_task(cfg: DictConfig, task: Task, info: DataInfo, engine: Engine, folder
             family="ensemble",
         )
     if role.epsilon:
-        return Adversarial(task, epsilon=role.epsilon)
+        return FastGradientSign(task, epsilon=role.epsilon)
     if role.joint:
         return JointResiduals(shrinkage=role.shrinkage, kind=info.task)
     where = {"trust": to_plain(cfg.trust), "key": "ensemble.member.adds_to"}

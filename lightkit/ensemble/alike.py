@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lightkit.common.failures import in_short
 from lightkit.data.tensors import Taker
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.ensemble.stack import Member, Stack
+from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.stacked import seeders
 from lightkit.ensemble.vectorized import VectorStepper
 from lightkit.metrics import SplitMetrics
@@ -235,7 +235,7 @@ def gain(stack: Stack, learners: Sequence[Learner]) -> tuple[float | None, str]:
 
 def _timed_stack(stack: Stack) -> float | None:
     """Measure a step of the stack on a copy, in seconds."""
-    own = Stack([Member(member.name, member.learner) for member in stack.active])  # which copies the weights
+    own = Stack([StackMember(member.name, member.learner) for member in stack.active])  # which copies the weights
     return _timed(own.learner, VectorStepper(own, NoSpans()))
 
 

@@ -36,7 +36,7 @@ class RowLog(Logger):
 
 
 @dataclass
-class Member:
+class StackMember:
     """One of several members that train together: what it has to itself. Callbacks take it for their trainer."""
 
     name: str
@@ -109,7 +109,7 @@ class Stack:
         members: Alike: see `lightkit.ensemble.alike.refusal`.
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[StackMember]) -> None:
         self.members, self.active = list(members), list(members)
         learners = [member.learner for member in members]
         first = learners[0]
@@ -149,7 +149,7 @@ class Stack:
             ema=learner.average if isinstance(learner.average, Ema) else None,
         )
 
-    def contents(self, members: Sequence[Member]) -> list[dict[str, Any]]:
+    def contents(self, members: Sequence[StackMember]) -> list[dict[str, Any]]:
         """Return the content of an ordinary checkpoint of some members in training, with tensors of its own."""
         rows = [self.active.index(member) for member in members]
         metrics: Any = self.learner.metrics["train"]
@@ -168,7 +168,7 @@ class Stack:
         sums = [weight.detach().reshape(len(weight), -1).sum(1) for weight in self.model.parameters()]
         return torch.isfinite(torch.stack([part.double() for part in sums])).all(0).tolist()
 
-    def leave(self, members: Sequence[Member]) -> None:
+    def leave(self, members: Sequence[StackMember]) -> None:
         """Take members out of training."""
         kept = [row for row, member in enumerate(self.active) if member not in members]
         self.active = [self.active[row] for row in kept]

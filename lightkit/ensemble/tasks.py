@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lightkit.trainer.tasks import Criterion, StepOutput, Task, fit_shape, logits
 
 
-class Adversarial(Task):
+class FastGradientSign(Task):
     """Learn from inputs and from inputs changed by the sign of the loss's gradient, half of the loss each.
 
     Fast gradient sign method, https://arxiv.org/abs/1412.6572; inputs lie in [0, 1] and are kept there. Validation and

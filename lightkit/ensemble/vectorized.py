@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightkit.device.precision import clear_gradients
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.ensemble.stack import Member, Stack
+from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.stacked import seeders
 from lightkit.trainer import Trainer
 from lightkit.trainer.guard import Guard
@@ -110,7 +110,7 @@ class VectorTrainer(Trainer):
                 member.clock.speed, member.clock.machine = speed, machine
                 member.report.step(loss, norm, self._rates, {})
 
-    def _follow(self, member: Member) -> None:
+    def _follow(self, member: StackMember) -> None:
         """Let the counters of a member be those of the loop."""
         mine, own = self.state, member.state
         own.epoch, own.samples_done, own.step = mine.epoch, mine.samples_done, mine.step
@@ -141,11 +141,11 @@ class VectorTrainer(Trainer):
         self._settle()
         return improved
 
-    def _judge_member(self, member: Member, values: Mapping[str, float]) -> None:
+    def _judge_member(self, member: StackMember, values: Mapping[str, float]) -> None:
         member.improved = member.state.keep_best(values[self.monitor], values, mode=self.mode)
         self._judged(member.name, values[self.monitor])
 
-    def _call_of(self, member: Member, hook: str, values: Mapping[str, float]) -> None:
+    def _call_of(self, member: StackMember, hook: str, values: Mapping[str, float]) -> None:
         for callback in member.learner.callbacks.values():
             getattr(callback, hook)(member, values)
 

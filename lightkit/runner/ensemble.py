@@ -19,7 +19,7 @@ from lightkit.config.member_values import member_label, member_values
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
-from lightkit.ensemble.methods import Facts, Method, NoEnsemble, Stacking
+from lightkit.ensemble.methods import Method, NoEnsemble, RunFacts, Stacking
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
 from lightkit.loggers import Logger
@@ -27,7 +27,7 @@ from lightkit.loggers.files import write_json
 from lightkit.metrics import Figures, write_figures
 from lightkit.runner.ensemble_figures import ENSEMBLE, draw, over_size
 from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told, values_of
-from lightkit.runner.members_combined import Meter, combined, count_weights, counted_checkpoint
+from lightkit.runner.members_combined import SplitMeter, combined, count_weights, counted_checkpoint
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
@@ -56,7 +56,7 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
     return EnsemblePlan(run, shared, method, facts)
 
 
-def facts_of(cfg: DictConfig, shared: Shared) -> Facts:
+def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
     """Return what the method of an ensemble has to know of a run."""
     data, source = shared.data, shared.data.source
     rows = data.rows["train"]
@@ -64,7 +64,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> Facts:
     if isinstance(source, TensorData) and source.x.is_floating_point():
         low, high = source.x[rows].aminmax()
         bounds = float(low), float(high)
-    return Facts(
+    return RunFacts(
         task=data.info.task,
         seed=cfg.seed,
         epochs=None if cfg.trainer.steps is not None else cfg.trainer.epochs,
@@ -92,7 +92,7 @@ class EnsemblePlan:
         facts: What the method knows of the run.
     """
 
-    def __init__(self, run: Session, shared: Shared, method: Method, facts: Facts) -> None:
+    def __init__(self, run: Session, shared: Shared, method: Method, facts: RunFacts) -> None:
         self.run, self.shared, self.method, self.facts = run, shared, method, facts
         run.members.opening = introduction(run.cfg, run.place.path, shared.data, type(method).__name__)
         self.found: dict[str, Any] = {}
@@ -190,7 +190,7 @@ class EnsemblePlan:
         """Return loss and metrics of predictions on a split; those of training rows are called `oof/...`."""
         rows = predictions.of_split(split)
         rows = rows.take(rows.predicted)
-        return Meter(self.run.cfg, self.shared, split)(rows) if len(rows) else {}
+        return SplitMeter(self.run.cfg, self.shared, split)(rows) if len(rows) else {}
 
     def _store(self, done: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
         """Write all networks that count into one file; return how many weights they have."""
@@ -256,7 +256,7 @@ class EnsemblePlan:
         if ENSEMBLE not in cfg.metrics.figures or not outcome.metric:
             return
         split, _, only = outcome.metric.partition("/")
-        sizes = over_size(outcome, Meter(cfg, self.shared, split, only=only), seed=cfg.seed)
+        sizes = over_size(outcome, SplitMeter(cfg, self.shared, split, only=only), seed=cfg.seed)
         if sizes is not None:
             for size, value in zip(sizes.sizes, sizes.mean):
                 logger.scalars({f"{outcome.metric}_over_size": value}, step=size, epoch=0)

@@ -22,7 +22,7 @@ from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, to_yaml
 from lightkit.config.project import project_root
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, read_ensemble, write_ensemble
-from lightkit.ensemble.methods import Facts, Method
+from lightkit.ensemble.methods import Method, RunFacts
 from lightkit.ensemble.nested import nested
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
@@ -120,7 +120,7 @@ class Library(EnsemblePlan):
         run: Session,
         shared: Shared,
         method: Method,
-        facts: Facts,
+        facts: RunFacts,
         runs: Sequence[LibraryRun],
         predictions: Sequence[MemberPredictions],
         scaling: Mapping[str, Any],

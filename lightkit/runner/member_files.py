@@ -16,7 +16,7 @@ from lightkit.assembly import build_store
 from lightkit.common import run_files
 from lightkit.config import as_yaml, public, save_text
 from lightkit.ensemble.plan import RunMember
-from lightkit.ensemble.stack import Member
+from lightkit.ensemble.stack import StackMember
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.session import Session, make_result
@@ -124,7 +124,7 @@ class MemberFiles:
             except OSError as error:
                 raise unwritable(path, error) from error
 
-    def save(self, member: RunMember, trained: Member) -> None:
+    def save(self, member: RunMember, trained: StackMember) -> None:
         """Write the checkpoints of a member that has ended.
 
         Raises:
@@ -135,7 +135,7 @@ class MemberFiles:
             self._store.fill(self._saves(trained, self.texts.of(member)))
 
     def finish(
-        self, member: RunMember, trained: Member, system: Mapping[str, Any], *, seconds: float
+        self, member: RunMember, trained: StackMember, system: Mapping[str, Any], *, seconds: float
     ) -> dict[str, Any]:
         """Write what a member has come to; last its result, with which it counts as finished.
 
@@ -167,7 +167,7 @@ class MemberFiles:
             raise unwritable(path, error) from error
         return result
 
-    def _saves(self, trained: Member, text: str) -> list[tuple[dict[str, Any], float | None]]:
+    def _saves(self, trained: StackMember, text: str) -> list[tuple[dict[str, Any], float | None]]:
         """Return the contents of the checkpoints to keep, with the monitored value."""
         monitor, found = self._goal[0], list[tuple[dict[str, Any], float | None]]()
         last, best = trained.last, trained.best
@@ -181,7 +181,7 @@ class MemberFiles:
             found.append((last | {"config": text}, value))
         return found
 
-    def _log(self, member: RunMember, trained: Member) -> str:
+    def _log(self, member: RunMember, trained: StackMember) -> str:
         """Return the lines of `run.log`."""
         state, values = trained.state, summary.final_values(trained.state)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())

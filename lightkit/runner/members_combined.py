@@ -23,7 +23,7 @@ from lightkit.metrics import SharedMetrics
 from lightkit.trainer.tasks import fit_shape
 
 
-class Meter:
+class SplitMeter:
     """Measures predictions by loss and metrics of the run, which are built once.
 
     Args:

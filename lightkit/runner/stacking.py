@@ -18,7 +18,7 @@ from lightkit.config.saved import from_yaml
 from lightkit.ensemble.combining import soft
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.ensemble.greedy import select
-from lightkit.ensemble.methods import Facts, Stacking
+from lightkit.ensemble.methods import RunFacts, Stacking
 from lightkit.ensemble.methods.stacking import Base
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult
@@ -42,7 +42,7 @@ class StackingPlan(EnsemblePlan):
 
     method: Stacking
 
-    def __init__(self, run: Session, shared: Shared, method: Stacking, facts: Facts) -> None:
+    def __init__(self, run: Session, shared: Shared, method: Stacking, facts: RunFacts) -> None:
         super().__init__(run, shared, method, facts)
         self.verdict: Verdict | None = None
 

@@ -23,7 +23,7 @@ from lightkit.config import to_plain
 from lightkit.ensemble.alike import difference, gain, refusal
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.ensemble.stack import Member, Stack
+from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer
 from lightkit.loggers import TensorBoardLogger
 from lightkit.metrics import Figures
@@ -95,7 +95,7 @@ def train_together(
     found: dict[str, MemberResult] = dict(finished)
     groups = alike(run, members, finished)
     while groups:
-        together = Together(run, groups.pop(0), shared, engine, finished)
+        together = MemberGroup(run, groups.pop(0), shared, engine, finished)
         if together.prepare():
             found |= {result.member.name: result for result in together.train(splits, keep)}
         groups += [together.others] if len(together.others) > 1 else []
@@ -136,7 +136,7 @@ def _named(file: Path) -> list[str]:
         return []
 
 
-class Together:
+class MemberGroup:
     """One group of alike members: from their configurations to their results.
 
     Args:
@@ -175,7 +175,7 @@ class Together:
             self.learners = self._equally_long([first, *self._twins(first)])
             reason = refusal(self.learners) if len(self.group) > 1 else "they have different numbers of rows"
         if not reason:
-            self.stack = Stack([Member(own.name, learner) for own, learner in zip(self.group, self.learners)])
+            self.stack = Stack([StackMember(own.name, learner) for own, learner in zip(self.group, self.learners)])
             reason = difference(self.stack)
         why = "ensemble.engine=vectorized"
         if not reason and self.engine == "auto" and not begun:
@@ -311,7 +311,7 @@ class Together:
             self.folder.parent.rmdir()
         return results
 
-    def _counted(self, parts: Sequence[Member], splits: Sequence[str]) -> dict[str, list[Outputs]]:
+    def _counted(self, parts: Sequence[StackMember], splits: Sequence[str]) -> dict[str, list[Outputs]]:
         """Load the weights that count into the models, test them, and return their outputs by split."""
         cfg, test = self.cfg, self.cfg.trainer.test
         bests = self.saves and cfg.checkpoint.keep_best > 0 and test != "last"
@@ -332,7 +332,7 @@ class Together:
                     part.history.scalars(own, step=part.state.step, epoch=part.state.epoch)
         return outputs
 
-    def _extras(self, own: RunMember, part: Member, folder: Path, outputs: dict[str, Outputs]) -> None:
+    def _extras(self, own: RunMember, part: StackMember, folder: Path, outputs: dict[str, Outputs]) -> None:
         """Draw the figures of a member's test and export its weights, where that is asked for."""
         run, info = self.run, part.learner.data.info
         options = self.cfg.metrics.figures

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightkit.data import Loader
-from lightkit.ensemble.stack import Member
+from lightkit.ensemble.stack import StackMember
 from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
 from lightkit.metrics import SplitMetrics
 from lightkit.metrics.stacked import StackedMetrics
@@ -20,7 +20,7 @@ from lightkit.trainer.interrupt import AskedToEnd
 
 
 def evaluate_together(
-    parts: Sequence[Member], split: str, *, collect: bool, run: Session
+    parts: Sequence[StackMember], split: str, *, collect: bool, run: Session
 ) -> tuple[list[Outputs], list[dict[str, float]]]:
     """Evaluate the models of members on a split, each on its own rows.
 

@@ -12,7 +12,7 @@ from lightkit.assembly.learner import build_learner
 from lightkit.assembly.member import own_task
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.ensemble.tasks import Adversarial, JointResiduals, Residual
+from lightkit.ensemble.tasks import FastGradientSign, JointResiduals, Residual
 from lightkit.trainer.tasks import Supervised
 
 QUICK = ["data=wine", "model.hidden=[8]", "device=cpu", "metrics.figures=[]"]
@@ -36,7 +36,7 @@ def test_a_member_draws_its_rows_and_keeps_the_others_apart(tmp_path: Path) -> N
     ("role", "kind"),
     [
         ("{}", Supervised),
-        ("{epsilon: 0.1}", Adversarial),
+        ("{epsilon: 0.1}", FastGradientSign),
         ("{adds_to: []}", Residual),
         ("{joint: soft_gradient_boosting}", JointResiduals),
         ("{joint: fusion}", Supervised),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.ensemble.alike import difference, gain, refusal
-from lightkit.ensemble.stack import Member, Stack
+from lightkit.ensemble.stack import Stack, StackMember
 from tests.ensemble.test_vectorized import WINE, maker
 
 
@@ -68,14 +68,14 @@ def test_what_one_batch_shows_to_be_shared_is_refused(noise: bool, reason: str) 
     for learner in learners:
         model = Shares(noise)
         optimizer = torch.optim.AdamW(model.parameters())
-        members.append(Member("x", replace(learner, model=model, network=model, optimizer=optimizer)))
+        members.append(StackMember("x", replace(learner, model=model, network=model, optimizer=optimizer)))
     assert reason in difference(Stack(members))
 
 
 def test_nothing_is_left_behind_by_looking() -> None:
     make = maker(*WINE, "model.norm=batch", "model.dropout=0.3")
     learners = [make(seed) for seed in range(2)]
-    stack = Stack([Member(f"{seed}", learner) for seed, learner in enumerate(learners)])
+    stack = Stack([StackMember(f"{seed}", learner) for seed, learner in enumerate(learners)])
     before = {name: tensor.clone() for name, tensor in stack.model.tensors.items()}
     drawn = torch.random.get_rng_state()
     assert difference(stack) == ""
@@ -88,7 +88,7 @@ def test_nothing_is_left_behind_by_looking() -> None:
 def test_steps_are_measured_on_copies_where_the_run_is_long() -> None:
     make = maker(*WINE, "trainer.epochs=40")
     learners = [make(seed) for seed in range(2)]
-    stack = Stack([Member(f"{seed}", learner) for seed, learner in enumerate(learners)])
+    stack = Stack([StackMember(f"{seed}", learner) for seed, learner in enumerate(learners)])
     before = {name: tensor.clone() for name, tensor in stack.model.tensors.items()}
     speed, how = gain(stack, learners)
     assert speed is not None

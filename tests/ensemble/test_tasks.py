@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightkit.ensemble.module import Joint
-from lightkit.ensemble.tasks import Adversarial, JointResiduals, Residual, residuals
+from lightkit.ensemble.tasks import FastGradientSign, JointResiduals, Residual, residuals
 from lightkit.trainer.tasks import Supervised
 
 X, Y = torch.rand(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -82,13 +82,13 @@ def test_adversarial_inputs_are_those_of_torchensemble() -> None:
             seen.append(batch[0].detach().clone())
             return super().step(model, batch, criterion)
 
-    step = Adversarial(Noted(), epsilon=0.1).step(own, (X, Y), nn.CrossEntropyLoss())
+    step = FastGradientSign(Noted(), epsilon=0.1).step(own, (X, Y), nn.CrossEntropyLoss())
     x = X.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(F.cross_entropy(own(x), Y), x)
     (changed,) = module._get_fgsm_samples([X], 0.1, [gradient])
     torch.testing.assert_close(seen[1], changed)
     torch.testing.assert_close(step.loss, (F.cross_entropy(own(X), Y) + F.cross_entropy(own(changed), Y)) / 2)
-    step = Adversarial(Supervised(), epsilon=0.1).step(own.eval(), (X, Y), nn.CrossEntropyLoss())
+    step = FastGradientSign(Supervised(), epsilon=0.1).step(own.eval(), (X, Y), nn.CrossEntropyLoss())
     torch.testing.assert_close(step.loss, F.cross_entropy(own(X), Y))
 
 

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from lightkit.assembly import Learner, build_learner, build_own, build_shared
 from lightkit.config import compose
-from lightkit.ensemble.stack import Member, Stack
+from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer
 from lightkit.trainer import Trainer
 from lightkit.trainer.services import Services
@@ -59,12 +59,12 @@ def goal(learner: Learner) -> dict[str, str]:
 
 
 def together(make: Make, seeds: range) -> Stack:
-    stack = Stack([Member(f"{seed:02d}", make(seed)) for seed in seeds])
+    stack = Stack([StackMember(f"{seed:02d}", make(seed)) for seed in seeds])
     VectorTrainer(stack, Services(), **goal(stack.members[0].learner)).fit()
     return stack
 
 
-def compare(member: Member, alone: Learner, tolerance: float = 1e-5) -> None:
+def compare(member: StackMember, alone: Learner, tolerance: float = 1e-5) -> None:
     assert member.last is not None
     weights = alone.model.state_dict()
     assert weights.keys() == member.last["model"].keys()
@@ -132,11 +132,11 @@ def test_it_goes_on_with_the_same_bits(step: int) -> None:
             if self.state.step == step:
                 raise Killed
 
-    first = Stack([Member(f"{seed:02d}", make(seed)) for seed in range(3)])
+    first = Stack([StackMember(f"{seed:02d}", make(seed)) for seed in range(3)])
     with pytest.raises(Killed):
         Until(first, Services(), **goal(first.members[0].learner)).fit()
     saved = first.state_dict()
-    second = Stack([Member(f"{seed:02d}", make(seed)) for seed in range(3)])
+    second = Stack([StackMember(f"{seed:02d}", make(seed)) for seed in range(3)])
     second.load_state_dict(saved)
     VectorTrainer(second, Services(), **goal(second.members[0].learner)).fit()
     for one, other in zip(whole.members, second.members):

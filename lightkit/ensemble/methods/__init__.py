@@ -2,7 +2,7 @@
 
 from lightkit.ensemble.methods.adversarial import Adversarial
 from lightkit.ensemble.methods.bagging import Bagging
-from lightkit.ensemble.methods.base import Facts, Method, NoEnsemble
+from lightkit.ensemble.methods.base import Method, NoEnsemble, RunFacts
 from lightkit.ensemble.methods.boosting import GradientBoosting
 from lightkit.ensemble.methods.fast_geometric import FastGeometric
 from lightkit.ensemble.methods.greedy import Greedy
@@ -14,13 +14,13 @@ from lightkit.ensemble.methods.voting import Voting
 __all__ = [
     "Adversarial",
     "Bagging",
-    "Facts",
     "FastGeometric",
     "Fusion",
     "GradientBoosting",
     "Greedy",
     "Method",
     "NoEnsemble",
+    "RunFacts",
     "Snapshot",
     "SoftGradientBoosting",
     "Stacking",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods.base import Engine, Facts, Vote, Weighed, Weights, member
+from lightkit.ensemble.methods.base import Engine, RunFacts, Vote, Weighed, Weights, member
 from lightkit.ensemble.plan import RunMember
 
 
@@ -38,7 +38,7 @@ class Adversarial(Weighed):
         super().__init__(size=size, vote=vote, weights=weights, engine=engine, slots=slots)
         self.epsilon = epsilon
 
-    def check(self, facts: Facts) -> None:
+    def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""
         super().check(facts)
         if facts.inputs is None or facts.inputs[0] < 0 or facts.inputs[1] > 1:
@@ -53,7 +53,7 @@ class Adversarial(Weighed):
                 family="ensemble",
             )
 
-    def members(self, facts: Facts) -> Sequence[RunMember]:
+    def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """See `Method.members`."""
         kinds = enumerate(self.kinds(facts))
         return [member(facts, i, label, values, epsilon=self.epsilon) for i, (label, values) in kinds]

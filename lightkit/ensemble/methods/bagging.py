@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lightkit.common.argument_checks import check_choice, check_range
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods.base import Engine, Facts, Vote, Weighed, Weights, member
+from lightkit.ensemble.methods.base import Engine, RunFacts, Vote, Weighed, Weights, member
 from lightkit.ensemble.plan import RunMember
 from lightkit.ensemble.rows import held_out_rows
 
@@ -53,14 +53,14 @@ class Bagging(Weighed):
             raise UserError("the folds are the members", argument="size", received=size, fix=fix)
         self.resample, self.folds, self.repeats = resample, folds, repeats
 
-    def check(self, facts: Facts) -> None:
+    def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""
         super().check(facts)
         if self.resample == "folds":
             dealt: dict[str, Any] = {"strata": facts.strata, "groups": facts.groups, "ordered": facts.ordered}
             held_out_rows(facts.rows, "folds", facts.seed, 0, folds=self.folds, fold=0, repeat=0, **dealt)
 
-    def members(self, facts: Facts) -> Sequence[RunMember]:
+    def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """See `Method.members`."""
         if self.resample == "bootstrap":
             kinds = enumerate(self.kinds(facts))
@@ -69,7 +69,7 @@ class Bagging(Weighed):
 
 
 def fold_members(
-    facts: Facts, folds: int, repeats: int, *, first: int = 0, label: str = "", **role: Any
+    facts: RunFacts, folds: int, repeats: int, *, first: int = 0, label: str = "", **role: Any
 ) -> list[RunMember]:
     """Return a member for each fold, repeat and kind of member; those of a repeat more come last.
 

@@ -27,7 +27,7 @@ _SEEDS = 1 << 31
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """What a method knows of the run."""
 
     task: str
@@ -90,7 +90,7 @@ class Method:
         check_choice("engine", engine, ENGINES, what="unknown engine")
         self.size, self.engine, self.slots = size, engine, slots
 
-    def check(self, facts: Facts) -> None:
+    def check(self, facts: RunFacts) -> None:
         """Refuse what the method is not defined for, before anything is trained.
 
         Raises:
@@ -113,11 +113,11 @@ class Method:
                 family="ensemble",
             )
 
-    def next(self, facts: Facts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+    def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """Return the members that can be trained now; see `RunPlan.next`."""
         return self.members(facts) if not done else []
 
-    def members(self, facts: Facts) -> Sequence[RunMember]:
+    def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """Return all members of a method whose members need nothing of each other."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class Method:
         """Return the members whose predictions become those of the ensemble."""
         return done
 
-    def weigh(self, members: Sequence[MemberPredictions], facts: Facts) -> Tensor:
+    def weigh(self, members: Sequence[MemberPredictions], facts: RunFacts) -> Tensor:
         """Return the weights of members, `(M,)`, which sum to 1.
 
         Args:
@@ -175,7 +175,7 @@ class Weighed(Method):
         check_choice("weights", weights, WEIGHTS, what="not a way to weigh members")
         self.rule, self.weights = vote, weights
 
-    def check(self, facts: Facts) -> None:
+    def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""
         super().check(facts)
         if self.weights != "uniform" and not facts.validated:
@@ -187,11 +187,11 @@ class Weighed(Method):
                 family="ensemble",
             )
 
-    def weigh(self, members: Sequence[MemberPredictions], facts: Facts) -> Tensor:
+    def weigh(self, members: Sequence[MemberPredictions], facts: RunFacts) -> Tensor:
         """See `Method.weigh`."""
         return weigh(members, facts.task, how=self.weights)
 
-    def kinds(self, facts: Facts) -> list[tuple[str, Mapping[str, Any]]]:
+    def kinds(self, facts: RunFacts) -> list[tuple[str, Mapping[str, Any]]]:
         """Return a label and the values of each member to be trained on all rows: unlike ones, or copies."""
         if not facts.members:
             return [("", {})] * (self.size or self.copies)
@@ -199,7 +199,7 @@ class Weighed(Method):
 
 
 def member(
-    facts: Facts, number: int, label: str = "", values: Mapping[str, Any] | None = None, **role: Any
+    facts: RunFacts, number: int, label: str = "", values: Mapping[str, Any] | None = None, **role: Any
 ) -> RunMember:
     """Make a member.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightkit.common.ranking import improves
-from lightkit.ensemble.methods.base import Facts, Method, member
+from lightkit.ensemble.methods.base import Method, RunFacts, member
 from lightkit.ensemble.plan import MemberResult, RunMember
 
 
@@ -33,7 +33,7 @@ class GradientBoosting(Method):
         self.shrinkage = self.factor = shrinkage
         self.patience = patience
 
-    def next(self, facts: Facts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+    def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `Method.next`."""
         tired = self.patience is not None and len(done) - 1 - self._best(done) >= self.patience if done else False
         if tired or len(done) >= (self.size or 1):

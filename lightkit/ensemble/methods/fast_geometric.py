@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods.base import Facts, Method, member
+from lightkit.ensemble.methods.base import Method, RunFacts, member
 from lightkit.ensemble.plan import MemberResult, RunMember
 
 
@@ -35,7 +35,7 @@ class FastGeometric(Method):
             )
         self.cycle_epochs, self.high, self.low = cycle_epochs, high, low
 
-    def next(self, facts: Facts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+    def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `Method.next`."""
         if not done:
             return [member(facts, 0, "start")]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from lightkit.ensemble.methods.base import Engine, Facts
+from lightkit.ensemble.methods.base import Engine, RunFacts
 from lightkit.ensemble.methods.voting import Voting
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.weighing import weigh
@@ -33,6 +33,6 @@ class Greedy(Voting):
         super().__init__(size=size, weights="greedy", engine=engine, slots=slots)
         self.rounds = rounds
 
-    def weigh(self, members: Sequence[MemberPredictions], facts: Facts) -> Tensor:
+    def weigh(self, members: Sequence[MemberPredictions], facts: RunFacts) -> Tensor:
         """See `Method.weigh`."""
         return weigh(members, facts.task, how="greedy", rounds=self.rounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from lightkit.ensemble.methods.base import Facts, Method, member
+from lightkit.ensemble.methods.base import Method, RunFacts, member
 from lightkit.ensemble.plan import RunMember
 
 
@@ -21,7 +21,7 @@ class Fusion(Method):
     def __init__(self, *, size: int = 5) -> None:
         super().__init__(size=size)
 
-    def members(self, facts: Facts) -> Sequence[RunMember]:
+    def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """See `Method.members`."""
         return [member(facts, 0, self.joint, joint=self.joint, networks=self.size)]
 
@@ -43,7 +43,7 @@ class SoftGradientBoosting(Fusion):
         super().__init__(size=size)
         self.shrinkage = shrinkage
 
-    def members(self, facts: Facts) -> Sequence[RunMember]:
+    def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """See `Method.members`."""
         role: dict[str, Any] = {"joint": self.joint, "networks": self.size, "shrinkage": self.shrinkage}
         return [member(facts, 0, self.joint, **role)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods.base import Facts, Method, member
+from lightkit.ensemble.methods.base import Method, RunFacts, member
 from lightkit.ensemble.plan import MemberResult, RunMember
 
 COSINE = {"_target_": "lightkit.optim.annealing.Cosine", "floor": 0.0, "warmup_steps": 0, "warmup_epochs": 0.0}
@@ -24,7 +24,7 @@ class Snapshot(Method):
     def __init__(self, *, size: int = 5) -> None:
         super().__init__(size=size)
 
-    def check(self, facts: Facts) -> None:
+    def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""
         super().check(facts)
         if facts.epochs is None or facts.epochs % (self.size or 1):
@@ -36,7 +36,7 @@ class Snapshot(Method):
                 family="ensemble",
             )
 
-    def next(self, facts: Facts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+    def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `Method.next`."""
         size = self.size or 1
         if len(done) >= size:

@@ -10,7 +10,7 @@ from typing import Any
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.ensemble.methods.bagging import fold_members
-from lightkit.ensemble.methods.base import Engine, Facts, Method, member
+from lightkit.ensemble.methods.base import Engine, Method, RunFacts, member
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.rows import MemberRows, cut_holdout, held_out_rows
 
@@ -85,7 +85,7 @@ class Stacking(Method):
         self.folds, self.repeats, self.layers, self.rounds = folds, repeats, layers, rounds
         self.refit, self.passthrough, self.holdout = refit, passthrough, holdout
 
-    def check(self, facts: Facts) -> None:
+    def check(self, facts: RunFacts) -> None:
         """See `Method.check`."""
         super().check(facts)
         rows = self.rows(facts)
@@ -102,11 +102,11 @@ class Stacking(Method):
             dealt: dict[str, Any] = {"folds": self.folds, "fold": 0, "repeat": repeat, **_kept(facts)}
             held_out_rows(rows.training, "folds", facts.seed, 0, **dealt)
 
-    def rows(self, facts: Facts) -> MemberRows:
+    def rows(self, facts: RunFacts) -> MemberRows:
         """Return the training rows that folds are cut from, and those that decide about the stack."""
         return cut_holdout(facts.rows, self.holdout, facts.seed, **_kept(facts))
 
-    def next(self, facts: Facts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
+    def next(self, facts: RunFacts, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `Method.next`."""
         finished = {result.member.name: result for result in done}
         for stage in self._stages(facts, finished, []):
@@ -115,7 +115,7 @@ class Stacking(Method):
                 return left
         return []
 
-    def bases(self, facts: Facts, done: Sequence[MemberResult]) -> list[Base]:
+    def bases(self, facts: RunFacts, done: Sequence[MemberResult]) -> list[Base]:
         """Return the bases of all layers, of a stack whose members are all trained."""
         found: list[Base] = []
         for _ in self._stages(facts, {result.member.name: result for result in done}, found):
@@ -123,7 +123,7 @@ class Stacking(Method):
         return found
 
     def _stages(
-        self, facts: Facts, finished: Mapping[str, MemberResult], bases: list[Base]
+        self, facts: RunFacts, finished: Mapping[str, MemberResult], bases: list[Base]
     ) -> Iterator[Sequence[RunMember]]:
         """Yield members that can be trained at once, those that they depend on first.
 
@@ -163,7 +163,7 @@ class Stacking(Method):
         yield [member(facts, number, "meta", _meta_values(facts, len(self.rows(facts).training)), **role)]
 
 
-def _meta_values(facts: Facts, rows: int) -> dict[str, Any]:
+def _meta_values(facts: RunFacts, rows: int) -> dict[str, Any]:
     """Return the values of the meta-model: it trains in short steps over few columns, and its last weights count.
 
     A weight decay that is left open is that of scikit-learn's `LogisticRegression`, which sees the sum of the losses.
@@ -182,7 +182,7 @@ def _meta_values(facts: Facts, rows: int) -> dict[str, Any]:
     return values
 
 
-def _length(facts: Facts, folds: Sequence[MemberResult]) -> dict[str, Any]:
+def _length(facts: RunFacts, folds: Sequence[MemberResult]) -> dict[str, Any]:
     """Return how long a network trains on all rows: the mean of what its folds took to their best validation.
 
     Its last weights count, as no rows are left to choose others by.
@@ -196,6 +196,6 @@ def _length(facts: Facts, folds: Sequence[MemberResult]) -> dict[str, Any]:
     return values | {"trainer.epochs": max(1, round(sum(epochs) / len(epochs)))}
 
 
-def _kept(facts: Facts) -> dict[str, Any]:
+def _kept(facts: RunFacts) -> dict[str, Any]:
     """Return what every division of the rows has to obey."""
     return {"strata": facts.strata, "groups": facts.groups, "ordered": facts.ordered}

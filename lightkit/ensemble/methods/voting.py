@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightkit.ensemble.methods.base import Facts, Weighed, member
+from lightkit.ensemble.methods.base import RunFacts, Weighed, member
 from lightkit.ensemble.plan import RunMember
 
 
@@ -14,6 +14,6 @@ class Voting(Weighed):
     The arguments are those of `Weighed`.
     """
 
-    def members(self, facts: Facts) -> Sequence[RunMember]:
+    def members(self, facts: RunFacts) -> Sequence[RunMember]:
         """See `Method.members`."""
         return [member(facts, i, label, values) for i, (label, values) in enumerate(self.kinds(facts))]

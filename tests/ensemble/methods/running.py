@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from lightkit.common.errors import UserErrors
 from lightkit.config import compose, from_yaml
 from lightkit.ensemble.file import StoredEnsemble, read_ensemble
-from lightkit.ensemble.methods import Facts
+from lightkit.ensemble.methods import RunFacts
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
@@ -37,9 +37,9 @@ def train(folder: Path, *overrides: str) -> dict[str, Any]:
     return Runner(compose(texts).cfg, folder, overrides=texts).run()
 
 
-def facts(**more: Any) -> Facts:
+def facts(**more: Any) -> RunFacts:
     """What a method knows of a run of 20 rows."""
-    return Facts(**{"task": "multiclass", "seed": 3, "epochs": 6, "rows": torch.arange(20), **more})
+    return RunFacts(**{"task": "multiclass", "seed": 3, "epochs": 6, "rows": torch.arange(20), **more})
 
 
 def done(*members: RunMember, values: tuple[float | None, ...] = ()) -> list[MemberResult]:

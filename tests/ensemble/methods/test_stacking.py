@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from lightkit.common.errors import UserError
-from lightkit.ensemble.methods import Facts, Stacking
+from lightkit.ensemble.methods import RunFacts, Stacking
 from lightkit.ensemble.methods.stacking import Base
 from lightkit.ensemble.plan import MemberResult, RunMember
 
 KINDS = [("a", {"model.hidden": [4]}), ("b", {"model.hidden": [8]})]
 
 
-def facts(rows: int = 90, **more: Any) -> Facts:
-    return Facts(task="regression", seed=3, epochs=20, rows=torch.arange(rows), **more)
+def facts(rows: int = 90, **more: Any) -> RunFacts:
+    return RunFacts(task="regression", seed=3, epochs=20, rows=torch.arange(rows), **more)
 
 
 def trained(member: RunMember, *, best: int = 10, steps: int = 40, epochs: int = 20) -> MemberResult:
@@ -25,7 +25,7 @@ def trained(member: RunMember, *, best: int = 10, steps: int = 40, epochs: int =
     return MemberResult(member, Path(member.name), result)
 
 
-def stages(method: Stacking, known: Facts) -> tuple[list[list[RunMember]], list[MemberResult]]:
+def stages(method: Stacking, known: RunFacts) -> tuple[list[list[RunMember]], list[MemberResult]]:
     found: list[list[RunMember]] = []
     done: list[MemberResult] = []
     while members := method.next(known, done):
@@ -62,7 +62,7 @@ def test_a_network_of_all_rows_trains_for_the_epochs_that_the_folds_found() -> N
     (refit,) = method.next(known, done)
     assert refit.values["trainer.epochs"] == 7
     assert refit.values["trainer.test"] == "last"
-    counted = Facts(task="regression", seed=3, epochs=None, rows=torch.arange(90))
+    counted = RunFacts(task="regression", seed=3, epochs=None, rows=torch.arange(90))
     (refit,) = method.next(counted, done)
     assert refit.values["trainer.steps"] == 14
 
