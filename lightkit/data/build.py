@@ -88,7 +88,7 @@ class Data:
         Returns:
             The loader; None without such a split.
         """
-        if split in ("val", "test"):
+        if split not in ("train", "left_out"):
             return self.loaders().get(split)
         rows = self.left_out if split == "left_out" else self.rows["train"]
         if rows is None or not len(rows):

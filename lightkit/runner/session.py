@@ -116,7 +116,7 @@ class Session:
         if not self.place.is_begun:
             lock_folder(self.stack, self.place, fresh=True)
         facts = {"visible": engine.placement.mapping, "data": data.info.fingerprint}
-        facts |= {"device": engine.describe(), **facts_of(data)}
+        facts |= {"device": engine.describe(parts.optimizer if parts else None), **facts_of(data)}
         self.place.record(self.cfg, self.overrides, **facts)
         self.stack.enter_context(outcome(self, self.place, self.cfg, State(), {}))
         self.stack.enter_context(self._told())

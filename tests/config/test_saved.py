@@ -184,12 +184,12 @@ def test_the_format_at_hand_means_what_it_says() -> None:
 
 @pytest.mark.parametrize("mark", ["", MARK])
 def test_a_run_from_before_ensembles_is_one_model(folder: Path, mark: str) -> None:
-    path = folder / "config.yaml"
+    path = save(compose([]).cfg, folder)
     text = path.read_text(encoding="utf-8").replace(MARK, mark)
     tree = yaml.safe_load(text)
     head = text.partition("\n")[0]
     path.write_text(f"{head}\n{mark}{yaml.safe_dump({**tree, 'ensemble': {}}, sort_keys=False)}", encoding="utf-8")
-    assert load_run(folder).cfg.ensemble._target_ == "lightkit.ensemble.methods.NoEnsemble"
+    assert load_run(folder, known=True).cfg.ensemble._target_ == "lightkit.ensemble.methods.NoEnsemble"
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def train(
     cfg = compose([*QUICK, *overrides]).cfg
     with session(cfg, folder, overrides=list(overrides), resume=resume) as run:
         shared = build_shared(run.cfg, folder, ranks=run.ranks, pretrained=run.fresh)
-        alone = Runner(cfg, folder)._train
+        alone = Runner(cfg, folder).train_member
         if engine == "sequential":
             done = [run.finished(member) or alone(run, member, shared) for member in members]
         else:

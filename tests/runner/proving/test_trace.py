@@ -33,7 +33,7 @@ def test_the_process_ends_at_its_moment_and_nowhere_else(tmp_path: Path) -> None
     for step in (1, 2, 2, 2):
         trace.moment("step", step, what="x")
     assert ended == [3], "its line is written before"
-    assert lines(tmp_path)[1] == {"phase": "step", "step": 2, "number": 0, "what": "x"}
+    assert lines(tmp_path)[1] == {"phase": "step", "step": 2, "number": 0, "what": "x", "member": ""}
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
