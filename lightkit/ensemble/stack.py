@@ -137,17 +137,21 @@ class Stack:
 
     def gather(self) -> dict[str, Any]:
         """Return the state of all members in training, in the layout of a checkpoint with stacked tensors."""
+        return content.gather(**self._stateful())
+
+    def _stateful(self) -> dict[str, Any]:
+        """Return the stateful parts, as a checkpoint names them."""
         learner = self.learner
-        return content.gather(
-            model=self.model,
-            optimizer=learner.optimizer,
-            scheduler=learner.scheduler,
-            precision=learner.engine.precision,
-            callbacks={},
-            metrics={"train": learner.metrics["train"]},
-            state=learner.state,
-            ema=learner.average if isinstance(learner.average, Ema) else None,
-        )
+        return {
+            "model": self.model,
+            "optimizer": learner.optimizer,
+            "scheduler": learner.scheduler,
+            "precision": learner.engine.precision,
+            "callbacks": {},
+            "metrics": {"train": learner.metrics["train"]},
+            "state": learner.state,
+            "ema": learner.average if isinstance(learner.average, Ema) else None,
+        }
 
     def contents(self, members: Sequence[StackMember]) -> list[dict[str, Any]]:
         """Return the content of an ordinary checkpoint of some members in training, with tensors of its own."""
@@ -200,18 +204,7 @@ class Stack:
         for member in self.members:
             member.load_state_dict(saved["members"][member.name])
         self.leave([member for member in self.members if member.name not in saved["active"]])
-        learner = self.learner
-        content.apply(
-            saved["stack"],
-            model=self.model,
-            optimizer=learner.optimizer,
-            scheduler=learner.scheduler,
-            precision=learner.engine.precision,
-            callbacks={},
-            metrics={"train": learner.metrics["train"]},
-            state=learner.state,
-            ema=learner.average if isinstance(learner.average, Ema) else None,
-        )
+        content.apply(saved["stack"], **self._stateful())
 
 
 def stacked_optimizer(learner: Learner, model: StackedModel) -> Optimizer:

@@ -19,7 +19,6 @@ from lightkit.config import to_plain
 from lightkit.ensemble.combining import as_logits, hard, soft
 from lightkit.ensemble.file import StoredMember
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
-from lightkit.metrics import SharedMetrics
 from lightkit.trainer.tasks import fit_shape
 
 
@@ -35,13 +34,13 @@ class SplitMeter:
 
     def __init__(self, cfg: DictConfig, shared: Shared, split: str, *, only: str = "") -> None:
         self._kind, self._name = ("val", "oof") if split == "train" else (split, split)
-        nodes = to_plain(cfg.metrics[self._kind]) if split else {}
+        nodes = to_plain(cfg.metrics[self._kind])
         if only in (*nodes, "loss"):
             chosen = {self._kind: {only: nodes[only]} if only in nodes else {}}
             cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
         self._device = shared.engine.device
-        metrics = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
-        self._metrics = metrics.meter if isinstance(metrics, SharedMetrics) else metrics  # one process has all rows
+        # One process has all rows.
+        self._metrics = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
         self._criterion = build_loss(cfg, shared.data.info, shared.engine)
 
     def __call__(self, rows: MemberPredictions) -> dict[str, float]:
