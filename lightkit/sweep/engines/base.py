@@ -1,0 +1,47 @@
+"""What a sweep asks of the place where its jobs run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from lightkit.sweep.job import Start
+
+
+class Engine(Protocol):
+    """Start jobs, end them by a signal that saves, and tell which have ended. One thread asks it.
+
+    A job is the process `python -m lightkit.sweep.run_job FOLDER [--stop-at …]`, wherever it runs. It holds the lock of its
+    folder, reads the configuration that the sweep has stored for it, goes on from its last checkpoint, and leaves `run.log` and `result.json`.
+    """
+
+    def room(self) -> int:
+        """Return how many jobs more can be started now; of a queue, how many it takes."""
+        ...
+
+    def start(self, start: Start) -> None:
+        """Start a job, or let it go on."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """Tell a job to save a checkpoint and to end."""
+        ...
+
+    def wait(self, seconds: float) -> Mapping[str, int]:
+        """Wait until jobs have ended, at most so long; return the exit status of each by name, as shells count it."""
+        ...
+
+    def attach(self, names: Sequence[str]) -> Sequence[str]:
+        """Return which of these jobs, that an earlier process of the sweep has started, are still queued or running here.
+
+        They count as started: `wait` tells their end.
+        """
+        ...
+
+    def place(self, name: str) -> str:
+        """Say where a job runs, in a word or two: `slot 1`, `gpu 0`, `node7`, `queued`."""
+        ...
+
+    def close(self) -> None:
+        """Give back what was taken; jobs that still run are told to save and to end where nothing would watch them."""
+        ...

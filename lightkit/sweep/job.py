@@ -1,0 +1,64 @@
+"""A job of a sweep, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Status = Literal["finished", "paused", "pruned", "failed", "interrupted"]
+"""How a job ended: at its end, at a rung (`trainer.stop_at`), stopped as it promised little, by an error, by a signal."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that a sweep has planned: what it trains is fixed before it starts.
+
+    Attributes:
+        name: Name of its folder, which tells its overrides from those of the other jobs.
+        folder: Where it runs; absolute.
+        overrides: What was typed for it.
+        config: Its whole configuration as YAML.
+    """
+
+    name: str
+    folder: Path
+    overrides: tuple[str, ...]
+    config: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """A job that is to start, or to go on, now.
+
+    Attributes:
+        job: The job.
+        stop_at: Where it pauses, as `trainer.stop_at` takes it (epochs, such as `3`, or `300 steps`); None runs to its end.
+    """
+
+    job: Job
+    stop_at: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a part of a job ended.
+
+    Attributes:
+        name: The job's.
+        status: How.
+        values: The last values by name, such as `val/accuracy`; `objective` is the best of the monitored one.
+        epoch: Epochs done.
+        step: Optimizer steps done.
+        code: Exit status of its process; None where nobody saw it end.
+        reason: Why it failed, in a line; empty where it did not.
+    """
+
+    name: str
+    status: Status
+    values: Mapping[str, float] = field(default_factory=dict)
+    epoch: int = 0
+    step: int = 0
+    code: int | None = 0
+    reason: str = ""

@@ -1,0 +1,64 @@
+"""What a sweep tries next: every combination of a grid, the survivors of a rung, what a sampler suggests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from lightkit.sweep.job import Job, Outcome, Start
+
+
+class Search(Protocol):
+    """Name the jobs of a sweep as it goes on.
+
+    What it names follows from the outcomes that it was told, in their order, and from nothing else: a repeated sweep tells
+    them again from its journal and goes on where it was.
+    """
+
+    def next(self, room: int) -> Sequence[Start]:
+        """Name at most `room` jobs that can start now; none while it waits for outcomes, or at the end.
+
+        A job is named again after it has paused, when it is to go on.
+        """
+        ...
+
+    def tell(self, outcome: Outcome) -> None:
+        """Take how a job, or a part of it, ended. Failed jobs are told once they are not tried again."""
+        ...
+
+    def watch(self, name: str, row: Mapping[str, Any]) -> bool:
+        """Take a row of a running job's `metrics.jsonl`; return whether the job promises so little that it is to stop."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will be named any more."""
+        ...
+
+
+class Grid:
+    """Run each of a list of jobs once.
+
+    Args:
+        jobs: In the order in which they start.
+    """
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._waiting = list(jobs)
+
+    def next(self, room: int) -> Sequence[Start]:
+        """Name the next jobs of the list."""
+        named, self._waiting = self._waiting[:room], self._waiting[room:]
+        return [Start(job) for job in named]
+
+    def tell(self, outcome: Outcome) -> None:
+        """Take an outcome, from which nothing follows."""
+
+    def watch(self, name: str, row: Mapping[str, Any]) -> bool:
+        """Let every job run."""
+        return False
+
+    @property
+    def ended(self) -> bool:
+        """Whether all have been named."""
+        return not self._waiting
