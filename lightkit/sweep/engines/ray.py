@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ _IN_USE = 75
 _IN_USE_SECONDS = 120.0
 """How long a task waits for such a folder."""
 _POLL_SECONDS = 0.5
+_ANSWER_SECONDS = 10.0
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
 """Without these, Ray reports its use to its makers, and lets whoever reaches its port run code."""
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -182,18 +185,28 @@ class RayEngine:
 
 def _connected(address: str | None) -> Any:
     """Connect to a cluster or start Ray here; return the package."""
-    os.environ |= {**_QUIET, **({} if address else _LOOPBACK)}
+    os.environ |= _QUIET
+    # A program that has connected already keeps its connection.
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "ignore_reinit_error": True}
+    if address is None:
+        # Its sockets need short paths; the folder of the sweep may be deep.
+        own = Path(tempfile.mkdtemp(prefix="ray-"))
+        os.environ |= _LOOPBACK
+        if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+            token = own / "token"
+            token.touch(mode=0o600)
+            token.write_text(secrets.token_hex(32))
+            os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+        options |= {"include_dashboard": False, "_temp_dir": str(own)}
     try:
         import ray
     except ImportError as error:
         fix = "pip install 'lightkit[ray]'"
         raise UserError("this engine needs the package ray", key="sweep.engine", received="ray", fix=fix) from error
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        # Its sockets need short paths; the folder of the sweep may be deep.
-        options |= {"include_dashboard": False, "_temp_dir": tempfile.mkdtemp(prefix="ray-")}
-    before = os.umask(0o077)  # it keeps its token in the user's home
     try:
+        host, colon, port = (address or "").rpartition(":")
+        if colon and port.isdecimal():  # Ray itself tries for minutes
+            socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
         ray.init(address, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise UserError(
@@ -202,6 +215,4 @@ def _connected(address: str | None) -> Any:
             received=address,
             fix="the address that `ray start --head` says (with RAY_AUTH_MODE=token), or null for this machine",
         ) from error
-    finally:
-        os.umask(before)
     return ray
