@@ -1,0 +1,304 @@
+"""Jobs of a sweep as arrays in the queue of Slurm (https://slurm.schedmd.com/job_array.html)."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED, of_signal
+from lightkit.sweep.job import Start
+
+_LOG = logging.getLogger(__name__)
+_PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
+_TERM, _USR1 = 15, 10
+_SAVED = {str(of_signal(_TERM)), str(of_signal(_USR1))}
+_UNSEEN = 2
+"""Looks at the queue in a row without a job after which it counts as gone: it may be new, or on its way back."""
+_MANY = 1000
+"""Jobs that the queue may hold of a sweep; what Slurm's own limit (MaxArraySize) is by default."""
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """What the queue is told of each job; the fields are those of `sweep.slurm`.
+
+    Attributes:
+        time: Time limit, as `sbatch` takes it.
+        partition: Partition; None for that of the cluster.
+        account: Account; None for the user's own.
+        cpus: Processors.
+        gpus: GPUs.
+        memory: Memory, such as `16G`; None for the cluster's default.
+        save_before: Seconds before the time limit at which a job is told to save.
+        requeues: How often it may go on after its time limit.
+        options: More options of `sbatch`.
+        setup: Lines of shell before the job.
+        poll_seconds: Seconds between looks at the queue.
+        slots: Jobs at once; None for as many as the cluster lets run.
+    """
+
+    time: str = "60"
+    partition: str | None = None
+    account: str | None = None
+    cpus: int = 1
+    gpus: int = 0
+    memory: str | None = None
+    save_before: int = 90
+    requeues: int = 20
+    options: Sequence[str] = ()
+    setup: Sequence[str] = ()
+    poll_seconds: float = 10.0
+    slots: int | None = None
+
+
+@dataclass
+class _Entry:
+    """A job in the queue."""
+
+    id: str
+    unseen: int = 0
+    state: str = "PENDING"
+    node: str = ""
+    stopped: bool = False
+
+
+@dataclass
+class _Queue:
+    """What this engine knows of the queue."""
+
+    entries: dict[str, _Entry] = field(default_factory=dict)
+    looked: float = 0.0
+    answers: bool = True
+
+
+class SlurmEngine:
+    """Submit jobs to Slurm and watch them there; they go on when the process of the sweep ends.
+
+    Jobs that start together are an array. Before its time limit a job gets SIGUSR1, saves, and is queued again to go
+    on; a preempted one gets SIGTERM, saves, and Slurm queues it again itself. What a job ended with stands in a file
+    that its script writes, so that it can be told when nobody watched.
+
+    Args:
+        folder: Folder of the sweep, on a disk that the nodes see.
+        command: Makes the command that runs a job or lets it go on.
+        options: What the queue is told.
+        name: Name of the jobs in the queue.
+
+    Raises:
+        UserError: Slurm's commands are missing here.
+    """
+
+    survives = True
+    """Whether jobs go on when the process of the sweep ends."""
+
+    def __init__(
+        self, folder: Path, command: Callable[[Start], Sequence[str]], options: SlurmOptions, *, name: str
+    ) -> None:
+        missing = [program for program in _PROGRAMS if shutil.which(program) is None]
+        if missing:
+            raise UserError(
+                "Slurm's commands are not on this machine",
+                key="sweep.engine",
+                received=f"slurm, without {', '.join(missing)}",
+                fix="start the sweep on a login node of the cluster; sweep.engine=local runs the jobs here",
+            )
+        self._folder, self._command, self._options, self._name = folder.resolve(), command, options, name
+        self._own = self._folder / "slurm"
+        self._pending: list[Start] = []
+        self._queue = _Queue()
+
+    def room(self) -> int:
+        """Return how many jobs more the queue takes."""
+        known = len(self._pending) + len(self._queue.entries)
+        return max(0, (self._options.slots or _MANY) - known)
+
+    def start(self, start: Start) -> None:
+        """Submit a job, together with those that start before the next `wait`."""
+        self._end_file(start.job.name).unlink(missing_ok=True)
+        self._pending.append(start)
+
+    def stop(self, name: str) -> None:
+        """Tell a job to save and to end; one that waits in the queue leaves it."""
+        self._submit()
+        entry = self._queue.entries.get(name)
+        if entry is None:
+            return
+        entry.stopped = True
+        self._look()
+        # The signal goes to the job and not to its script, which then writes how the job ended.
+        signal = [] if entry.state == "PENDING" else ["--signal=TERM"]
+        subprocess.run(["scancel", *signal, entry.id], check=False, capture_output=True)
+
+    def wait(self, seconds: float) -> Mapping[str, int]:
+        """Wait until jobs have ended, at most so long; return their exit statuses."""
+        self._submit()
+        until = time.monotonic() + seconds
+        while True:
+            if time.monotonic() >= self._queue.looked + self._options.poll_seconds:
+                self._look()
+            ended = self._ended()
+            left = until - time.monotonic()
+            if ended or left <= 0:
+                return ended
+            time.sleep(min(left, self._options.poll_seconds, 1.0))
+
+    def attach(self, names: Sequence[str]) -> Sequence[str]:
+        """Return which of these jobs an earlier process has submitted and the queue still has."""
+        ids: dict[str, str] = {}
+        for path in sorted(self._own.glob("*.json")):
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            ids |= {name: f"{noted['id']}_{index}" for index, name in enumerate(noted["names"])}
+        queued = self._listed()
+        found = [name for name in names if ids.get(name) in queued or (name in ids and self._end_file(name).exists())]
+        self._queue.entries |= {name: _Entry(ids[name]) for name in found}
+        return found
+
+    def place(self, name: str) -> str:
+        """Say where a job is: on which node, or in the queue."""
+        entry = self._queue.entries.get(name)
+        if entry is None:
+            return ""
+        return entry.node or ("queued" if entry.state == "PENDING" else entry.id)
+
+    def close(self) -> None:
+        """Submit what was started; the jobs go on."""
+        self._submit()
+
+    def _submit(self) -> None:
+        """Submit the jobs that were started since, as an array."""
+        if not self._pending:
+            return
+        starts, self._pending = self._pending, []
+        self._own.mkdir(parents=True, exist_ok=True)
+        stem = self._own / f"{len(list(self._own.glob('*.sh'))):03d}"
+        rows = [
+            f"{shlex.quote(str(self._end_file(start.job.name)))}\t{_line(self._command(start))}" for start in starts
+        ]
+        stem.with_suffix(".jobs").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+        stem.with_suffix(".sh").write_text(self._script(stem, len(starts)), encoding="utf-8")
+        done = subprocess.run(
+            ["sbatch", "--parsable", str(stem.with_suffix(".sh"))], check=False, capture_output=True, text=True
+        )
+        number = re.match(r"\d+", done.stdout.strip())
+        if done.returncode or number is None:
+            raise UserError(
+                "Slurm does not take the jobs",
+                key="sweep.slurm",
+                received=(done.stderr or done.stdout).strip() or f"exit status {done.returncode}",
+                fix="sweep.slurm has partition, account, time, memory, cpus and options of sbatch",
+            )
+        names = [start.job.name for start in starts]
+        noted = {"id": number[0], "names": names}
+        stem.with_suffix(".json").write_text(json.dumps(noted) + "\n", encoding="utf-8")
+        self._queue.entries |= {name: _Entry(f"{number[0]}_{index}") for index, name in enumerate(names)}
+
+    def _script(self, stem: Path, count: int) -> str:
+        """Write the script of an array."""
+        options = self._options
+        width = f"%{options.slots}" if options.slots else ""
+        asked = {
+            "job-name": self._name,
+            "array": f"0-{count - 1}{width}",
+            "time": options.time,
+            "signal": f"USR1@{options.save_before}",
+            "cpus-per-task": options.cpus,
+            "gpus-per-node": options.gpus or None,
+            "mem": options.memory,
+            "partition": options.partition,
+            "account": options.account,
+            "open-mode": "append",
+            "output": shlex.quote(f"{stem}-%a.txt"),
+        }
+        head = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
+        head += ["#SBATCH --requeue", *(f"#SBATCH {option}" for option in options.options)]
+        return "\n".join(
+            [
+                "#!/bin/bash",
+                *head,
+                f"cd {shlex.quote(str(Path.cwd()))} || exit 1",
+                *options.setup,
+                f'row=$(sed -n "$((SLURM_ARRAY_TASK_ID+1))p" {shlex.quote(str(stem.with_suffix(".jobs")))})',
+                "eval \"end=${row%%$'\\t'*}\"",
+                'rm -f "$end"',
+                "eval \"srun ${row#*$'\\t'}\"",
+                "code=$?",
+                f"# {of_signal(_USR1)}: saved before the time limit",
+                f"if [[ $code == {of_signal(_USR1)} && ${{SLURM_RESTART_COUNT:-0}} -lt {options.requeues} ]]; then",
+                '  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && exit $code',
+                "fi",
+                'mkdir -p "${end%/*}"; echo $code >"$end.new"; mv "$end.new" "$end"',
+                "exit $code",
+                "",
+            ]
+        )
+
+    def _end_file(self, name: str) -> Path:
+        """Return the file that says what a job ended with."""
+        return self._own / "ended" / name
+
+    def _ended(self) -> dict[str, int]:
+        """Return the jobs that have ended, and forget them."""
+        ended: dict[str, int] = {}
+        for name, entry in list(self._queue.entries.items()):
+            text = _read(self._end_file(name))
+            # A preempted job has saved and written its end as well, and comes again.
+            again = text.strip() in _SAVED and not entry.stopped and entry.unseen < _UNSEEN
+            if text.strip().isdecimal() and not again:
+                ended[name] = int(text)
+            elif entry.unseen >= _UNSEEN:  # cancelled, or lost with its node
+                ended[name] = of_signal(_TERM) if entry.stopped else FAILED
+        for name in ended:
+            del self._queue.entries[name]
+        return ended
+
+    def _look(self) -> None:
+        """Look at the queue."""
+        self._queue.looked = time.monotonic()
+        if not self._queue.entries:
+            return
+        listed = self._listed()
+        for entry in self._queue.entries.values():
+            entry.unseen = 0 if entry.id in listed else entry.unseen + 1
+            entry.state, entry.node = listed.get(entry.id, (entry.state, entry.node))
+
+    def _listed(self) -> dict[str, tuple[str, str]]:
+        """Return state and node of the user's jobs in the queue, by id; a queue that does not answer is asked later."""
+        command = ["squeue", "--array", "--noheader", "--format=%i %T %N", f"--user={getpass.getuser()}"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            if self._queue.answers:
+                _LOG.warning("the queue does not answer: %s", done.stderr.strip())
+            self._queue.answers = False
+            return {entry.id: (entry.state, entry.node) for entry in self._queue.entries.values()}
+        self._queue.answers = True
+        found = {}
+        for line in done.stdout.splitlines():
+            words = line.split()
+            if len(words) > 1:
+                found[words[0]] = (words[1], words[2] if len(words) > 2 else "")
+        return found
+
+
+def _line(command: Sequence[str]) -> str:
+    """Write a command for the shell, in a line."""
+    line = shlex.join(command)
+    if "\n" in line:
+        raise UserError("a job's command cannot hold a line break", key="sweep.engine", received="slurm")
+    return line
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

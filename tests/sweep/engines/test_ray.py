@@ -1,0 +1,143 @@
+"""Jobs as tasks of Ray: two nodes on the loopback interface, one of which is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.sweep.job import Job, Start
+
+# Ray reads these when it is imported: what it keeps at home and where it listens.
+os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ["RAY_AUTH_TOKEN"] = "0123456789abcdef" * 4
+pytest.importorskip("ray")
+from lightkit.sweep.engines.ray import RayEngine
+
+JOB = """
+import os, pathlib, signal, sys, time
+here = pathlib.Path(sys.argv[1]); parts = here / "parts"
+with parts.open("a") as file: file.write(f"begun with {os.environ['CUDA_VISIBLE_DEVICES']}\\n")
+def end(number, _):
+    with parts.open("a") as file: file.write(f"saved at {number}\\n")
+    sys.exit(128 + number)
+signal.signal(signal.SIGTERM, end)
+(here / "ready").touch()
+until = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < until and not (here / "enough").exists(): time.sleep(0.05)
+sys.exit(int(sys.argv[3]))
+"""
+"""A job that saves at SIGTERM, and else ends after some seconds, or when it has worked enough, with some status."""
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short path, which Ray's sockets need."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Sweep:
+    """An engine whose jobs are processes that are told how long they take and how they end."""
+
+    def __init__(self, folder: Path, jobs: dict[str, tuple[float, int]], **options: Any) -> None:
+        self.folder, self.plan, self.ended = folder, jobs, dict[str, int]()
+        self.engine = RayEngine(folder, self.command, **options)
+
+    def command(self, start: Start) -> Sequence[str]:
+        seconds, code = self.plan[start.job.name]
+        start.job.folder.mkdir(parents=True, exist_ok=True)
+        return [sys.executable, "-c", JOB, str(start.job.folder), str(seconds), str(code)]
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self.engine.start(Start(Job(name, self.folder / name, (), "")))
+
+    def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"ended: {self.ended}"
+            self.ended |= self.engine.wait(0.2)
+
+    def parts(self, name: str) -> list[str]:
+        path = self.folder / name / "parts"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def listening() -> set[str]:
+    """Return the addresses that processes listen at, beside those of the loopback interface."""
+    found = subprocess.run(["ss", "-ltnH"], check=False, capture_output=True, text=True).stdout
+    addresses = {line.split()[3] for line in found.splitlines() if len(line.split()) > 3}
+    return {address for address in addresses if not address.startswith(("127.", "[::1]", "[::ffff:127."))}
+
+
+def test_jobs_run_end_stop_and_leave_nothing_listening_outside(tmp_path: Path) -> None:
+    before = listening()
+    sweep = Sweep(tmp_path, {"a": (0.1, 0), "b": (0.1, 3), "long": (60, 0)}, slots=2)
+    try:
+        assert listening() <= before
+        assert 1 <= sweep.engine.room() <= 2
+        sweep.start("a")
+        sweep.until(lambda: "a" in sweep.ended)
+        sweep.start("b")
+        sweep.until(lambda: "b" in sweep.ended)
+        sweep.start("long")
+        sweep.until((tmp_path / "long" / "ready").exists)
+        sweep.engine.stop("long")
+        sweep.until(lambda: "long" in sweep.ended)
+        assert sweep.ended == {"a": 0, "b": 3, "long": 143}
+        assert sweep.parts("a") == ["begun with "]
+        assert sweep.parts("long") == ["begun with ", "saved at 15"]
+    finally:
+        sweep.engine.close()
+
+
+def test_a_job_whose_node_is_lost_saves_and_goes_on_elsewhere(
+    tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_TMPDIR", str(short))
+    (short / "ray").mkdir()
+    head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(short), "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")  # at the head, which stays
+        first = cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=80_000_000)
+        cluster.wait_for_nodes()
+        sweep = Sweep(tmp_path, {"job": (60, 0)}, address=cluster.address, gpus=1)
+        sweep.engine._needs["GPU"] = 3
+        with pytest.raises(UserError, match="large enough") as caught:
+            sweep.engine._need_room()
+        assert "3 GPU" in str(caught.value)
+        sweep.engine._needs["GPU"] = 1
+        sweep.start("job")
+        sweep.until((tmp_path / "job" / "ready").exists)
+        cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=80_000_000)
+        cluster.remove_node(first, allow_graceful=False)
+        sweep.until(lambda: len(sweep.parts("job")) == 3)
+        (tmp_path / "job" / "enough").touch()
+        sweep.until(lambda: "job" in sweep.ended)
+        assert sweep.parts("job") == ["begun with 0", "saved at 15", "begun with 0"]
+        assert sweep.ended == {"job": 0}
+        sweep.engine.close()
+    finally:
+        cluster.shutdown()
+
+
+def test_a_cluster_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not answer") as caught:
+        RayEngine(tmp_path, lambda start: [], address="127.0.0.1:1")
+    assert caught.value.key == "sweep.ray.address"
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
