@@ -92,7 +92,7 @@ def _distribution(override: Override) -> BaseDistribution:
             low, high, step = sweep.start, sweep.end, None
             whole = "int" in tags or (isinstance(low, int) and isinstance(high, int) and "float" not in tags)
         else:
-            values = list(override.sweep_iterator())
+            values: list[Any] = list(override.sweep_iterator())
             low, high, step = float(values[0]), float(values[-1]), float(sweep.step)
             low, high = min(low, high), max(low, high)
             step, whole = abs(step), all(float(value).is_integer() for value in (*values, sweep.step))

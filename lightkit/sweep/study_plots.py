@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +78,11 @@ def _draw(name: str, study: Study, folder: Path, objectives: Sequence[str]) -> l
 
 def _page(names: list[str], study: Study, objectives: Sequence[str]) -> str | None:
     """Return a page with all pictures to move about in; None without plotly."""
-    try:
-        import plotly  # noqa: F401
-        from optuna import visualization
-    except ImportError:
+    if find_spec("plotly") is None:
         return None
-    parts = []
+    from optuna import visualization
+
+    parts: list[str] = []
     for name in names:
         for _, options in _targets(name, objectives):
             figure = _plot(visualization, name)(study, **options)

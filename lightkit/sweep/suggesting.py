@@ -276,7 +276,9 @@ def _sampler_maker(space: Space, settings: StudySettings) -> Callable[[int], Bas
         given["search_space"] = space.grid
 
     def make(seed: int) -> BaseSampler:
-        made = _built("sampler", SAMPLERS, settings.sampler, settings.sampler_options, {**given, "seed": seed})
+        # The seed of a grid is the order of its points, which all trials go through.
+        seeded = {**given, "seed": settings.seed if settings.sampler == "grid" else seed}
+        made = _built("sampler", SAMPLERS, settings.sampler, settings.sampler_options, seeded)
         assert isinstance(made, BaseSampler)
         return made
 
