@@ -15,15 +15,14 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.folder import locked, unwritable
-from lightkit.runs.placement import chosen_run_folder, hydra_folder, new_run_folder
+from lightkit.runs.placement import chosen_run_folder, discard_if_empty, hydra_folder, new_run_folder
 from lightkit.runs.reading import read_run
+from lightkit.sweep.build import build_engine, build_search
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.engines.base import Engine
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_journal
 from lightkit.sweep.plan import (
-    build_engine,
-    build_search,
     check_alike,
     command_of,
     compare,
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = "vectorized"
 """The launcher that trains jobs which differ in their seed alone at once, in this process."""
+_STUDY = "optuna"
+"""The sweeper that lets Optuna choose the jobs."""
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -60,10 +61,13 @@ def sweep(options: argparse.Namespace) -> int:
         return _print(jobs, options)
     launcher, sweeper = (jobs[0].choices.get(f"hydra/{kind}") for kind in ("launcher", "sweeper"))
     at_once = launcher == _AT_ONCE and sweeper in ("basic", None)
+    study: dict[str, Any] = {}
     if at_once:
         from lightkit.runner.seeds import check_seeds
 
         check_seeds([job.cfg for job in jobs])
+    elif sweeper == _STUDY and launcher in ("basic", None):
+        study = _study(jobs[0], options)
     elif {sweeper, launcher} - {"basic", None}:
         from lightkit.config import run_hydra
 
@@ -78,9 +82,13 @@ def sweep(options: argparse.Namespace) -> int:
     chosen = hydra_folder(jobs[0], "sweep", options.overrides)
     if at_once:
         return _train_at_once(chosen_run_folder(chosen) if chosen else _new_folder(jobs), jobs)
-    engine = build_engine(jobs[0].sweep, [plain_job(job) for job in jobs])
     folder = chosen_run_folder(chosen) if chosen else find_unfinished(project(), command) or _new_folder(jobs)
-    return _carry_out(folder, jobs, engine, command)
+    try:
+        engine = build_engine(jobs[0].sweep, [plain_job(job) for job in jobs], folder)
+    except UserError:
+        discard_if_empty(folder, project())
+        raise
+    return _carry_out(folder, [] if study else jobs, engine, {"command": command, "options": jobs[0].sweep, **study})
 
 
 def go_on(folder: Path, options: Mapping[str, Any]) -> int:
@@ -99,18 +107,29 @@ def go_on(folder: Path, options: Mapping[str, Any]) -> int:
     with _opened(folder) as journal:
         record = read_journal(folder)
         changed = {**record.head.get("options", {}), **options}
-        engine = build_engine(changed, list(record.jobs.values()))
+        engine = build_engine(changed, list(record.jobs.values()), folder)
         journal.head(options=changed)
         return _run(record, journal, engine, list(record.jobs.values()), changed)
 
 
-def _carry_out(folder: Path, jobs: Sequence[Composed], engine: Engine, command: Mapping[str, Any]) -> int:
-    """Store the jobs in the folder of a sweep, beside those that it has, and run them."""
+def _carry_out(folder: Path, jobs: Sequence[Composed], engine: Engine, head: Mapping[str, Any]) -> int:
+    """Store the jobs in the folder of a sweep, beside those that it has, and run them.
+
+    Args:
+        folder: Folder of the sweep.
+        jobs: All of them; none of a study, which makes them up as it goes on.
+        engine: Runs them.
+        head: What the journal is to say of the whole sweep.
+    """
     with _opened(folder) as journal:
         has_some = (folder / run_files.SWEEP_JOURNAL).stat().st_size > 0
         record = read_journal(folder) if has_some else Record(folder)
+        if "study" in head:
+            journal.head(**head)
+            record = read_journal(folder)
+            return _run(record, journal, engine, list(record.jobs.values()), head["options"])
         change = compare(jobs, record)
-        journal.head(command=command, options=jobs[0].sweep)
+        journal.head(**head)
         known = {job.name for job in change.jobs if job not in change.added}
         record = store(journal, record, change)
         if known or change.removed:
@@ -119,25 +138,48 @@ def _carry_out(folder: Path, jobs: Sequence[Composed], engine: Engine, command: 
         if change.edited:
             say(f"the configuration has changed since for {len(change.edited)} jobs; what is stored counts")
             say("for a new sweep:  hydra.sweep.dir=ANOTHER")
-        return _run(record, journal, engine, [record.jobs[job.name] for job in change.jobs], jobs[0].sweep)
+        return _run(record, journal, engine, [record.jobs[job.name] for job in change.jobs], head["options"])
 
 
 def _run(record: Record, journal: Journal, engine: Engine, jobs: Sequence[Job], options: Mapping[str, Any]) -> int:
     """Run what is left of a sweep, and report on all of it."""
     display = SweepDisplay(record)
-    controller = Controller(record, journal, build_search(options, jobs), engine, options=options, display=display)
+    try:
+        search = build_search(options, jobs, record)
+    except UserError:
+        engine.close()
+        raise
+    controller = Controller(record, journal, search, engine, options=options, display=display)
     try:
         controller.run()
     finally:
         display.close()
-    states = [controller.states[job.name] for job in jobs]
+    named = [job.name for job in jobs]
+    states = [controller.states[name] for name in (*named, *(name for name in record.jobs if name not in named))]
     report(record.folder, states)
+    if "study" in record.head:
+        from lightkit.sweep.study import show_study
+
+        journal.head(complete=search.ended and not controller.stopped_by)
+        for line in show_study(search, record.folder):
+            say(line)
     ended_badly = [state for state in states if state.status in ("failed", "interrupted")]
     if ended_badly:
         complain(f"{len(ended_badly)} of {len(states)} jobs did not end well")
     if ended_badly or any(state.status == "waiting" for state in states):
         say(f"go on with:  lightkit sweep resume {record.folder}")
     return controller.stopped_by or next((state.code or FAILED for state in ended_badly), 0)
+
+
+def _study(job: Composed, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the journal keeps of a study that Optuna is to make."""
+    from lightkit.sweep.study import describe_study
+
+    if options.source is not None:
+        what, fix = "a study cannot start from a run", "the overrides of the run on the command line"
+        raise UserError(what, key="--from", received=options.source, fix=fix)
+    found = describe_study(job, options.overrides, config_dir=options.config_dir, config_name=options.config_name)
+    return {"study": found, "complete": False}
 
 
 @contextmanager

@@ -117,10 +117,11 @@ class Controller:
                     for name, code in ended.items():
                         self._end(name, code)
                     self._watch()
-                    if not self._signal and stop_file.exists():
+                    told = stop_file.exists()
+                    if not self._signal and told:
                         self._signal = signal.SIGTERM
                     if self._signal and not self.stopped_by:
-                        self._stop(of_signal(self._signal))
+                        self._stop(of_signal(self._signal), leave=self.engine.survives and not told)
                 stop_file.unlink(missing_ok=True)
         except OSError as error:
             self._save_all()
@@ -167,6 +168,9 @@ class Controller:
         if before and reached(known, start) and job.name not in self.record.replanned:
             self._tell(known)
             return True
+        if job.name not in self.record.jobs:  # the search has made it up from the results so far
+            self.journal.plan([job])
+            self.record.jobs[job.name] = job
         job.folder.mkdir(parents=True, exist_ok=True)
         self.journal.started(job.name, start.stop_at, again=again)
         self._parts[job.name] = _Part(start, before, Progress(job), alone)
@@ -254,9 +258,13 @@ class Controller:
             job = self.record.jobs[name]
             self._parts[name] = _Part(Start(job), read_result(job.folder), Progress(job), alone=False, beside=True)
 
-    def _stop(self, status: int) -> None:
-        """Start nothing more, and let every job save."""
+    def _stop(self, status: int, *, leave: bool) -> None:
+        """Start nothing more, and let every job save, or leave them to the queue that they are in."""
         self.stopped_by, self._closing = status, True
+        if leave:
+            self.display.message(f"{len(self._parts)} jobs go on without this process, which watches no longer")
+            self._parts.clear()
+            return
         if self._parts:
             count = len(self._parts)
             self.display.message(f"asked to end: {count} job{'s' * (count > 1)} to save first")

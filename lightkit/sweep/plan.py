@@ -14,11 +14,8 @@ from lightkit.common.errors import UserError
 from lightkit.common.text import slug
 from lightkit.config import Composed, to_yaml
 from lightkit.runs.folder import lock_holder
-from lightkit.sweep.engines.base import Engine
-from lightkit.sweep.engines.local import build_local
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
-from lightkit.sweep.search import Grid, Search
 from lightkit.sweep.state import look
 
 _NOT_OF_THE_JOB = ("hydra.", "sweep.", "sweep=", "resume.", "resume=")
@@ -130,7 +127,8 @@ def find_unfinished(root: Path, command: Mapping[str, Any]) -> Path | None:
         if read_head(folder).get("command") == command and lock_holder(folder) is None:
             record = read_journal(folder)
             states = [look(job, record, controlled=False) for job in record.jobs.values()]
-            return folder if any(state.status not in ("finished", "pruned") for state in states) else None
+            left = any(state.status not in ("finished", "pruned") for state in states)
+            return folder if left or record.head.get("complete") is False else None
     return None
 
 
@@ -157,20 +155,6 @@ def find_sweep(text: str, root: Path) -> Path:
     choices = [str(folder.relative_to(root)) for folder in newest_first[:6]]
     fix = "`lightkit train -m` makes one; `last` is the newest"
     raise UserError(what, received=text, choices=choices, fix=fix, family="no-such-run")
-
-
-def build_engine(options: Mapping[str, Any], jobs: Sequence[Job]) -> Engine:
-    """Build what `sweep.engine` names.
-
-    Raises:
-        UserError: It cannot run these jobs.
-    """
-    return build_local(options, jobs)
-
-
-def build_search(options: Mapping[str, Any], jobs: Sequence[Job]) -> Search:
-    """Build what decides which jobs run, and how far."""
-    return Grid(jobs)
 
 
 def _content(config: str) -> str:

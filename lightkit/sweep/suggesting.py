@@ -101,6 +101,8 @@ class OptunaSearch:
         UserError: A sampler, pruner or storage that cannot be.
     """
 
+    tries_failed_again = False
+
     def __init__(
         self,
         space: Space,
@@ -173,6 +175,16 @@ class OptunaSearch:
         if self._waiting:
             return False
         return self._sampler.exhausted or len(self.study.get_trials(deepcopy=False)) >= self._budget
+
+    @property
+    def objectives(self) -> list[str]:
+        """The names of what is optimized."""
+        return list(self._settings.objectives)
+
+    def best(self) -> list[FrozenTrial]:
+        """Return the best finished trial; of several objectives, those that no other one beats in all."""
+        finished = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        return self.study.best_trials if finished else []
 
     @property
     def _budget(self) -> int:
@@ -259,6 +271,20 @@ def open_study(folder: Path, settings: StudySettings, sampler: BaseSampler | Non
             fix=f"another {KEY}.study_name or {KEY}.storage",
         )
     return study
+
+
+def check_settings(space: Space, settings: StudySettings) -> None:
+    """Check sampler and pruner before anything is written.
+
+    Args:
+        space: What varies.
+        settings: Those of the study.
+
+    Raises:
+        UserError: One of them cannot be.
+    """
+    _sampler_maker(space, settings)
+    _built("pruner", PRUNERS, settings.pruner, settings.pruner_options, {})
 
 
 def _sampler_maker(space: Space, settings: StudySettings) -> Callable[[int], BaseSampler]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
 from lightkit.config.schema.base import Target, number
+from lightkit.config.schema.clusters import RayConfig, SlurmConfig
 
 
 @dataclass
@@ -257,8 +258,9 @@ class LoggerConfig:
 class SweepConfig:
     """How the jobs of a sweep are run (`lightkit train -m`); no job is another one for it, so it is not swept over."""
 
-    engine: Literal["local"] = "local"
-    """Where the jobs run. `local` has slots on this machine."""
+    engine: Literal["local", "slurm", "ray"] = "local"
+    """Where the jobs run. `local` has slots on this machine; `slurm` submits to the queue of a cluster; `ray` has the
+    nodes of a Ray cluster."""
     slots: Optional[int] = number(None, low=1, high=4096)
     """Jobs that run at once. Null takes one for each free GPU, or for each `gpus_per_job` of them; on the CPU as many
     as fit with `device.threads` each, and one where that is null, as each job then takes all processors."""
@@ -270,6 +272,10 @@ class SweepConfig:
     on_error: Literal["continue", "stop", "stop_if_first"] = "continue"
     """What a failed job does to those after it. `stop` starts no other; `stop_if_first` does so if none has finished
     before, as then a mistake in all of them is likely. Jobs that run already go on."""
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+    """What Slurm is asked for."""
+    ray: RayConfig = field(default_factory=RayConfig)
+    """Which Ray cluster, and what a job takes of it."""
 
 
 @dataclass

@@ -23,6 +23,9 @@ class Engine(Protocol):
     prints belongs into the file `run_files.OUTPUT_LOG` of its folder, which exists before `start`.
     """
 
+    survives: bool
+    """Whether jobs go on when the process of the sweep ends, as those in a queue do."""
+
     def room(self) -> int:
         """Return how many jobs more can be started now; of a queue, how many it takes."""
         ...

@@ -60,6 +60,8 @@ class LocalEngine:
         slots: Where jobs run.
     """
 
+    survives = False
+
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.slots = list(slots)
         self._free = list(slots)

@@ -13,15 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.sweep.engines import guard
 from lightkit.sweep.job import Start
 
-_IN_USE = 75
-"""Exit status of a job whose folder is in use: its process on a node that was lost still saves."""
 _IN_USE_SECONDS = 120.0
-"""How long a task waits for such a folder."""
+"""How long a task waits for a folder that is in use: the job's process on a node that was lost still saves."""
 _POLL_SECONDS = 0.5
 _ANSWER_SECONDS = 10.0
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
@@ -46,7 +45,7 @@ def work(command: Sequence[str], cwd: str, env: Mapping[str, str], log: str, sto
     begun = time.monotonic()
     while True:
         code = _run(command, cwd, env, log, Path(stop_file))
-        if code != _IN_USE or time.monotonic() - begun > _IN_USE_SECONDS:
+        if code != IN_USE or time.monotonic() - begun > _IN_USE_SECONDS:
             return code
         time.sleep(_POLL_SECONDS)
 
@@ -86,7 +85,6 @@ class RayEngine:
     """
 
     survives = False
-    """Whether jobs go on when the process of the sweep ends."""
 
     def __init__(
         self,
@@ -123,8 +121,7 @@ class RayEngine:
         stop_file = self._stop_file(start.job.name)
         stop_file.unlink(missing_ok=True)
         env = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
-        log = self._own / f"{start.job.name}.txt"
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log = start.job.folder / run_files.OUTPUT_LOG
         task = self._task.remote(list(self._command(start)), str(Path.cwd()), env, str(log), str(stop_file))
         self._jobs[task] = start.job.name
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, of_signal
 from lightkit.sweep.job import Start
@@ -99,7 +100,6 @@ class SlurmEngine:
     """
 
     survives = True
-    """Whether jobs go on when the process of the sweep ends."""
 
     def __init__(
         self, folder: Path, command: Callable[[Start], Sequence[str]], options: SlurmOptions, *, name: str
@@ -181,9 +181,11 @@ class SlurmEngine:
         starts, self._pending = self._pending, []
         self._own.mkdir(parents=True, exist_ok=True)
         stem = self._own / f"{len(list(self._own.glob('*.sh'))):03d}"
-        rows = [
-            f"{shlex.quote(str(self._end_file(start.job.name)))}\t{_line(self._command(start))}" for start in starts
-        ]
+        rows = []
+        for start in starts:
+            end, log = self._end_file(start.job.name), start.job.folder / run_files.OUTPUT_LOG
+            line = f"{_line(self._command(start))} >>{shlex.quote(str(log))} 2>&1"
+            rows.append(f"{shlex.quote(str(end))}\t{line}")
         stem.with_suffix(".jobs").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
         stem.with_suffix(".sh").write_text(self._script(stem, len(starts)), encoding="utf-8")
         done = subprocess.run(

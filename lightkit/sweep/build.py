@@ -1,0 +1,56 @@
+"""Building what a sweep is made of: the engine that `sweep.engine` names, and the search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightkit.sweep.engines.base import Engine, job_command
+from lightkit.sweep.engines.local import build_local
+from lightkit.sweep.job import Job
+from lightkit.sweep.journal import Record
+from lightkit.sweep.search import Grid, Search
+
+
+def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> Engine:
+    """Build what `sweep.engine` names.
+
+    Args:
+        options: The section `sweep`.
+        jobs: What is to run; the first one tells what each of them takes.
+        folder: Folder of the sweep.
+
+    Raises:
+        UserError: It cannot run these jobs.
+    """
+    if options["engine"] == "slurm":
+        from lightkit.sweep.engines.slurm import SlurmEngine, SlurmOptions
+
+        gpus = int(options["gpus_per_job"] or 0)
+        asked = SlurmOptions(**options["slurm"], gpus=gpus, slots=options["slots"])
+        return SlurmEngine(folder, job_command, asked, name=folder.name)
+    if options["engine"] == "ray":
+        from lightkit.sweep.engines.ray import RayEngine
+
+        share = float(options["gpus_per_job"] or 0)
+        return RayEngine(folder, job_command, **options["ray"], gpus=share, slots=options["slots"])
+    return build_local(options, jobs)
+
+
+def build_search(options: Mapping[str, Any], jobs: Sequence[Job], record: Record) -> Search:
+    """Build what decides which jobs run, and how far.
+
+    Args:
+        options: The section `sweep`.
+        jobs: Those that are planned.
+        record: What the journal says.
+
+    Raises:
+        UserError: The study that it names cannot go on.
+    """
+    if "study" in record.head:
+        from lightkit.sweep.study import build_study
+
+        return build_study(record.head["study"], record)
+    return Grid(jobs)
