@@ -209,7 +209,7 @@ def test_the_same_command_goes_on_with_its_sweep(cli: Cli, job: type[Job], proje
     done = cli("train", "-m", "data=wine", "seed=0,1")
     assert done.code == 0, done.err
     assert job.started == [["data=wine", "seed=1"]]
-    assert "1 of 2 jobs are done, 0 are new" in done.out
+    assert "1 of 2 jobs done, 0 new" in done.out
     assert len(list((project / "outputs").glob("sweeps/*/*"))) == 1
     assert cli("train", "-m", "data=wine", "seed=0,1").code == 0  # that one is finished: a new one
     assert len(list((project / "outputs").glob("sweeps/*/*"))) == 2

@@ -108,9 +108,9 @@ def test_another_process_in_the_folder(folder: Path) -> None:
 def test_what_comes_from_elsewhere_builds_nothing_odd(folder: Path) -> None:
     journal = folder.parent / "sweep.jsonl"
     text = journal.read_text()
-    assert "lightkit.models.mlp" in text or "torch.optim.AdamW" in text
+    assert "torch.optim.AdamW" in text
     journal.write_text(text.replace("torch.optim.AdamW", "subprocess.Popen"))
-    with pytest.raises(UserError, match="the run comes from elsewhere"):
+    with pytest.raises(UserError, match=r"optim\._target_"):
         run_job(folder, stop_at=None, train=lambda *_args, **_options: 0)
 
 

@@ -97,6 +97,19 @@ def test_jobs_are_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     engine.close()
 
 
+def test_a_job_that_hangs_is_killed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf = "trap '' TERM; echo up; while :; do sleep 0.1; done"
+    monkeypatch.setattr(local, "job_command", lambda start: ["sh", "-c", deaf])
+    monkeypatch.setattr(local, "GRACE_SECONDS", 0.3)
+    engine = LocalEngine([Slot("one")])
+    engine.start(Start(Job("a", tmp_path, (), "")))
+    until(lambda: (tmp_path / "output.log").read_text() == "up\n", "the job")
+    engine.stop("a")
+    assert engine.wait(0.2) == {}
+    engine.close()
+    assert engine._running["a"].process.returncode == -9
+
+
 def test_what_the_system_killed_ran_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([7, 7, 7, 8])
     monkeypatch.setattr(local, "_memory_kills", lambda: next(counts))
