@@ -134,7 +134,7 @@ def _carry_out(folder: Path, jobs: Sequence[Composed], engine: Engine, head: Map
         record = store(journal, record, change)
         if known or change.removed:
             done = sum(look(record.jobs[name], record, controlled=False).status == "finished" for name in known)
-            say(f"goes on with {folder}: {done} of {len(change.jobs)} jobs are done, {len(change.added)} are new")
+            say(f"goes on with {folder}: {done} of {len(change.jobs)} jobs done, {len(change.added)} new")
         if change.edited:
             say(f"the configuration has changed since for {len(change.edited)} jobs; what is stored counts")
             say("for a new sweep:  hydra.sweep.dir=ANOTHER")
