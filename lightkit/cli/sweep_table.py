@@ -35,6 +35,7 @@ class SweepDisplay:
     def __init__(self, record: Record, every_seconds: float = _SECONDS_BETWEEN_LINES) -> None:
         self.console = ConsoleLogger("auto", every_seconds)
         self.places = {name: number for number, name in enumerate(record.jobs, 1)}
+        self.expected = int((record.head.get("study") or {}).get("sweeper", {}).get("n_trials", 0))
         first = next(iter(record.jobs.values()), None)
         self.mode = Progress(first).mode if first is not None else "max"
         self._began = time.monotonic()
@@ -84,7 +85,8 @@ class SweepDisplay:
         return (time.monotonic() - self._began) * (len(own) - done) / done if done and done < len(own) else None
 
     def _line(self, state: JobState, said: str) -> str:
-        line = f"[{self.places.get(state.job.name, 0)}/{len(self.places)}] {state.job.name}"
+        place = self.places.setdefault(state.job.name, len(self.places) + 1)
+        line = f"[{place}/{max(len(self.places), self.expected)}] {state.job.name}"
         return f"{line}  {said}" if said else line
 
 

@@ -65,13 +65,15 @@ def draw(trial: Trial, key: str, distribution: BaseDistribution) -> None:
         trial.suggest_float(key, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
 
-def as_overrides(values: Mapping[str, Any]) -> list[str]:
+def as_overrides(values: Mapping[str, Any], *, digits: int = 17) -> list[str]:
     """Write chosen values as they are typed.
 
     Args:
         values: By key.
+        digits: Of a number with a fraction, at most; 17 keep it as it is.
     """
-    return [f"{key}={value!r}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items()]
+    short = {key: float(f"{value:.{digits}g}") if isinstance(value, float) else value for key, value in values.items()}
+    return [f"{key}={value!r}" if isinstance(value, float) else f"{key}={value}" for key, value in short.items()]
 
 
 def _distribution(override: Override) -> BaseDistribution:

@@ -21,6 +21,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lightkit.common.errors import UserError, UserErrors
+from lightkit.common.text import slug
 from lightkit.sweep.job import Job, Outcome, Start
 from lightkit.sweep.space import Space, as_overrides, draw
 from lightkit.sweep.study_settings import KEY, PRUNERS, SAMPLERS, StudySettings
@@ -202,15 +203,15 @@ class OptunaSearch:
 
     def _drawn(self, trial: Trial) -> FrozenTrial:
         """Draw the values that a trial lacks, and note that it is a job of this sweep."""
-        name = f"{trial.number:03d}"
         with _quiet():
             trial.set_user_attr(_SWEEP, self._folder)
             for key, distribution in self._space.varied.items():
                 draw(trial, key, distribution)
             if self._suggest is not None:
                 self._suggest(trial)
-            trial.set_user_attr(_JOB, name)
-        self._trials[name], self._open[trial.number] = trial.number, trial
+            name = ",".join([f"{trial.number:03d}", *as_overrides(trial.params, digits=4)])
+            trial.set_user_attr(_JOB, slug(name))
+        self._trials[slug(name)], self._open[trial.number] = trial.number, trial
         return self.study.get_trials()[trial.number]
 
     def _job(self, trial: FrozenTrial) -> Job:
