@@ -17,7 +17,7 @@ from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
 from lightkit.sweep.plan import is_of_sweep
 from lightkit.sweep.search import Search
-from lightkit.sweep.space import Space, as_overrides, read_space
+from lightkit.sweep.space import Space, read_space
 from lightkit.sweep.study_settings import KEY, read_settings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def show_study(search: Search, folder: Path) -> Iterator[str]:
     names = search.objectives
     for trial in search.best():
         values = ", ".join(f"{name} {value:.5g}" for name, value in zip(names, trial.values or ()))
-        yield f"best: {trial.user_attrs.get('job', trial.number)}  {values}  {' '.join(as_overrides(trial.params))}"
+        yield f"best: {trial.user_attrs.get('job', trial.number)}  {values}"
     if write_plots(search.study, folder / FIGURES, names):
         yield f"pictures of the study are in {folder / FIGURES}"
 

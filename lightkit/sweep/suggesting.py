@@ -185,7 +185,9 @@ class OptunaSearch:
     def best(self) -> list[FrozenTrial]:
         """Return the best finished trial; of several objectives, those that no other one beats in all."""
         finished = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        return self.study.best_trials if finished else []
+        if not finished:
+            return []
+        return [self.study.best_trial] if len(self.study.directions) == 1 else self.study.best_trials
 
     @property
     def _budget(self) -> int:

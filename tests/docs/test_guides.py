@@ -18,6 +18,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/ensembles.md",
         "docs/guides/fine-tuning.md",
         "docs/guides/notebooks.md",
+        "docs/guides/optuna.md",
         "docs/guides/own-parts.md",
         "docs/guides/profiling.md",
         "docs/guides/results.md",
