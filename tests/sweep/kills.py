@@ -64,8 +64,8 @@ class Sweep:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """What a job has logged, but for the times."""
         lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
-        rows = [{key: value for key, value in json.loads(line).items() if key != "time"} for line in lines]
-        return [{key: value for key, value in row.items() if "per_second" not in key} for row in rows]
+        rows = [json.loads(line).items() for line in lines]
+        return [{key: value for key, value in row if key != "time" and not key.startswith("speed/")} for row in rows]
 
 
 def kill_at_random(sweep: Sweep, kills: int, seed: int) -> dict[str, int]:
