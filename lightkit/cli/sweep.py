@@ -130,11 +130,14 @@ def _carry_out(folder: Path, jobs: Sequence[Composed], engine: Engine, head: Map
             return _run(record, journal, engine, list(record.jobs.values()), head["options"])
         change = compare(jobs, record)
         journal.head(**head)
-        known = {job.name for job in change.jobs if job not in change.added}
+        known = {job.name for job in change.jobs if job.name in record.known}
         record = store(journal, record, change)
         if known or change.removed:
-            done = sum(look(record.jobs[name], record, controlled=False).status == "finished" for name in known)
-            say(f"goes on with {folder}: {done} of {len(change.jobs)} jobs done, {len(change.added)} new")
+            done = sum(
+                look(record.jobs[name], record, controlled=False).status == "finished"
+                for name in known - record.replanned
+            )
+            say(f"goes on with {folder}: {done} of {len(change.jobs)} jobs done, {len(change.jobs) - len(known)} new")
         if change.edited:
             say(f"the configuration has changed since for {len(change.edited)} jobs; what is stored counts")
             say("for a new sweep:  hydra.sweep.dir=ANOTHER")

@@ -51,7 +51,7 @@ def test_status(cli: Cli, sweep: Path, name: str) -> None:
     assert lines[2][:5] == ["seed=1", "failed", "3", "40", "0.4000"]
     assert lines[3] == ["seed=2", "waiting"]
     assert "the loss is not finite" in done.out
-    assert "1 of 3 jobs finished, 1 waiting, 1 failed, best val/accuracy 0.9 (seed=0)" in done.out
+    assert "1 of 3 jobs finished, 1 waiting, 1 failed, best val/accuracy 0.9000 (seed=0)" in done.out
     assert f"nobody runs it; go on with:  lightkit sweep resume {sweep}" in done.out
 
 

@@ -51,6 +51,7 @@ def test_a_job_that_is_planned_anew(tmp_path: Path) -> None:
         journal.ended(Outcome("1", "finished"), told=True)
         journal.plan([job(tmp_path, "1", "seed: 1\n")])
     record = read_journal(tmp_path)
+    assert record.known == record.jobs
     assert (record.told, record.replanned, record.jobs["1"].config) == ([], {"1"}, "seed: 1\n")
     assert find_job(tmp_path / "1")[0].config == "seed: 1\n"
 

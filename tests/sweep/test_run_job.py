@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import ctypes
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from lightkit.sweep.engines.local import TIED_TO
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal
 from lightkit.sweep.run_job import run_job
+from tests.conftest import ROOT
+from tests.waiting import until
 
 Train = Callable[..., int]
 
@@ -121,6 +126,31 @@ def test_without_the_process_of_the_sweep_it_ends(folder: Path, monkeypatch: pyt
         run_job(folder, stop_at=None, train=lambda *_args, **_options: 0)
     assert stop.value.code == 129
     assert signal.getsignal(signal.SIGHUP) in (before, signal.SIG_DFL)
-    import ctypes
-
     ctypes.CDLL(None).prctl(1, 0)
+
+
+JOB = """\
+import signal, time
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+from lightkit.sweep.run_job import tie_to_sweep
+tie_to_sweep()
+signal.signal(signal.SIGHUP, lambda *_: print("saved", flush=True) or exit(0))
+print("up", flush=True)
+time.sleep(600)
+"""
+SWEEP = """\
+import os, subprocess, sys, time
+variables = {**os.environ, sys.argv[2]: str(os.getpid())}
+subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=variables, start_new_session=True)
+time.sleep(600)
+"""
+
+
+def test_it_saves_when_the_process_of_the_sweep_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen([sys.executable, "-c", SWEEP, JOB, TIED_TO], stdout=file, cwd=ROOT)
+    until(lambda: log.read_text() == "up\n", "the job")
+    process.kill()
+    process.wait()
+    until(lambda: log.read_text() == "up\nsaved\n", "the job to save")
