@@ -11,20 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.ranks import train_job
 from lightkit.cli.terminal import complain, fitting, number, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import INTERRUPTED, of_process, of_signal
 from lightkit.common.processes import lightkit_command
 from lightkit.common.signals import numbers
-from lightkit.common.text import slug
 from lightkit.runs.catalog import find_run, project, summarize
-from lightkit.runs.placement import chosen_run_folder, hydra_folder, new_run_folder
+from lightkit.runs.placement import check_free, chosen_run_folder, hydra_folder, job_names, new_run_folder
 from lightkit.runs.reading import read_run
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from lightkit.config import Composed
 
 _AT_ONCE = "vectorized"
@@ -61,6 +59,7 @@ def sweep(options: argparse.Namespace) -> int:
         return _print(jobs, options)
     launcher, sweeper = (jobs[0].choices.get(f"hydra/{kind}") for kind in ("launcher", "sweeper"))
     at_once = launcher == _AT_ONCE and sweeper in ("basic", None)
+    names = job_names(jobs, options.overrides)
     if at_once:
         from lightkit.runner.seeds import check_seeds
 
@@ -68,25 +67,29 @@ def sweep(options: argparse.Namespace) -> int:
     elif {sweeper, launcher} - {"basic", None}:
         from lightkit.config import run_hydra
 
-        # The chosen sweeper and launcher run the jobs; what `_train_here` returns is the objective.
-        run_hydra(options.overrides, _train_here, config_dir=options.config_dir, config_name=options.config_name)
+        folder = _folder(jobs, options)
+        for name in names if jobs[0].cfg.resume.mode != "auto" else ():
+            check_free(folder / name)
+        # The chosen sweeper and launcher run the jobs; what `train_job` returns is the objective.
+        where = {"config_dir": options.config_dir, "config_name": options.config_name}
+        run_hydra(options.overrides, train_job, **where, sweep_dir=folder, names=names)
         return 0
-    chosen = hydra_folder(jobs[0], "sweep", options.overrides)
-    name = str(jobs[0].cfg.name)
-    folder = chosen_run_folder(chosen) if chosen else new_run_folder(project(), name, kind=run_files.SWEEPS)
+    folder = _folder(jobs, options)
     passed_on = ["--config-dir", options.config_dir] if options.config_dir else []
     passed_on += ["--config-name", options.config_name]
     if options.source is not None:
         passed_on = ["--from", str(find_run(options.source, project()))]
-    # The folder of a job is named by the overrides that tell it from the others.
-    varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
-    folders: dict[Path, Sequence[str]] = {}
-    for job in jobs:
-        base = slug(",".join(text for text in job.overrides if text in varied))
-        names = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
-        folders[next(folder / name for name in names if folder / name not in folders)] = job.overrides
+    folders = {folder / name: job.overrides for name, job in zip(names, jobs)}
     planned = Sweep(folder, folders, tuple(passed_on))
     return _report(planned, _run_at_once(planned, jobs) if at_once else _run_all(planned))
+
+
+def _folder(jobs: Sequence[Composed], options: argparse.Namespace) -> Path:
+    """Make the folder of the sweep, or take the one that the user has chosen."""
+    chosen = hydra_folder(jobs[0], "sweep", options.overrides)
+    return (
+        chosen_run_folder(chosen) if chosen else new_run_folder(project(), str(jobs[0].cfg.name), kind=run_files.SWEEPS)
+    )
 
 
 def _jobs(options: argparse.Namespace) -> list[Composed]:
@@ -137,24 +140,14 @@ def _print(jobs: list[Composed], options: argparse.Namespace) -> int:
     return 0
 
 
-def _train_here(cfg: DictConfig) -> float | None:
-    """Train a job in this process and return its objective."""
-    from lightkit.config.hydra_compat import HydraConfig
-    from lightkit.runner import Runner
-
-    job = HydraConfig.get()
-    result = Runner(cfg, Path(job.runtime.output_dir), overrides=list(job.overrides.task)).run()
-    value = result["objective"]["value"]
-    return None if value is None else float(value)
-
-
 def _run_all(planned: Sweep) -> dict[Path, int]:
     """Train one job after the other, until one was told to end; return their exit statuses."""
     codes: dict[Path, int] = {}
     for folder, overrides in planned.jobs.items():
         say(f"[{len(codes) + 1}/{len(planned.jobs)}] {folder.name}")
         sys.stdout.flush()
-        command = lightkit_command("train", *overrides, *planned.options, "--folder", str(folder))
+        job = ("--job", str(len(codes)), "--folder", str(folder))
+        command = lightkit_command("train", *overrides, *planned.options, *job)
         process = subprocess.Popen(command)
         try:
             codes[folder] = process.wait()

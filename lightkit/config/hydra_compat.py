@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +17,26 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 import lightkit.config.project_defaults as project_defaults
+from lightkit.common.errors import UserError
 from lightkit.config.entries import as_typed
 from lightkit.config.experiments import SCHEME, ExperimentSource
-from lightkit.config.plugins import load_plugins
+from lightkit.config.plugins import confine, load_plugins
 from lightkit.config.project_defaults import ProjectSource
 
 APP = "lightkit"
+SEARCHED = "hydra.searchpath"
+PARAMS = "hydra.sweeper.params"
+_OPEN = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
+"""Settings of Hydra's below which there may be any key."""
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
 
@@ -55,6 +63,26 @@ def typed_list(overrides: Sequence[str], key: str) -> list[str]:
     return [str(item) for value in values if isinstance(value, list) for item in value]
 
 
+def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
+    """Return the places that `hydra.searchpath` names, on the command line or else in the file to start from.
+
+    Raises:
+        UserError: One of them is no folder.
+    """
+    places: Any = typed_list(overrides, SEARCHED)
+    if not any(text.lstrip("+").startswith(f"{SEARCHED}=") for text in overrides) and primary is not None:
+        with suppress(OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):  # told when it is composed
+            content = OmegaConf.load(primary)
+            places = OmegaConf.select(content, SEARCHED) if isinstance(content, DictConfig) else None
+    places = [str(place) for place in places] if isinstance(places, (list, ListConfig)) else []
+    for place in places:
+        scheme, _, rest = place.rpartition("://")
+        if scheme not in ("", "file", "pkg") or (scheme != "pkg" and not Path(rest).is_dir()):
+            fix = "file://FOLDER or pkg://package.folder"
+            raise UserError("there is no such folder", key=SEARCHED, received=place, fix=fix, family="file")
+    return places
+
+
 class _Recording(CachingConfigRepository):
     """Remembers what it was asked for, also what could not be read then."""
 
@@ -76,6 +104,12 @@ class ConfigLoader(ConfigLoaderImpl):
         experiments: Folders of experiments, in the same order.
         adding: The one of the folders whose `config.yaml` adds to the next one, where there is one.
         named: Entries of `trust` that the user typed.
+        search: Places that come last, as `hydra.searchpath` names them.
+        primary: The user's file that may name them.
+
+    Attributes:
+        time: What `${now:…}` tells in all that is composed with it.
+        subdirs: Folder of each job of a sweep by its overrides, where it is not for Hydra to name it.
     """
 
     defaults: list[ResultDefault]
@@ -88,6 +122,8 @@ class ConfigLoader(ConfigLoaderImpl):
         experiments: Iterable[Path],
         adding: Path | None = None,
         named: Sequence[str] = (),
+        search: Sequence[str] = (),
+        primary: Path | None = None,
     ) -> None:
         prepare(named)
         path = ConfigSearchPathImpl()
@@ -97,9 +133,14 @@ class ConfigLoader(ConfigLoaderImpl):
             path.append("main" if position == 0 else APP, f"{scheme}://{folder}")
         for folder in experiments:
             path.append("experiments", f"{SCHEME}://{folder}")
+        for place in search:
+            path.append(SEARCHED, place)
         path.append("schema", "structured://")
         super().__init__(path)
         self.defaults, self.repo, self.base = [], None, None
+        self.time, self.primary = datetime.now(), primary
+        self.subdirs: dict[tuple[str, ...], str] = {}
+        self._params: dict[str, str] = {}
 
     def compose(self, config_name: str, overrides: list[str]) -> DictConfig:
         """Compose the whole tree, Hydra's own node included."""
@@ -195,9 +236,9 @@ class ConfigLoader(ConfigLoaderImpl):
             return []
         for text in overrides:
             override = self.parse(text)
-            if override.package is not None or self.is_group(override.key_or_group):
+            if override.package is not None or self.is_group(override.key_or_group) or is_param(override):
                 continue
-            reason = apply_override(override, base)
+            reason = apply_override(self.forced(override), base)
             if reason is not None:
                 failed.append((text, reason))
         return failed
@@ -207,13 +248,58 @@ class ConfigLoader(ConfigLoaderImpl):
     ) -> tuple[list[Override], CachingConfigRepository]:
         parsed = OverridesParser.create().parse_overrides(overrides)
         self.repo = _Recording(self.repository)
-        self._process_config_searchpath(config_name, parsed, self.repo)
-        return parsed, self.repo
+        self._params = {key: text for override in parsed if is_param(override) for key, text in _params(override)}
+        return [self.forced(override) for override in parsed if not is_param(override)], self.repo
+
+    def forced(self, override: Override) -> Override:
+        """Let an override set a key that is in no file; all keys are judged later, wherever they come from."""
+        key = override.key_or_group
+        is_choice = self.is_group(key) and not isinstance(override.value(), dict)
+        is_closed = override.is_hydra_override() and not key.startswith(_OPEN)
+        if not (override.is_delete() or is_choice or is_closed or override.package is not None):
+            override.type = OverrideType.FORCE_ADD
+        return override
+
+    def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
+        """Compose as Hydra does."""
+        try:
+            return super().load_configuration(*args, **options)
+        except KeyError as error:
+            raise ValueError(f"hydra.job.env_copy: {error} is not set in the environment") from error
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        confine()
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """Compose a job of a sweep for one of Hydra's launchers, with the folder that we have chosen for it."""
+        cfg = super().load_sweep_config(master_config, sweep_overrides)
+        subdir = self.subdirs.get(tuple(sweep_overrides))
+        if subdir is not None:
+            cfg.hydra.sweep.subdir = subdir
+        return cfg
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         self.defaults = defaults
         self.base = super()._compose_config_from_defaults_list(defaults, repo)
+        if self._params:  # which Hydra cannot apply: it takes dots for levels
+            with open_dict(self.base):
+                self.base.hydra.sweeper.params = {**(self.base.hydra.sweeper.get("params") or {}), **self._params}
         return self.base
+
+
+def is_param(override: Override) -> bool:
+    """Tell whether an override adds to what a sweeper tries: `hydra.sweeper.params.KEY=VALUES`."""
+    return f"{override.key_or_group}.".startswith(f"{PARAMS}.") and not override.is_delete()
+
+
+def _params(override: Override) -> Iterator[tuple[str, str]]:
+    key, value = override.key_or_group[len(PARAMS) + 1 :], override.value()
+    if not key:
+        yield from ((str(name), str(item)) for name, item in (value if isinstance(value, dict) else {}).items())
+    else:
+        typed = override.input_line.partition("=")[2] if override.input_line else ""
+        yield key, value if isinstance(value, str) else typed
 
 
 def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
@@ -229,6 +315,13 @@ def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str
         return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
     except HydraException as error:
         raise ValueError(str(error)) from error
+
+
+def set_resolvers() -> None:
+    """Make `${hydra:…}` and `${now:…}` known, as Hydra does when it starts an application."""
+    from hydra.core.utils import setup_globals
+
+    setup_globals()
 
 
 def set_hydra_config(cfg: DictConfig) -> None:

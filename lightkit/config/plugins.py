@@ -54,6 +54,13 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
     return found
 
 
+def confine() -> None:
+    """Let Hydra find the plugins of installed distributions only, in the process of a job that it is about to begin."""
+    package = sys.modules.get(PACKAGE)
+    if Plugins not in Singleton._instances and package is not None:
+        package.__path__ = [entry for entry in package.__path__ if _is_installed(str(Path(entry).parent))]
+
+
 def is_unnamed(target: str) -> bool:
     """Tell whether a plugin is one of the project that Hydra does not know, as the user has not named it."""
     name = target.rpartition(".")[0]
@@ -138,6 +145,10 @@ class PackageSource(ImportlibResourcesConfigSource):
         """Return the source, or one that reads files; without arguments for a copy of this one."""
         folder = _project_package(path.partition("://")[2])
         return super().__new__(cls) if folder is None else FileConfigSource(provider, str(folder))
+
+
+# The registry of another process takes it for Hydra's own, which it stands in for.
+PackageSource.__name__ = ImportlibResourcesConfigSource.__name__
 
 
 def _project_package(path: str) -> Path | None:

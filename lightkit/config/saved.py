@@ -214,7 +214,7 @@ def _apply(cfg: DictConfig, loader: ConfigLoader, text: str, errors: list[UserEr
     checked = rewrite(loader, [text])
     errors += checked.errors
     for rewritten in checked.texts:
-        override = loader.parse(rewritten)
+        override = loader.forced(loader.parse(rewritten))
         if (
             loader.is_group(override.key_or_group)
             and not isinstance(override.value(), dict)
