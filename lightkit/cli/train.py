@@ -182,12 +182,14 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
     from lightkit.config import to_yaml
     from lightkit.config.compose import compose_hydra
     from lightkit.config.hydra_values import job_environment
+    from lightkit.config.saved import with_values_of
 
     own = [text for text in options.overrides if text.startswith("hydra.")]
     os.environ.update(job_environment(composed.hydra_cfg or compose_hydra(own)[0]))  # before PyTorch reads it
     root = project()
     earlier = _earlier_run(root, composed, options) if composed.cfg.resume.mode == "auto" else None
-    if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(composed.cfg)):
+    cfg = with_values_of(earlier, composed.cfg, composed.dated) if earlier else composed.cfg
+    if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(cfg)):
         return _finished(earlier)
     # Of several processes that torchrun started, rank 0 has a folder for all.
     folder = earlier or root
@@ -198,7 +200,7 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
         else:
             folder = chosen if composed.cfg.resume.mode == "auto" else chosen_run_folder(chosen)
     try:
-        return start(composed.cfg, folder, overrides=options.overrides, resume=earlier is not None)
+        return start(cfg, folder, overrides=options.overrides, resume=earlier is not None)
     finally:
         discard_if_empty(folder, root)
 
@@ -277,7 +279,7 @@ def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) ->
     if named is not None and (has_checkpoints(named) or has_members(named)):
         return named
     moves = named is None or (options.folder is None and has_dated_folder(composed, "run", options.overrides))
-    return find_unfinished(root, to_yaml(composed.cfg)) if moves else None
+    return find_unfinished(root, to_yaml(composed.cfg), composed.dated) if moves else None
 
 
 def _named_folder(composed: Composed, options: argparse.Namespace) -> Path | None:

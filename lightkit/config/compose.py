@@ -16,8 +16,8 @@ from lightkit.config.check import complete, problems
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, search_path, set_hydra_config, typed_list
-from lightkit.config.hydra_settings import check_hydra
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
+from lightkit.config.hydra_settings import check_hydra, search_path
 from lightkit.config.hydra_values import fill_choices, fill_values
 from lightkit.config.left_over import drop_left_over
 from lightkit.config.members import Members
@@ -41,6 +41,7 @@ class Composed:
         choices: Option chosen for every group; several are written as they are typed, `[head,lora]`.
         sources: Tells where a value comes from: `sources.find("optim.lr")`.
         hydra_cfg: The same with Hydra's node (`hydra_cfg.hydra.run.dir`); None for a configuration read from a run.
+        dated: Keys whose values tell the time of composing.
     """
 
     cfg: DictConfig
@@ -48,6 +49,7 @@ class Composed:
     choices: dict[str, str]
     sources: Sources
     hydra_cfg: DictConfig | None = None
+    dated: tuple[str, ...] = ()
 
 
 def compose(
@@ -105,8 +107,7 @@ def make_loader(
     folders = _existing([extra, own, shipped_conf()])
     files = [folder / f"{config_name.removesuffix('.yaml')}.yaml" for folder in folders]
     primary = next((file for file in files if file.is_file()), None)
-    search = search_path(overrides, primary)
-    return ConfigLoader(folders, _existing(experiments), adding, named, search, primary)
+    return ConfigLoader(folders, _existing(experiments), adding, named, search_path(overrides, primary))
 
 
 def _existing(folders: Sequence[Path | None]) -> list[Path]:
@@ -139,7 +140,7 @@ def compose_with(
     choices = loader.choices(cfg)
     task = without_hydra(cfg)
     fill_choices(task, choices)
-    fill_values(task, cfg, loader.time)
+    dated = fill_values(task, cfg, loader.time)
     drop_left_over(task, sources)
     fill_mode(task)
     hooks = cfg.hydra.get("callbacks")  # the one place where Hydra itself calls any `_target_`, as it is written
@@ -152,7 +153,8 @@ def compose_with(
     if errors:
         raise UserErrors(errors)
     set_hydra_config(cfg)
-    return Composed(members.write(_give_name(complete(task), choices)), list(overrides), choices, sources, cfg)
+    named = _give_name(complete(task), choices)
+    return Composed(members.write(named), list(overrides), choices, sources, cfg, dated)
 
 
 def _with_options(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,17 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 import lightkit.config.project_defaults as project_defaults
-from lightkit.common.errors import UserError
 from lightkit.config.entries import as_typed
 from lightkit.config.experiments import SCHEME, ExperimentSource
 from lightkit.config.plugins import confine, load_plugins
 from lightkit.config.project_defaults import ProjectSource
+from lightkit.config.sweeping import is_param, params_of
 
 APP = "lightkit"
-SEARCHED = "hydra.searchpath"
-PARAMS = "hydra.sweeper.params"
 _OPEN = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
 """Settings of Hydra's below which there may be any key."""
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
@@ -63,26 +59,6 @@ def typed_list(overrides: Sequence[str], key: str) -> list[str]:
     return [str(item) for value in values if isinstance(value, list) for item in value]
 
 
-def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
-    """Return the places that `hydra.searchpath` names, on the command line or else in the file to start from.
-
-    Raises:
-        UserError: One of them is no folder.
-    """
-    places: Any = typed_list(overrides, SEARCHED)
-    if not any(text.lstrip("+").startswith(f"{SEARCHED}=") for text in overrides) and primary is not None:
-        with suppress(OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):  # told when it is composed
-            content = OmegaConf.load(primary)
-            places = OmegaConf.select(content, SEARCHED) if isinstance(content, DictConfig) else None
-    places = [str(place) for place in places] if isinstance(places, (list, ListConfig)) else []
-    for place in places:
-        scheme, _, rest = place.rpartition("://")
-        if scheme not in ("", "file", "pkg") or (scheme != "pkg" and not Path(rest).is_dir()):
-            fix = "file://FOLDER or pkg://package.folder"
-            raise UserError("there is no such folder", key=SEARCHED, received=place, fix=fix, family="file")
-    return places
-
-
 class _Recording(CachingConfigRepository):
     """Remembers what it was asked for, also what could not be read then."""
 
@@ -105,7 +81,6 @@ class ConfigLoader(ConfigLoaderImpl):
         adding: The one of the folders whose `config.yaml` adds to the next one, where there is one.
         named: Entries of `trust` that the user typed.
         search: Places that come last, as `hydra.searchpath` names them.
-        primary: The user's file that may name them.
 
     Attributes:
         time: What `${now:…}` tells in all that is composed with it.
@@ -123,7 +98,6 @@ class ConfigLoader(ConfigLoaderImpl):
         adding: Path | None = None,
         named: Sequence[str] = (),
         search: Sequence[str] = (),
-        primary: Path | None = None,
     ) -> None:
         prepare(named)
         path = ConfigSearchPathImpl()
@@ -134,11 +108,11 @@ class ConfigLoader(ConfigLoaderImpl):
         for folder in experiments:
             path.append("experiments", f"{SCHEME}://{folder}")
         for place in search:
-            path.append(SEARCHED, place)
+            path.append("search", place)
         path.append("schema", "structured://")
         super().__init__(path)
         self.defaults, self.repo, self.base = [], None, None
-        self.time, self.primary = datetime.now(), primary
+        self.time = datetime.now()
         self.subdirs: dict[tuple[str, ...], str] = {}
         self._params: dict[str, str] = {}
 
@@ -248,7 +222,7 @@ class ConfigLoader(ConfigLoaderImpl):
     ) -> tuple[list[Override], CachingConfigRepository]:
         parsed = OverridesParser.create().parse_overrides(overrides)
         self.repo = _Recording(self.repository)
-        self._params = {key: text for override in parsed if is_param(override) for key, text in _params(override)}
+        self._params = {key: text for override in parsed if is_param(override) for key, text in params_of(override)}
         return [self.forced(override) for override in parsed if not is_param(override)], self.repo
 
     def forced(self, override: Override) -> Override:
@@ -265,7 +239,7 @@ class ConfigLoader(ConfigLoaderImpl):
         try:
             return super().load_configuration(*args, **options)
         except KeyError as error:
-            raise ValueError(f"hydra.job.env_copy: {error} is not set in the environment") from error
+            raise ValueError(f"hydra.job.env_copy: {error} is not set in the environment") from None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -288,20 +262,6 @@ class ConfigLoader(ConfigLoaderImpl):
         return self.base
 
 
-def is_param(override: Override) -> bool:
-    """Tell whether an override adds to what a sweeper tries: `hydra.sweeper.params.KEY=VALUES`."""
-    return f"{override.key_or_group}.".startswith(f"{PARAMS}.") and not override.is_delete()
-
-
-def _params(override: Override) -> Iterator[tuple[str, str]]:
-    key, value = override.key_or_group[len(PARAMS) + 1 :], override.value()
-    if not key:
-        yield from ((str(name), str(item)) for name, item in (value if isinstance(value, dict) else {}).items())
-    else:
-        typed = override.input_line.partition("=")[2] if override.input_line else ""
-        yield key, value if isinstance(value, str) else typed
-
-
 def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
     """Return the overrides of every job that Hydra's basic sweeper makes of `overrides`.
 
@@ -315,13 +275,6 @@ def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str
         return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
     except HydraException as error:
         raise ValueError(str(error)) from error
-
-
-def set_resolvers() -> None:
-    """Make `${hydra:…}` and `${now:…}` known, as Hydra does when it starts an application."""
-    from hydra.core.utils import setup_globals
-
-    setup_globals()
 
 
 def set_hydra_config(cfg: DictConfig) -> None:
@@ -389,23 +342,3 @@ def hydra_node(cfg: DictConfig) -> DictConfig:
     from hydra._internal.hydra import Hydra
 
     return Hydra.get_sanitized_hydra_cfg(cfg)
-
-
-def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
-    """Make jobs that show every value of every sweep once, the others at their first value."""
-    axes = []
-    for text in overrides:
-        override = loader.parse(text)
-        key = override.get_key_element()
-        if not override.is_sweep_override():
-            axes.append([text])
-        elif override.is_discrete_sweep():
-            axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-        else:
-            bounds = (getattr(override.value(), name, None) for name in ("start", "end"))
-            axes.append([f"{key}={bound}" for bound in bounds if bound is not None])
-    first = [values[0] for values in axes if values]
-    jobs = [first]
-    for position, values in enumerate(axes):
-        jobs += [[*first[:position], value, *first[position + 1 :]] for value in values[1:]]
-    return jobs

@@ -5,17 +5,22 @@ Whatever a user sets below `hydra` either holds or is refused before anything st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from lightkit.common.errors import UserError
 from lightkit.config.entries import entries, words_of
-from lightkit.config.hydra_compat import ConfigLoader
-from lightkit.config.origins import Sources, command_line, dotted, shown
+from lightkit.config.hydra_compat import ConfigLoader, typed_list
+from lightkit.config.origins import Key, Sources, command_line, dotted, shown
 
+_SEARCHED = "hydra.searchpath"
 _FILLED_IN = "leave it out: Hydra fills it in"
 
 
@@ -121,27 +126,26 @@ def check_hydra(
     found = {error.key: error for error in _wrong_choices(cfg, loader, plugin)}
     for key, origin in sources.set_below("hydra"):
         name, setting = setting_of(dotted(key[1:]))
-        value = OmegaConf.select(cfg, dotted(key)) if len(key) > 1 else None
         shown_key = f"hydra.{name}".rstrip(".")
-        if setting.fix and not (setting.plugin and plugin) and value not in setting.as_it_is:
+        if setting.fix and not (setting.plugin and plugin) and _written(cfg, key) not in setting.as_it_is:
             found.setdefault(
                 f"hydra/{name}" if f"hydra/{name}" in found else shown_key, _refused(shown_key, origin, setting)
             )
         elif sweep is not None and setting.mode == ("run" if sweep else "sweep") and _is_typed(origin):
             found.setdefault(dotted(key), _other_mode(dotted(key), origin, sweep=sweep))
-        elif name == "searchpath" and not _is_typed(origin) and origin.rpartition(":")[0] != _primary(loader):
-            what = "only the file that a composition starts from names further places"
-            fix = "config.yaml, or hydra.searchpath=[…] on the command line"
-            found.setdefault(shown_key, UserError(what, key=shown_key, origin=origin, fix=fix, family="hydra"))
     return [*found.values()]
+
+
+def _written(cfg: DictConfig, key: Key) -> Any:
+    """Return a value as it is written; nothing is looked up for it."""
+    node: Any = cfg
+    for part in key:
+        node = node._get_node(part) if isinstance(node, DictConfig) and not node._is_none() else None
+    return node if node is None or OmegaConf.is_config(node) else node._value()
 
 
 def _is_typed(origin: str) -> bool:
     return origin.startswith(command_line(""))
-
-
-def _primary(loader: ConfigLoader) -> str:
-    return shown(loader.primary) if loader.primary is not None else ""
 
 
 def _refused(key: str, origin: str | None, setting: Setting, received: Any = None) -> UserError:
@@ -184,3 +188,23 @@ def _chosen_at(loader: ConfigLoader, cfg: DictConfig, group: str) -> str | None:
             if words_of(item) and words_of(item)[-1].removeprefix("/") == group:
                 return f"{shown(path)}:{item.start_mark.line + 1}"
     return None
+
+
+def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
+    """Return the places that `hydra.searchpath` names, on the command line or else in the file to start from.
+
+    Raises:
+        UserError: One of them is no folder.
+    """
+    places: Any = typed_list(overrides, _SEARCHED)
+    if not any(text.lstrip("+").startswith(f"{_SEARCHED}=") for text in overrides) and primary is not None:
+        with suppress(OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):  # told when it is composed
+            content = OmegaConf.load(primary)
+            places = OmegaConf.select(content, _SEARCHED) if isinstance(content, DictConfig) else None
+    places = [str(place) for place in places] if isinstance(places, (list, ListConfig)) else []
+    for place in places:
+        scheme, _, rest = place.rpartition("://")
+        if scheme not in ("", "file", "pkg") or (scheme != "pkg" and not Path(rest).is_dir()):
+            fix = "file://FOLDER or pkg://package.folder"
+            raise UserError("there is no such folder", key=_SEARCHED, received=place, fix=fix, family="file")
+    return places

@@ -21,10 +21,12 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug, visible
 from lightkit.config.compose import Composed, compose_with, make_loader
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, HydraConfig, is_param
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, HydraConfig
 from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
+from lightkit.config.saved import with_values_of
+from lightkit.config.sweeping import is_param, one_by_one
 
 _SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 Task = Callable[[DictConfig], "float | None"]
@@ -93,7 +95,7 @@ def _job_overrides(
             more = rewrite(loader, added, sweep=True)
             errors += more.errors
             return hydra_compat.split_sweep(loader, [*more.texts, *texts])
-        return hydra_compat.one_by_one(loader, texts)
+        return one_by_one(loader, texts)
     except ValueError as error:
         errors.append(UserError(f"this sweep can't be laid out: {error}", family="unreadable-configuration"))
         return []
@@ -169,7 +171,9 @@ class _Job:
         loader.time = self.time
         job = compose_with(loader, overrides, config_name=self.config_name, sweep=True, number=node.job.num)
         instance.cfg = before
-        return self.task(job.cfg)
+        goes_on = job.cfg.resume.mode == "auto"
+        folder = Path(node.runtime.output_dir)
+        return self.task(with_values_of(folder, job.cfg, job.dated) if goes_on else job.cfg)
 
 
 def _need_named(job: Composed) -> None:

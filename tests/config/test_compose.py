@@ -134,10 +134,10 @@ def test_a_group_outside_of_the_defaults_list_needs_no_plus(composed: Compose, w
 
 
 def test_hydra_settings_survive(composed: Compose) -> None:
-    made = composed("hydra.run.dir=/tmp/there", "hydra.job.name=abc")
+    made = composed("hydra.run.dir=/tmp/there", "hydra.job.env_set.NAME=abc")
     assert made.hydra_cfg is not None
     assert made.hydra_cfg.hydra.run.dir == "/tmp/there"
-    assert HydraConfig.get().job.name == "abc"
+    assert HydraConfig.get().job.env_set.NAME == "abc"
 
 
 def test_deleting_values_and_groups(composed: Compose) -> None:

@@ -135,13 +135,16 @@ def test_further_places(toy: Path, write: Write) -> None:
         file.write("hydra:\n  searchpath: [more]\n")
     assert compose(["model=tiny"]).cfg.model.hidden == [1]
     assert len(compose_jobs(["model=tiny,net"])) == 2
+    (toy / "conf/config.yaml").rename(toy / "whole.yaml")  # the project's adds to ours now
+    write("conf/config.yaml", "hydra:\n  searchpath: [more]\n")
+    assert compose(["model=tiny", "data=wine"]).cfg.model.hidden == [1]
 
 
 def test_further_places_that_are_not_there(toy: Path, write: Write) -> None:
     with pytest.raises(Exception, match=r"hydra\.searchpath: there is no such folder"):
         compose(["hydra.searchpath=[file://nowhere]"])
     write("experiments/e.yaml", f"hydra:\n  searchpath: [{toy}]\n")
-    with pytest.raises(UserErrors, match=r"hydra\.searchpath: only the file that a composition starts from"):
+    with pytest.raises(UserErrors, match="hydra.searchpath is only supported from the primary config"):
         compose(["experiment=e"])
 
 

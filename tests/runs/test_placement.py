@@ -103,7 +103,7 @@ def test_the_user_names_the_folders_of_jobs(subdir: str, names: list[str]) -> No
         ("'${oc.select:hydra.none,a}/../${hydra:job.num}'", "below that of the sweep"),
         ("/tmp/${hydra:job.num}", "below that of the sweep"),
         ("''", "below that of the sweep"),
-        ("${hydra:job.nothing}", "below that of the sweep"),
+        ("${hydra:job.nothing}", "cannot be worked out"),
         ("x" * 300 + "${hydra:job.num}", "too long"),
         ("${nothing}", "cannot be worked out"),
     ],
