@@ -81,17 +81,17 @@ def train_job(cfg: DictConfig) -> float | None:
     """
     from lightkit.config import to_yaml
     from lightkit.config.hydra_compat import HydraConfig
+    from lightkit.config.sweeping import job_overrides
     from lightkit.runs.catalog import has_checkpoints, has_configuration, has_members, status
     from lightkit.runs.placement import check_free
     from lightkit.runs.reading import read_result
 
-    job = HydraConfig.get()
-    folder = Path(job.runtime.output_dir)
+    folder = Path(HydraConfig.get().runtime.output_dir)
     goes_on = cfg.resume.mode == "auto" and (has_checkpoints(folder) or has_members(folder))
     if cfg.resume.mode != "auto":
         check_free(folder)
     if not (goes_on and status(folder) == "finished" and has_configuration(folder, to_yaml(cfg))):
-        code = start(cfg, folder, overrides=list(job.overrides.task), resume=goes_on)
+        code = start(cfg, folder, overrides=job_overrides(), resume=goes_on)
         if code:
             raise RuntimeError(f"{folder.name} ended with exit status {code}")
     value = read_result(folder)["objective"]["value"]

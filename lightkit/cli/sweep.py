@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ def sweep(options: argparse.Namespace) -> int:
     passed_on += ["--config-name", options.config_name]
     if options.source is not None:
         passed_on = ["--from", str(find_run(options.source, project()))]
-    folders = {folder / name: job.overrides for name, job in zip(names, jobs)}
+    folders: dict[Path, Sequence[str]] = {folder / name: job.overrides for name, job in zip(names, jobs)}
     planned = Sweep(folder, folders, tuple(passed_on))
     return _report(planned, _run_at_once(planned, jobs) if at_once else _run_all(planned))
 
@@ -164,8 +165,10 @@ def _run_all(planned: Sweep) -> dict[Path, int]:
 
 def _run_at_once(planned: Sweep, jobs: Sequence[Composed]) -> dict[Path, int]:
     """Train all jobs at once in this process, which differ in their seed alone; return their exit statuses."""
+    from lightkit.config.hydra_values import job_environment
     from lightkit.runner.seeds import train_seeds
 
+    os.environ.update(job_environment(jobs[0].hydra_cfg))
     configs = {folder.name: job.cfg for folder, job in zip(planned.jobs, jobs)}
     train_seeds(configs, planned.folder, {folder.name: typed for folder, typed in planned.jobs.items()})
     return dict.fromkeys(planned.jobs, 0)

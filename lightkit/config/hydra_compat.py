@@ -85,6 +85,7 @@ class ConfigLoader(ConfigLoaderImpl):
     Attributes:
         time: What `${now:…}` tells in all that is composed with it.
         subdirs: Folder of each job of a sweep by its overrides, where it is not for Hydra to name it.
+        typed: Overrides of a sweep as they were typed, by what Hydra's sweeper makes of them.
     """
 
     defaults: list[ResultDefault]
@@ -114,6 +115,7 @@ class ConfigLoader(ConfigLoaderImpl):
         self.defaults, self.repo, self.base = [], None, None
         self.time = datetime.now()
         self.subdirs: dict[tuple[str, ...], str] = {}
+        self.typed: dict[str, str] = {}
         self._params: dict[str, str] = {}
 
     def compose(self, config_name: str, overrides: list[str]) -> DictConfig:
@@ -247,10 +249,10 @@ class ConfigLoader(ConfigLoaderImpl):
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         """Compose a job of a sweep for one of Hydra's launchers, with the folder that we have chosen for it."""
-        cfg = super().load_sweep_config(master_config, sweep_overrides)
-        subdir = self.subdirs.get(tuple(sweep_overrides))
-        if subdir is not None:
-            cfg.hydra.sweep.subdir = subdir
+        overrides = [self.typed.get(text, text) for text in sweep_overrides]
+        cfg = super().load_sweep_config(master_config, overrides)
+        if tuple(overrides) in self.subdirs:
+            cfg.hydra.sweep.subdir = self.subdirs[tuple(overrides)]
         return cfg
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
@@ -272,7 +274,11 @@ def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str
 
     try:
         parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
-        return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+        for text, override in zip(overrides, parsed):
+            if not override.is_sweep_override():
+                loader.typed[f"{override.get_key_element()}={override.get_value_element_as_str()}"] = text
+        jobs = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+        return [[loader.typed.get(text, text) for text in job] for job in jobs]
     except HydraException as error:
         raise ValueError(str(error)) from error
 

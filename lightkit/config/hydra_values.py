@@ -70,9 +70,9 @@ def select_value(whole: DictConfig, key: str) -> Any:
     return OmegaConf.select(whole, key)
 
 
-def job_environment(whole: DictConfig) -> dict[str, str]:
+def job_environment(whole: DictConfig | None) -> dict[str, str]:
     """Return the variables that a run has in its environment: `hydra.job.env_set`."""
-    variables = select_value(whole, "hydra.job.env_set") or {}
+    variables = {} if whole is None else select_value(whole, "hydra.job.env_set") or {}
     return {str(name): str(variables[name]) for name in variables}
 
 

@@ -26,7 +26,7 @@ from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
 from lightkit.config.saved import with_values_of
-from lightkit.config.sweeping import is_param, one_by_one
+from lightkit.config.sweeping import is_param, job_overrides, one_by_one
 
 _SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 Task = Callable[[DictConfig], "float | None"]
@@ -166,7 +166,7 @@ class _Job:
 
     def __call__(self, _: DictConfig) -> float | None:
         node, instance = HydraConfig.get(), HydraConfig.instance()
-        before, overrides = instance.cfg, [*self.typed, *node.overrides.task]
+        before, overrides = instance.cfg, [*self.typed, *job_overrides()]
         loader = make_loader(overrides, config_dir=self.config_dir, config_name=self.config_name)
         loader.time = self.time
         job = compose_with(loader, overrides, config_name=self.config_name, sweep=True, number=node.job.num)

@@ -40,7 +40,8 @@ class ProjectSource(FileConfigSource):
         if config_path == NAME and isinstance(result.config, DictConfig) and "defaults" in result.config:
             result.config.defaults = _adding(OmegaConf.to_container(result.config.defaults))
         if config_path == NAME and OmegaConf.select(result.config, "hydra.searchpath") is not None:
-            del result.config.hydra["searchpath"]  # it is known already, and Hydra takes it of the main file only
+            # It is known already, and Hydra takes it of the main file only.
+            OmegaConf.update(result.config, "hydra.searchpath", None)
         return result
 
     def is_config(self, config_path: str) -> bool:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
 
 if TYPE_CHECKING:
     from lightkit.config.hydra_compat import ConfigLoader
 
 PARAMS = "hydra.sweeper.params"
+
+
+def job_overrides() -> list[str]:
+    """Return the overrides of the job that Hydra runs now, as they were typed: nothing in them is looked up."""
+    texts: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return [str(text) for text in texts]
 
 
 def is_param(override: Override) -> bool:

@@ -241,6 +241,8 @@ def test_what_nothing_would_come_of_is_refused(
 def test_jobs_of_joblib(process: Callable[..., Outcome], project: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     small = ("data=wine", "model.hidden=[8]", "trainer.epochs=2", "logger=quiet", "extra.at='${now:%S%f}'")
+    (project / "hydra_plugins").mkdir()
+    (project / "hydra_plugins/mine.py").write_text("open('canary', 'w')\n")  # that nobody has named
     joblib = ("train", "-m", *small, "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "hydra.sweep.dir=mine")
     done = process(*joblib, "seed=0,1")
     assert done.code == 0, done.err
@@ -256,11 +258,12 @@ def test_jobs_of_joblib(process: Callable[..., Outcome], project: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in results} == results
     assert (project / "mine/seed=2/result.json").is_file()
     assert first == {path.parent.name: path.read_text() for path in project.glob("mine/seed=[01]/config.yaml")}
+    assert not (project / "canary").exists()
 
 
 def test_variables_and_times_of_a_run(process: Callable[..., Outcome], project: Path) -> None:
     (project / "noting.py").write_text(
-        "import os\nimport lightkit\n\n\nclass Note(lightkit.Callback):\n    def on_fit_start(self, trainer):\n"
+        "import os\nimport lightkit.trainer\n\n\nclass Note(lightkit.trainer.Callback):\n    def on_fit_start(self, trainer):\n"
         "        open('noted', 'w').write(os.environ['NOTED'])\n"
     )
     small = (

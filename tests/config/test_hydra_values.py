@@ -47,6 +47,7 @@ def test_the_name_of_overrides_is_that_of_what_was_typed(toy: Path) -> None:
     own = "hydra.job.config.override_dirname.exclude_keys=[extra.d]"
     jobs = compose_jobs(["optim=sgd,adam", "+optim.lr=0.5", "extra.d=${hydra:job.override_dirname}", own])
     assert [job.cfg.extra.d for job in jobs] == ["optim.lr=0.5,optim=sgd", "optim.lr=0.5,optim=adam"]
+    assert jobs[0].overrides[2:] == ["extra.d=${hydra:job.override_dirname}", own]  # no more escaped than typed
 
 
 @pytest.mark.parametrize(
