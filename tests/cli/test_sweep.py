@@ -263,7 +263,8 @@ def test_jobs_of_joblib(process: Callable[..., Outcome], project: Path) -> None:
 
 def test_variables_and_times_of_a_run(process: Callable[..., Outcome], project: Path) -> None:
     (project / "noting.py").write_text(
-        "import os\nimport lightkit.trainer\n\n\nclass Note(lightkit.trainer.Callback):\n    def on_fit_start(self, trainer):\n"
+        "import os\nimport lightkit.trainer\n\n\n"
+        "class Note(lightkit.trainer.Callback):\n    def on_fit_start(self, trainer):\n"
         "        open('noted', 'w').write(os.environ['NOTED'])\n"
     )
     small = (
