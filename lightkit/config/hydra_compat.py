@@ -31,8 +31,7 @@ from lightkit.config.project_defaults import ProjectSource
 from lightkit.config.sweeping import is_param, params_of
 
 APP = "lightkit"
-_OPEN = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
-"""Settings of Hydra's below which there may be any key."""
+_ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
 
@@ -231,8 +230,8 @@ class ConfigLoader(ConfigLoaderImpl):
         """Let an override set a key that is in no file; all keys are judged later, wherever they come from."""
         key = override.key_or_group
         is_choice = self.is_group(key) and not isinstance(override.value(), dict)
-        is_closed = override.is_hydra_override() and not key.startswith(_OPEN)
-        if not (override.is_delete() or is_choice or is_closed or override.package is not None):
+        closed = override.is_hydra_override() and not key.startswith(_ANY_KEY_BELOW)
+        if not (override.is_delete() or is_choice or closed or override.package is not None):
             override.type = OverrideType.FORCE_ADD
         return override
 
@@ -248,7 +247,7 @@ class ConfigLoader(ConfigLoaderImpl):
         confine()
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        """Compose a job of a sweep for one of Hydra's launchers, with the folder that we have chosen for it."""
+        """Compose a job for one of Hydra's launchers, with the folder that we have chosen for it."""
         overrides = [self.typed.get(text, text) for text in sweep_overrides]
         cfg = super().load_sweep_config(master_config, overrides)
         if tuple(overrides) in self.subdirs:
@@ -310,6 +309,7 @@ def run_multirun(
     loader: ConfigLoader, config_name: str, overrides: list[str], task: Callable[[DictConfig], Any]
 ) -> Any:
     """Hand a sweep to Hydra: its sweeper and launcher as configured; logging is left alone."""
+    confine()
     return hydra_app(loader).multirun(
         config_name=config_name, task_function=task, overrides=overrides, with_log_configuration=False
     )

@@ -55,10 +55,11 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
 
 
 def confine() -> None:
-    """Let Hydra find the plugins of installed distributions only, in the process of a job that it is about to begin."""
-    package = sys.modules.get(PACKAGE)
-    if Plugins not in Singleton._instances and package is not None:
-        package.__path__ = [entry for entry in package.__path__ if _is_installed(str(Path(entry).parent))]
+    """Let Hydra find those of installed distributions only when it looks again, as it does in each job of joblib's."""
+    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if _is_installed(entry)])
+    if spec is not None and spec.origin is None:
+        spec.submodule_search_locations = [*(spec.submodule_search_locations or ())]
+        sys.modules[PACKAGE] = module_from_spec(spec)
 
 
 def is_unnamed(target: str) -> bool:

@@ -41,7 +41,8 @@ class ProjectSource(FileConfigSource):
             result.config.defaults = _adding(OmegaConf.to_container(result.config.defaults))
         if config_path == NAME and OmegaConf.select(result.config, "hydra.searchpath") is not None:
             # It is known already, and Hydra takes it of the main file only.
-            OmegaConf.update(result.config, "hydra.searchpath", None)
+            node: Any = OmegaConf.select(result.config, "hydra")
+            del node["searchpath"]
         return result
 
     def is_config(self, config_path: str) -> bool:

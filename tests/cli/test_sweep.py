@@ -272,13 +272,13 @@ def test_variables_and_times_of_a_run(process: Callable[..., Outcome], project: 
         "model.hidden=[8]",
         "trainer.epochs=2",
         "logger=quiet",
-        "hydra.run.dir=mine/${hydra:job.name}",
+        "hydra.run.dir=mine/${hydra:job.config_name}",
     )
     typed = ("train", *small, "extra.at='${now:%S%f}'", "trainer.callbacks.note._target_=noting.Note")
     done = process(*typed, "hydra.job.env_set.NOTED=yes")
     assert done.code == 0, done.err
     assert (project / "noted").read_text() == "yes"
-    before = (project / "mine/lightkit/config.yaml").read_text()
+    before = (project / "mine/config/config.yaml").read_text()
     again = process(*typed, "resume=auto")
     assert "has finished already" in again.out
-    assert (project / "mine/lightkit/config.yaml").read_text() == before
+    assert (project / "mine/config/config.yaml").read_text() == before
