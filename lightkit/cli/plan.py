@@ -52,10 +52,9 @@ def plan(args: list[str]) -> int:
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default="config")
     options = parser.read(args)
-    overrides = [text for text in options.overrides if not text.startswith("hydra.")]
     from lightkit.config import compose
 
-    on_cpu = [*overrides, "device.name=cpu"]
+    on_cpu = [*options.overrides, "device.name=cpu"]
     cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.assembly import build

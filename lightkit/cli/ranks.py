@@ -69,6 +69,35 @@ def start(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), resum
     return 0
 
 
+def train_job(cfg: DictConfig) -> float | None:
+    """Train a job for one of Hydra's launchers, or go on with it, and return its objective.
+
+    Args:
+        cfg: Its configuration; its folder is known to Hydra.
+
+    Raises:
+        UserError: Its folder holds a run, with which it is not to go on.
+        RuntimeError: One of its processes failed.
+    """
+    from lightkit.config import to_yaml
+    from lightkit.config.hydra_compat import HydraConfig
+    from lightkit.config.sweeping import job_overrides
+    from lightkit.runs.catalog import has_checkpoints, has_configuration, has_members, status
+    from lightkit.runs.placement import check_free
+    from lightkit.runs.reading import read_result
+
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    goes_on = cfg.resume.mode == "auto" and (has_checkpoints(folder) or has_members(folder))
+    if cfg.resume.mode != "auto":
+        check_free(folder)
+    if not (goes_on and status(folder) == "finished" and has_configuration(folder, to_yaml(cfg))):
+        code = start(cfg, folder, overrides=job_overrides(), resume=goes_on)
+        if code:
+            raise RuntimeError(f"{folder.name} ended with exit status {code}")
+    value = read_result(folder)["objective"]["value"]
+    return None if value is None else float(value)
+
+
 def work() -> int:
     """Work as one of several processes: read from standard input what to do, and do it."""
     import faulthandler

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.ranks import train_job
 from lightkit.cli.sweep_table import SweepDisplay, report
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
@@ -15,7 +17,14 @@ from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED
 from lightkit.runs.catalog import find_run, project
 from lightkit.runs.folder import locked, unwritable
-from lightkit.runs.placement import chosen_run_folder, discard_if_empty, hydra_folder, new_run_folder
+from lightkit.runs.placement import (
+    check_free,
+    chosen_run_folder,
+    discard_if_empty,
+    hydra_folder,
+    job_names,
+    new_run_folder,
+)
 from lightkit.runs.reading import read_run
 from lightkit.sweep.build import build_engine, build_search
 from lightkit.sweep.controller import Controller
@@ -27,15 +36,12 @@ from lightkit.sweep.plan import (
     command_of,
     compare,
     find_unfinished,
-    names_of,
     plain_job,
     store,
 )
 from lightkit.sweep.state import look
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from lightkit.config import Composed
 
 _AT_ONCE = "vectorized"
@@ -62,6 +68,7 @@ def sweep(options: argparse.Namespace) -> int:
     launcher, sweeper = (jobs[0].choices.get(f"hydra/{kind}") for kind in ("launcher", "sweeper"))
     at_once = launcher == _AT_ONCE and sweeper in ("basic", None)
     study: dict[str, Any] = {}
+    names = job_names(jobs, options.overrides)
     if at_once:
         from lightkit.runner.seeds import check_seeds
 
@@ -71,24 +78,28 @@ def sweep(options: argparse.Namespace) -> int:
     elif {sweeper, launcher} - {"basic", None}:
         from lightkit.config import run_hydra
 
-        # The chosen sweeper and launcher run the jobs; what `_train_here` returns is the objective.
-        run_hydra(options.overrides, _train_here, config_dir=options.config_dir, config_name=options.config_name)
+        folder = _folder(jobs, options)
+        for name in names if jobs[0].cfg.resume.mode != "auto" else ():
+            check_free(folder / name)
+        # The chosen sweeper and launcher run the jobs; what `train_job` returns is the objective.
+        where = {"config_dir": options.config_dir, "config_name": options.config_name}
+        run_hydra(options.overrides, train_job, **where, sweep_dir=folder, names=names)
         return 0
     check_alike(jobs)
     source = str(find_run(options.source, project())) if options.source is not None else None
     command = command_of(
         options.overrides, source=source, config_dir=options.config_dir, config_name=options.config_name
     )
-    chosen = hydra_folder(jobs[0], "sweep", options.overrides)
     if at_once:
-        return _train_at_once(chosen_run_folder(chosen) if chosen else _new_folder(jobs), jobs)
-    folder = chosen_run_folder(chosen) if chosen else find_unfinished(project(), command) or _new_folder(jobs)
+        return _train_at_once(_folder(jobs, options), jobs, names)
+    folder = _folder(jobs, options, find_unfinished(project(), command))
     try:
         engine = build_engine(jobs[0].sweep, [plain_job(job) for job in jobs], folder)
     except UserError:
         discard_if_empty(folder, project())
         raise
-    return _carry_out(folder, [] if study else jobs, engine, {"command": command, "options": jobs[0].sweep, **study})
+    planned = [] if study else list(zip(names, jobs))
+    return _carry_out(folder, planned, engine, {"command": command, "options": jobs[0].sweep, **study})
 
 
 def go_on(folder: Path, options: Mapping[str, Any]) -> int:
@@ -112,12 +123,12 @@ def go_on(folder: Path, options: Mapping[str, Any]) -> int:
         return _run(record, journal, engine, list(record.jobs.values()), changed)
 
 
-def _carry_out(folder: Path, jobs: Sequence[Composed], engine: Engine, head: Mapping[str, Any]) -> int:
+def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: Engine, head: Mapping[str, Any]) -> int:
     """Store the jobs in the folder of a sweep, beside those that it has, and run them.
 
     Args:
         folder: Folder of the sweep.
-        jobs: All of them; none of a study, which makes them up as it goes on.
+        jobs: All of them with their names; none of a study, which makes them up as it goes on.
         engine: Runs them.
         head: What the journal is to say of the whole sweep.
     """
@@ -201,8 +212,12 @@ def _opened(folder: Path) -> Iterator[Journal]:
         yield journal
 
 
-def _new_folder(jobs: Sequence[Composed]) -> Path:
-    return new_run_folder(project(), str(jobs[0].cfg.name), kind=run_files.SWEEPS)
+def _folder(jobs: Sequence[Composed], options: argparse.Namespace, earlier: Path | None = None) -> Path:
+    """Return the folder of the sweep: the one that the user has chosen, that of an earlier part, or a new one."""
+    chosen = hydra_folder(jobs[0], "sweep", options.overrides)
+    if chosen:
+        return chosen_run_folder(chosen)
+    return earlier or new_run_folder(project(), str(jobs[0].cfg.name), kind=run_files.SWEEPS)
 
 
 def _jobs(options: argparse.Namespace) -> list[Composed]:
@@ -253,22 +268,12 @@ def _print(jobs: list[Composed], options: argparse.Namespace) -> int:
     return 0
 
 
-def _train_here(cfg: DictConfig) -> float | None:
-    """Train a job in this process and return its objective."""
-    from lightkit.config.hydra_compat import HydraConfig
-    from lightkit.runner import Runner
-
-    job = HydraConfig.get()
-    result = Runner(cfg, Path(job.runtime.output_dir), overrides=list(job.overrides.task)).run()
-    value = result["objective"]["value"]
-    return None if value is None else float(value)
-
-
-def _train_at_once(folder: Path, jobs: Sequence[Composed]) -> int:
+def _train_at_once(folder: Path, jobs: Sequence[Composed], names: Sequence[str]) -> int:
     """Train all jobs at once in this process, which differ in their seed alone."""
+    from lightkit.config.hydra_values import job_environment
     from lightkit.runner.seeds import train_seeds
 
-    names = names_of([job.overrides for job in jobs])
+    os.environ.update(job_environment(jobs[0].hydra_cfg))
     configs = {name: job.cfg for name, job in zip(names, jobs)}
     train_seeds(configs, folder, {name: job.overrides for name, job in zip(names, jobs)})
     planned = [Job(name, folder / name, tuple(job.overrides), "") for name, job in zip(names, jobs)]

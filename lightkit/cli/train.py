@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from lightkit.cli.arguments import Parser
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
 from lightkit.common import run_files
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.patterns import named
 from lightkit.common.text import slug
 from lightkit.runs.catalog import (
@@ -109,20 +110,44 @@ def train(args: list[str]) -> int:
         return completion(options.overrides)
     if options.info or options.hydra_help:
         return _hydra(args)
-    if options.multirun:
+    composed = None if _is_sweep(options) else _compose(options)
+    if composed is None:
         from lightkit.cli.sweep import sweep
 
         return sweep(options)
-    if options.source is None:
-        from lightkit.config import compose
+    return _print(composed, options) if options.cfg else _start(composed, options)
 
-        composed = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
-    else:
+
+def _is_sweep(options: argparse.Namespace) -> bool:
+    """Tell whether a sweep is typed: by `-m`, or by `hydra.mode`."""
+    typed = [text.partition("=")[2] for text in options.overrides if text.lstrip("+").startswith("hydra.mode=")]
+    if options.multirun and "RUN" in typed[-1:]:
+        what, fix = "-m starts a sweep, and this one run", "leave one of them out"
+        raise UserError(what, key="hydra.mode", received="RUN", fix=fix, family="wrong-command")
+    return options.folder is None and (options.multirun or "MULTIRUN" in typed[-1:])
+
+
+def _compose(options: argparse.Namespace) -> Composed | None:
+    """Compose a run, or a job of a sweep; None where a file asks for a sweep by `hydra.mode`."""
+    if options.source is not None:
         from lightkit.runs.reading import read_run
 
         own = [override for override in options.overrides if not override.startswith("hydra.")]
-        composed = read_run(find_run(options.source, project()), own, new=True)
-    return _print(composed, options) if options.cfg else _start(composed, options)
+        return read_run(find_run(options.source, project()), own, new=True)
+    from lightkit.config import compose
+    from lightkit.config.native import is_multirun
+
+    files = {"config_dir": options.config_dir, "config_name": options.config_name}
+    if options.folder is not None:
+        return compose(options.overrides, **files, sweep=True, number=options.job)
+    try:
+        composed = compose(options.overrides, **files, sweep=False)
+    except UserErrors:
+        if is_multirun(options.overrides, **files):
+            return None
+        raise
+    mode = composed.hydra_cfg.hydra.mode if composed.hydra_cfg is not None else None
+    return None if mode is not None and mode.name == "MULTIRUN" else composed
 
 
 def resume(args: list[str]) -> int:
@@ -160,10 +185,16 @@ def _finished(folder: Path) -> int:
 def _start(composed: Composed, options: argparse.Namespace) -> int:
     """Train in a new folder, or with `resume=auto` go on in that of an earlier run."""
     from lightkit.config import to_yaml
+    from lightkit.config.compose import compose_hydra
+    from lightkit.config.hydra_values import job_environment
+    from lightkit.config.saved import with_values_of
 
+    own = [text for text in options.overrides if text.startswith("hydra.")]
+    os.environ.update(job_environment(composed.hydra_cfg or compose_hydra(own)[0]))  # before PyTorch reads it
     root = project()
     earlier = _earlier_run(root, composed, options) if composed.cfg.resume.mode == "auto" else None
-    if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(composed.cfg)):
+    cfg = with_values_of(earlier, composed.cfg, composed.dated) if earlier else composed.cfg
+    if earlier and status(earlier) == "finished" and has_configuration(earlier, to_yaml(cfg)):
         return _finished(earlier)
     # Of several processes that torchrun started, rank 0 has a folder for all.
     folder = earlier or root
@@ -174,7 +205,7 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
         else:
             folder = chosen if composed.cfg.resume.mode == "auto" else chosen_run_folder(chosen)
     try:
-        return start(composed.cfg, folder, overrides=options.overrides, resume=earlier is not None)
+        return start(cfg, folder, overrides=options.overrides, resume=earlier is not None)
     finally:
         discard_if_empty(folder, root)
 
@@ -253,4 +284,4 @@ def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) ->
     if named is not None and (has_checkpoints(named) or has_members(named)):
         return named
     moves = named is None or has_dated_folder(composed, "run", options.overrides)
-    return find_unfinished(root, to_yaml(composed.cfg)) if moves else None
+    return find_unfinished(root, to_yaml(composed.cfg), composed.dated) if moves else None

@@ -68,7 +68,7 @@ def verify_resume(args: list[str]) -> int:
     from lightkit.config import compose
 
     # Told here what is wrong with it, before torch is imported.
-    compose(overrides, config_dir=options.config_dir, config_name=options.config_name)
+    compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name)
     from lightkit.runner.proving.job import TracedJob
     from lightkit.runner.proving.verify import verify
 

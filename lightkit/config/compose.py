@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete, problems, sweep_options
@@ -18,6 +18,8 @@ from lightkit.config.defaults import check_defaults, chosen_twice, circle, clash
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, set_hydra_config, typed_list
+from lightkit.config.hydra_settings import check_hydra, search_path
+from lightkit.config.hydra_values import fill_choices, fill_values
 from lightkit.config.left_over import drop_left_over
 from lightkit.config.members import Members
 from lightkit.config.origins import Sources, parts_of, shown
@@ -27,7 +29,6 @@ from lightkit.config.project_defaults import adds
 from lightkit.config.tree import all_keys
 
 _ABSENT = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
-_CHOICE = re.compile(r"\$\{\s*hydra\s*:\s*runtime\.choices\.([\w/@]+)\s*\}")
 _PRESENT = re.compile(r"Multiple values for (\S+?)\.(?:\s|$)")
 
 
@@ -42,6 +43,7 @@ class Composed:
         sources: Tells where a value comes from: `sources.find("optim.lr")`.
         hydra_cfg: The same with Hydra's node (`hydra_cfg.hydra.run.dir`); None for a configuration read from a run.
         sweep: How a sweep is to run it, which is not in `cfg`.
+        dated: Keys whose values tell the time of composing.
     """
 
     cfg: DictConfig
@@ -50,6 +52,7 @@ class Composed:
     sources: Sources
     hydra_cfg: DictConfig | None = None
     sweep: Mapping[str, Any] = field(default_factory=dict)
+    dated: tuple[str, ...] = ()
 
 
 def compose(
@@ -58,6 +61,8 @@ def compose(
     config_dir: str | None = None,
     config_name: str = "config",
     project: Path | None = None,
+    sweep: bool | None = None,
+    number: int | None = None,
 ) -> Composed:
     """Compose the configuration and check all of it.
 
@@ -66,26 +71,34 @@ def compose(
         config_dir: One more folder of options, searched first.
         config_name: File to start from.
         project: The user's project; found from the environment and the working directory when left out.
+        sweep: It is for a sweep, or for one run, in which settings of Hydra's for the other have no place.
+        number: Number of the job in its sweep, as `${hydra:job.num}` tells it.
 
     Raises:
         UserErrors: Everything that is wrong, in one report.
     """
-    loader = make_loader(overrides, config_dir=config_dir, project=project)
-    return compose_with(loader, overrides, config_name=config_name)
+    loader = make_loader(overrides, config_dir=config_dir, config_name=config_name, project=project)
+    return compose_with(loader, overrides, config_name=config_name, sweep=sweep, number=number)
 
 
 def make_loader(
-    overrides: Sequence[str] = (), *, config_dir: str | None = None, project: Path | None = None
+    overrides: Sequence[str] = (),
+    *,
+    config_dir: str | None = None,
+    config_name: str = "config",
+    project: Path | None = None,
 ) -> ConfigLoader:
     """Make the loader over the folder of `--config-dir`, the user's project and what is shipped, in this order.
 
     Args:
-        overrides: What was typed, in which `trust` may name plugins of the project for Hydra.
+        overrides: What was typed, in which `trust` may name plugins of the project for Hydra, and `hydra.searchpath`
+            further places.
         config_dir: One more folder of options, searched first.
+        config_name: File to start from, which may name further places, too.
         project: The user's project; found from the environment and the working directory when left out.
 
     Raises:
-        UserError: `config_dir` or the project's folder does not exist.
+        UserError: `config_dir`, the project's folder or a further place does not exist.
     """
     root = project.resolve() if project is not None else project_root()
     make_importable(root)
@@ -94,14 +107,24 @@ def make_loader(
     experiments = [root / "experiments" if root else None, shipped_experiments()]
     adding = own if own is not None and adds(own, [shipped_conf()]) else None
     named = typed_list(overrides, "trust")
-    return ConfigLoader(_existing([extra, own, shipped_conf()]), _existing(experiments), adding, named)
+    folders = _existing([extra, own, shipped_conf()])
+    files = [folder / f"{config_name.removesuffix('.yaml')}.yaml" for folder in folders]
+    primary = next((file for file in files if file.is_file()), None)
+    return ConfigLoader(folders, _existing(experiments), adding, named, search_path(overrides, primary))
 
 
 def _existing(folders: Sequence[Path | None]) -> list[Path]:
     return [folder for folder in dict.fromkeys(folders) if folder is not None and folder.is_dir()]
 
 
-def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name: str = "config") -> Composed:
+def compose_with(
+    loader: ConfigLoader,
+    overrides: Sequence[str],
+    *,
+    config_name: str = "config",
+    sweep: bool | None = None,
+    number: int | None = None,
+) -> Composed:
     """Compose as `compose` does, with a loader at hand, for composing many times.
 
     Raises:
@@ -112,11 +135,15 @@ def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name:
     cfg = _load(loader, config_name, rewritten, errors)
     if cfg is None:
         raise UserErrors(errors)
+    if number is not None:
+        cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
     sources = Sources(loader.layers(), rewritten.values)
     errors += misspelled_words(loader)
+    errors += check_hydra(cfg, sources, loader, sweep=sweep)
     choices = loader.choices(cfg)
     task = without_hydra(cfg)
     fill_choices(task, choices)
+    dated = fill_values(task, cfg, loader.time)
     drop_left_over(task, sources)
     fill_mode(task)
     hooks = cfg.hydra.get("callbacks")  # the one place where Hydra itself calls any `_target_`, as it is written
@@ -129,9 +156,9 @@ def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name:
     if errors:
         raise UserErrors(errors)
     set_hydra_config(cfg)
-    sweep = sweep_options(task)
+    options = sweep_options(task)
     named = _give_name(complete(task), choices)
-    return Composed(members.write(named), list(overrides), choices, sources, cfg, sweep)
+    return Composed(members.write(named), list(overrides), choices, sources, cfg, options, dated)
 
 
 def _with_options(
@@ -149,6 +176,7 @@ def _with_options(
         raise UserErrors(errors)
     task = without_hydra(cfg)
     fill_choices(task, loader.choices(cfg))
+    fill_values(task, cfg, loader.time)
     return task, Sources(loader.layers(), rewritten.values)
 
 
@@ -161,12 +189,14 @@ def compose_hydra(overrides: Sequence[str]) -> tuple[DictConfig, Sources]:
     Raises:
         UserErrors: It cannot be composed.
     """
-    loader, errors = make_loader(), list[UserError]()
+    loader, errors = make_loader(overrides), list[UserError]()
     rewritten = rewrite(loader, overrides)
     cfg = _load(loader, "config", rewritten, errors)
-    if cfg is None or rewritten.errors:
+    sources = Sources(loader.layers(), rewritten.values)
+    errors += check_hydra(cfg, sources, loader) if cfg is not None else ()
+    if cfg is None or rewritten.errors or errors:
         raise UserErrors([*rewritten.errors, *errors])
-    return cfg, Sources(loader.layers(), rewritten.values)
+    return cfg, sources
 
 
 def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConfig, list[str]]:
@@ -192,30 +222,6 @@ def load_choices(loader: ConfigLoader, choices: Sequence[str]) -> tuple[DictConf
     task = without_hydra(cfg)
     fill_choices(task, loader.choices(cfg))
     return task, list(dict.fromkeys(groups))
-
-
-def fill_choices(node: Any, choices: Mapping[str, str]) -> None:
-    """Put the option chosen for a group where a text asks for it: `${hydra:runtime.choices.GROUP}`.
-
-    So nothing of Hydra is needed to read the configuration afterwards. Several options are written with commas,
-    `head,lora`; unknown groups are left as they are.
-
-    Args:
-        node: A composed configuration, or a node of it; changed in place.
-        choices: Option by group.
-    """
-    keys: Sequence[Any] = list(node) if isinstance(node, DictConfig) else range(len(node))
-    for key in keys:
-        child: Any = node._get_node(key)
-        has_items = isinstance(child, (DictConfig, ListConfig)) and not child._is_none()
-        if has_items and not child._is_interpolation() and not child._is_missing():
-            fill_choices(child, choices)
-            continue
-        text = child._value()
-        if isinstance(text, str):
-            filled = _CHOICE.sub(lambda found: choices.get(found[1], found[0]).strip("[]"), text)
-            if filled != text:
-                node[key] = filled
 
 
 def _give_name(cfg: DictConfig, choices: dict[str, str]) -> DictConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,22 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, InstantiationException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import lightkit.config.project_defaults as project_defaults
 from lightkit.config.entries import as_typed
 from lightkit.config.experiments import SCHEME, ExperimentSource
-from lightkit.config.plugins import load_plugins
+from lightkit.config.plugins import confine, load_plugins
 from lightkit.config.project_defaults import ProjectSource
+from lightkit.config.sweeping import is_param, params_of
 
 APP = "lightkit"
+_ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
 
@@ -76,6 +79,12 @@ class ConfigLoader(ConfigLoaderImpl):
         experiments: Folders of experiments, in the same order.
         adding: The one of the folders whose `config.yaml` adds to the next one, where there is one.
         named: Entries of `trust` that the user typed.
+        search: Places that come last, as `hydra.searchpath` names them.
+
+    Attributes:
+        time: What `${now:…}` tells in all that is composed with it.
+        subdirs: Folder of each job of a sweep by its overrides, where it is not for Hydra to name it.
+        typed: Overrides of a sweep as they were typed, by what Hydra's sweeper makes of them.
     """
 
     defaults: list[ResultDefault]
@@ -88,6 +97,7 @@ class ConfigLoader(ConfigLoaderImpl):
         experiments: Iterable[Path],
         adding: Path | None = None,
         named: Sequence[str] = (),
+        search: Sequence[str] = (),
     ) -> None:
         prepare(named)
         path = ConfigSearchPathImpl()
@@ -97,9 +107,15 @@ class ConfigLoader(ConfigLoaderImpl):
             path.append("main" if position == 0 else APP, f"{scheme}://{folder}")
         for folder in experiments:
             path.append("experiments", f"{SCHEME}://{folder}")
+        for place in search:
+            path.append("search", place)
         path.append("schema", "structured://")
         super().__init__(path)
         self.defaults, self.repo, self.base = [], None, None
+        self.time = datetime.now()
+        self.subdirs: dict[tuple[str, ...], str] = {}
+        self.typed: dict[str, str] = {}
+        self._params: dict[str, str] = {}
 
     def compose(self, config_name: str, overrides: list[str]) -> DictConfig:
         """Compose the whole tree, Hydra's own node included."""
@@ -195,9 +211,9 @@ class ConfigLoader(ConfigLoaderImpl):
             return []
         for text in overrides:
             override = self.parse(text)
-            if override.package is not None or self.is_group(override.key_or_group):
+            if override.package is not None or self.is_group(override.key_or_group) or is_param(override):
                 continue
-            reason = apply_override(override, base)
+            reason = apply_override(self.forced(override), base)
             if reason is not None:
                 failed.append((text, reason))
         return failed
@@ -207,12 +223,43 @@ class ConfigLoader(ConfigLoaderImpl):
     ) -> tuple[list[Override], CachingConfigRepository]:
         parsed = OverridesParser.create().parse_overrides(overrides)
         self.repo = _Recording(self.repository)
-        self._process_config_searchpath(config_name, parsed, self.repo)
-        return parsed, self.repo
+        self._params = {key: text for override in parsed if is_param(override) for key, text in params_of(override)}
+        return [self.forced(override) for override in parsed if not is_param(override)], self.repo
+
+    def forced(self, override: Override) -> Override:
+        """Let an override set a key that is in no file; all keys are judged later, wherever they come from."""
+        key = override.key_or_group
+        is_choice = self.is_group(key) and not isinstance(override.value(), dict)
+        closed = override.is_hydra_override() and not key.startswith(_ANY_KEY_BELOW)
+        if not (override.is_delete() or is_choice or closed or override.package is not None):
+            override.type = OverrideType.FORCE_ADD
+        return override
+
+    def load_configuration(self, *args: Any, **options: Any) -> DictConfig:
+        """Compose as Hydra does."""
+        try:
+            return super().load_configuration(*args, **options)
+        except KeyError as error:
+            raise ValueError(f"hydra.job.env_copy: {error} is not set in the environment") from None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        confine()
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """Compose a job for one of Hydra's launchers, with the folder that we have chosen for it."""
+        overrides = [self.typed.get(text, text) for text in sweep_overrides]
+        cfg = super().load_sweep_config(master_config, overrides)
+        if tuple(overrides) in self.subdirs:
+            cfg.hydra.sweep.subdir = self.subdirs[tuple(overrides)]
+        return cfg
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         self.defaults = defaults
         self.base = super()._compose_config_from_defaults_list(defaults, repo)
+        if self._params:  # which Hydra cannot apply: it takes dots for levels
+            with open_dict(self.base):
+                self.base.hydra.sweeper.params = {**(self.base.hydra.sweeper.get("params") or {}), **self._params}
         return self.base
 
 
@@ -226,7 +273,11 @@ def split_sweep(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str
 
     try:
         parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
-        return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+        for text, override in zip(overrides, parsed):
+            if not override.is_sweep_override():
+                loader.typed[f"{override.get_key_element()}={override.get_value_element_as_str()}"] = text
+        jobs = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+        return [[loader.typed.get(text, text) for text in job] for job in jobs]
     except HydraException as error:
         raise ValueError(str(error)) from error
 
@@ -258,6 +309,7 @@ def run_multirun(
     loader: ConfigLoader, config_name: str, overrides: list[str], task: Callable[[DictConfig], Any]
 ) -> Any:
     """Hand a sweep to Hydra: its sweeper and launcher as configured; logging is left alone."""
+    confine()
     return hydra_app(loader).multirun(
         config_name=config_name, task_function=task, overrides=overrides, with_log_configuration=False
     )
@@ -296,23 +348,3 @@ def hydra_node(cfg: DictConfig) -> DictConfig:
     from hydra._internal.hydra import Hydra
 
     return Hydra.get_sanitized_hydra_cfg(cfg)
-
-
-def one_by_one(loader: ConfigLoader, overrides: Sequence[str]) -> list[list[str]]:
-    """Make jobs that show every value of every sweep once, the others at their first value."""
-    axes = []
-    for text in overrides:
-        override = loader.parse(text)
-        key = override.get_key_element()
-        if not override.is_sweep_override():
-            axes.append([text])
-        elif override.is_discrete_sweep():
-            axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-        else:
-            bounds = (getattr(override.value(), name, None) for name in ("start", "end"))
-            axes.append([f"{key}={bound}" for bound in bounds if bound is not None])
-    first = [values[0] for values in axes if values]
-    jobs = [first]
-    for position, values in enumerate(axes):
-        jobs += [[*first[:position], value, *first[position + 1 :]] for value in values[1:]]
-    return jobs

@@ -8,21 +8,25 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
 import lightkit.config.hydra_compat as hydra_compat
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.text import visible
-from lightkit.config.check import complete
+from lightkit.common.text import slug, visible
 from lightkit.config.compose import Composed, compose_with, make_loader
-from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader
+from lightkit.config.hydra_compat import COMPOSE_ERRORS, ConfigLoader, HydraConfig
 from lightkit.config.overrides import Rewritten, rewrite
 from lightkit.config.plugins import is_unnamed
 from lightkit.config.project import project_root
+from lightkit.config.saved import with_values_of
+from lightkit.config.sweeping import is_param, job_overrides, one_by_one
 
 _SWEEP_TARGET = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 Task = Callable[[DictConfig], "float | None"]
@@ -43,47 +47,58 @@ def compose_jobs(
     Raises:
         UserErrors: Everything that is wrong with any of them, in one report.
     """
-    loader = make_loader(overrides, config_dir=config_dir, project=project)
+    loader = make_loader(overrides, config_dir=config_dir, config_name=config_name, project=project)
     return _jobs(loader, overrides, config_name)[0]
 
 
 def _jobs(loader: ConfigLoader, overrides: Sequence[str], config_name: str) -> tuple[list[Composed], Rewritten]:
     checked = rewrite(loader, overrides, sweep=True)
-    errors, composed = list(checked.errors), []
+    errors, composed = list(checked.errors), list[Composed]()
     for job in _job_overrides(loader, checked.texts, config_name, errors):
         try:
-            composed.append(compose_with(loader, job, config_name=config_name))
+            composed.append(compose_with(loader, job, config_name=config_name, sweep=True, number=len(composed)))
         except UserErrors as found:
             errors += found.errors
     if errors:
         raise UserErrors({(error.key, error.what, error.origin): error for error in errors}.values())
+    _need_named(composed[0])
     return composed, checked
+
+
+def is_multirun(overrides: Sequence[str], *, config_dir: str | None = None, config_name: str = "config") -> bool:
+    """Tell whether `hydra.mode`, typed or in a file, asks for a sweep; no where it cannot be composed."""
+    loader = make_loader(overrides, config_dir=config_dir, config_name=config_name)
+    try:
+        texts = rewrite(loader, overrides, sweep=True).texts
+        mode = loader.compose(
+            config_name, [text for text in texts if not loader.parse(text).is_sweep_override()]
+        ).hydra.mode
+    except (*COMPOSE_ERRORS, YAMLError):
+        return False
+    return mode is not None and str(mode.name) == "MULTIRUN"
 
 
 def _job_overrides(
     loader: ConfigLoader, texts: list[str], config_name: str, errors: list[UserError]
 ) -> list[list[str]]:
-    """Return the overrides of every job, without the `++` that was put in front for Hydra."""
-    fixed = [text for text in texts if not loader.parse(text).is_sweep_override()]
+    """Return the overrides of every job; what a sweeper adds is not theirs."""
+    fixed = [text for text in texts if is_param(loader.parse(text)) or not loader.parse(text).is_sweep_override()]
+    texts = [text for text in texts if not is_param(loader.parse(text))]
     try:
         sweeper = loader.compose(config_name, fixed).hydra.sweeper
     except COMPOSE_ERRORS:
         # What is wrong shows again, and is put better, when the job itself is composed.
-        return [_typed(fixed)]
+        return [[text for text in fixed if text in texts]]
     try:
         if sweeper._target_ == _SWEEP_TARGET:
             added = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
             more = rewrite(loader, added, sweep=True)
             errors += more.errors
-            return [_typed(job) for job in hydra_compat.split_sweep(loader, [*more.texts, *texts])]
-        return [_typed(job) for job in hydra_compat.one_by_one(loader, texts)]
+            return hydra_compat.split_sweep(loader, [*more.texts, *texts])
+        return one_by_one(loader, texts)
     except ValueError as error:
         errors.append(UserError(f"this sweep can't be laid out: {error}", family="unreadable-configuration"))
         return []
-
-
-def _typed(texts: Sequence[str]) -> list[str]:
-    return [text.removeprefix("++") for text in texts]
 
 
 def run_hydra(
@@ -93,6 +108,7 @@ def run_hydra(
     config_dir: str | None = None,
     config_name: str = "config",
     sweep_dir: Path | None = None,
+    names: Sequence[str] = (),
 ) -> Any:
     """Sweep with Hydra's own sweeper and launcher (joblib, submitit, ...), after every job was checked.
 
@@ -103,6 +119,7 @@ def run_hydra(
         config_dir: One more folder of options.
         config_name: File to start from.
         sweep_dir: Folder of the sweep; by default `outputs/sweeps/<date>/<time>-<name>` below the project.
+        names: Folder of each job in it, where the sweeper is Hydra's basic one, which runs every combination.
 
     Returns:
         What Hydra's sweeper returns.
@@ -110,9 +127,8 @@ def run_hydra(
     Raises:
         UserErrors: Any job is wrong; none was started.
     """
-    loader = make_loader(overrides, config_dir=config_dir)
+    loader = make_loader(overrides, config_dir=config_dir, config_name=config_name)
     jobs, checked = _jobs(loader, overrides, config_name)
-    _need_named(jobs[0])
     if any(job.cfg.ensemble.get("members") for job in jobs):  # Hydra hands a job what it composed itself
         what, fix = "unlike members need the plain sweep", "leave hydra/launcher and hydra/sweeper out"
         raise UserError(what, key="ensemble.members", fix=fix, family="hydra")
@@ -120,11 +136,44 @@ def run_hydra(
     if sweep_dir is None and any(job.sources.exact(("hydra", "sweep", "dir")) is not None for job in jobs):
         own.add("hydra.sweep.dir")  # in a file of the user's
     root = (project_root() or Path.cwd()) / run_files.OUTPUTS / run_files.SWEEPS
-    folder = str(sweep_dir) if sweep_dir is not None else f"{root}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-${{name}}"
+    dated = f"{root}/{loader.time:%Y-%m-%d}/{loader.time:%H-%M-%S}-{slug(str(jobs[0].cfg.name))}"
+    folder = sweep_dir if sweep_dir is not None else dated
     # The working directory stays, and nothing is logged twice.
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.job.chdir=false"]
-    settings = [text for text in (*quiet, f"hydra.sweep.dir='{folder}'") if text.partition("=")[0] not in own]
-    return hydra_compat.run_multirun(loader, config_name, [*settings, *checked.texts], lambda cfg: task(complete(cfg)))
+    settings = [text for text in quiet if text.partition("=")[0] not in own]
+    texts = checked.texts
+    if sweep_dir is not None or "hydra.sweep.dir" not in own:
+        texts = [text for text in texts if not text.startswith("hydra.sweep.dir=")]
+        settings.append(f"hydra.sweep.dir='{folder}'")
+    is_grid = jobs[0].choices.get("hydra/sweeper") in ("basic", None)
+    for job, name in zip(jobs, names if is_grid else ()):
+        loader.subdirs[tuple(text for text in job.overrides if not text.startswith(("hydra.", "hydra/")))] = name
+    typed = tuple(text for text in overrides if text.lstrip("+~").startswith(("hydra.", "hydra/")))
+    typed = tuple(text for text in typed if not is_param(loader.parse(text)))
+    runs = _Job(task, typed, config_dir, config_name, loader.time)
+    return hydra_compat.run_multirun(loader, config_name, [*settings, *texts], runs)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What one of Hydra's launchers calls for each job, in whatever process: it composes the job as we do."""
+
+    task: Task
+    typed: tuple[str, ...]
+    config_dir: str | None
+    config_name: str
+    time: datetime
+
+    def __call__(self, _: DictConfig) -> float | None:
+        node, instance = HydraConfig.get(), HydraConfig.instance()
+        before, overrides = instance.cfg, [*self.typed, *job_overrides()]
+        loader = make_loader(overrides, config_dir=self.config_dir, config_name=self.config_name)
+        loader.time = self.time
+        job = compose_with(loader, overrides, config_name=self.config_name, sweep=True, number=node.job.num)
+        instance.cfg = before
+        goes_on = job.cfg.resume.mode == "auto"
+        folder = Path(node.runtime.output_dir)
+        return self.task(with_values_of(folder, job.cfg, job.dated) if goes_on else job.cfg)
 
 
 def _need_named(job: Composed) -> None:
@@ -155,8 +204,8 @@ def hydra_command(args: Sequence[str]) -> None:
     """
     parser = hydra_compat.native_parser()
     options, _ = parser.parse_known_args(list(args))
-    loader = make_loader(options.overrides, config_dir=options.config_dir)
     name = options.config_name or "config"
+    loader = make_loader(options.overrides, config_dir=options.config_dir, config_name=name)
     try:
         with _logging_restored():
             _show(loader, name, parser, options)

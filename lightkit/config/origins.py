@@ -157,6 +157,18 @@ class Sources:
                 return command_line(text)
         return None
 
+    def set_below(self, top: str) -> Iterator[tuple[Key, str]]:
+        """Yield every key in a node of the root that somebody sets, with its origin, the strongest first."""
+        for place, text in reversed(self.overrides):
+            if place[:1] == (top,):
+                yield place, command_line(text)
+        for path, package in reversed(self.layers):
+            below = package if package[:1] == (top,) else (top,)
+            found = _node_at(path, below[len(package) :]) if not package or below is package else None
+            for key, line in _leaves(found[0], below) if found is not None else ():
+                if key[len(below) :] != ("defaults",):
+                    yield key, f"{shown(path)}:{line + 1}"
+
     def is_of_option(self, key: Key) -> bool:
         """Tell whether the option file of a group sets the key, and nothing stronger that the user runs with."""
         if self.on_command_line(key) is not None:

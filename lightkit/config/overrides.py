@@ -1,7 +1,7 @@
 """Overrides as the user types them, checked one by one and made acceptable to Hydra.
 
-Hydra wants `+key=value` for keys that are in no file and takes any key then. Here every value is force-added (`++`), so
-that a valid key never needs a plus, and every key, wherever it came from, is judged by our own checker.
+Hydra wants `+key=value` for keys that are in no file and takes any key then. Here a key never needs a plus: the loader
+sets every value, and every key, wherever it came from, is judged by our own checker.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lightkit.config.experiments import GROUP
 from lightkit.config.hydra_compat import ConfigLoader, Override
 from lightkit.config.origins import command_line
 from lightkit.config.schema import Config
+from lightkit.config.sweeping import PARAMS, is_param
 
 _QUOTES = " '\""
 _UNLIKE = "Cannot merge DictConfig with ListConfig"
@@ -51,7 +52,7 @@ def plain(text: str) -> str:
 
 
 def rewrite(loader: ConfigLoader, overrides: Sequence[str], *, sweep: bool = False) -> Rewritten:
-    """Check the syntax and the groups of all overrides, and force-add the values.
+    """Check the syntax and the groups of all overrides, and write them as the loader takes them.
 
     Args:
         loader: Knows the groups and options.
@@ -67,13 +68,16 @@ def rewrite(loader: ConfigLoader, overrides: Sequence[str], *, sweep: bool = Fal
             result.errors.append(_unreadable(text, str(error)))
             result.skipped.append(text.lstrip("+~").partition("=")[0])
             continue
-        if override.is_sweep_override() and not sweep:
+        if is_param(override) and (sweep or not override.is_sweep_override()):
+            result.texts.append(text)
+            result.values.append((PARAMS, text))
+        elif override.is_sweep_override() and not sweep:
             result.errors.append(_needs_multirun(text, override, choice=_is_group(loader, override)))
         elif override.is_sweep_override() and override.is_hydra_override():
             what = "Hydra's own settings can't be swept"
             result.errors.append(UserError(what, key=override.key_or_group, origin=command_line(text), family="hydra"))
         elif override.key_or_group.startswith("hydra."):
-            result.texts.append(text)
+            result.texts.append(text if override.is_delete() else plain(text))
             result.values.append((override.key_or_group, text))
         elif _is_choice(loader, override):
             _choose(loader, override, text, result)
@@ -169,7 +173,7 @@ def _set_value(loader: ConfigLoader, override: Override, text: str, result: Rewr
         result.errors.append(UserError(what, key=option, received=key, origin=origin, fix=fix, family="unknown-key"))
         return
     result.values.append((key, text))
-    result.texts.append(text if override.is_delete() else f"++{plain(text)}")
+    result.texts.append(text if override.is_delete() else plain(text))
 
 
 def _choose(loader: ConfigLoader, override: Override, text: str, result: Rewritten) -> None:

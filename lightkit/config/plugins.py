@@ -54,6 +54,14 @@ def load_plugins(named: Sequence[str] = ()) -> Plugins:
     return found
 
 
+def confine() -> None:
+    """Let Hydra find those of installed distributions only when it looks again, as it does in each job of joblib's."""
+    spec = PathFinder.find_spec(PACKAGE, [entry for entry in sys.path if _is_installed(entry)])
+    if spec is not None and spec.origin is None:
+        spec.submodule_search_locations = [*(spec.submodule_search_locations or ())]
+        sys.modules[PACKAGE] = module_from_spec(spec)
+
+
 def is_unnamed(target: str) -> bool:
     """Tell whether a plugin is one of the project that Hydra does not know, as the user has not named it."""
     name = target.rpartition(".")[0]
@@ -138,6 +146,10 @@ class PackageSource(ImportlibResourcesConfigSource):
         """Return the source, or one that reads files; without arguments for a copy of this one."""
         folder = _project_package(path.partition("://")[2])
         return super().__new__(cls) if folder is None else FileConfigSource(provider, str(folder))
+
+
+# The registry of another process takes it for Hydra's own, which it stands in for.
+PackageSource.__name__ = ImportlibResourcesConfigSource.__name__
 
 
 def _project_package(path: str) -> Path | None:

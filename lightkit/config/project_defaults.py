@@ -39,6 +39,10 @@ class ProjectSource(FileConfigSource):
         result = super().load_config(self._own(config_path))
         if config_path == NAME and isinstance(result.config, DictConfig) and "defaults" in result.config:
             result.config.defaults = _adding(OmegaConf.to_container(result.config.defaults))
+        if config_path == NAME and OmegaConf.select(result.config, "hydra.searchpath") is not None:
+            # It is known already, and Hydra takes it of the main file only.
+            node: Any = OmegaConf.select(result.config, "hydra")
+            del node["searchpath"]
         return result
 
     def is_config(self, config_path: str) -> bool:

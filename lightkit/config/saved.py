@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
@@ -161,6 +161,24 @@ def _with_choices(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str])
     return changed
 
 
+def with_values_of(run: Path, cfg: DictConfig, keys: Sequence[str]) -> DictConfig:
+    """Return a configuration with the values that an earlier run has at some keys; as it is where there is no run.
+
+    Args:
+        run: Folder of the run.
+        cfg: A composed configuration.
+        keys: Keys in full.
+    """
+    path = Path(run) / run_files.CONFIG
+    if not keys or not path.is_file():
+        return cfg
+    stored, changed = OmegaConf.create(_parsed(path, _text(path))), copy.deepcopy(cfg)
+    with open_dict(changed), read_write(changed):
+        for key in keys:
+            OmegaConf.update(changed, key, OmegaConf.select(stored, key), merge=False)
+    return changed
+
+
 def saved_group(run: Path, group: str) -> Any:
     """Return what the file of a run says about a group, as plain values that nobody has checked.
 
@@ -215,7 +233,7 @@ def _apply(cfg: DictConfig, loader: ConfigLoader, text: str, errors: list[UserEr
     checked = rewrite(loader, [text])
     errors += checked.errors
     for rewritten in checked.texts:
-        override = loader.parse(rewritten)
+        override = loader.forced(loader.parse(rewritten))
         if (
             loader.is_group(override.key_or_group)
             and not isinstance(override.value(), dict)

@@ -22,7 +22,13 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
-_OF_HYDRA = re.compile(r"\$\{\s*hydra\s*:")
+_OF_HYDRA = re.compile(r"(?<!\\)\$\{\s*(hydra|now)\s*:\s*([\w.]*)")
+_NOT_KNOWN = {
+    "job.override_dirname": "hydra.job.config.override_dirname.exclude_keys=[KEY] for the key that this is typed for",
+    "runtime.output_dir": "leave it out: what a run writes goes to its folder, which is chosen later",
+    "job.num": "jobs have numbers: add -m",
+    "job.id": "jobs have numbers: add -m",
+}
 _REFERENCE = re.compile(r"\$\{([\w.\[\]]+)\}")
 _SECRET = re.compile(r"\$\{\s*(oc\.)?env\s*:")
 _DEPTH = 60  # only a container that contains itself by interpolation goes that deep
@@ -53,13 +59,11 @@ def _value(parent: DictConfig | ListConfig, name: Any, report: Report, key: Key)
 
 def _resolved(parent: DictConfig | ListConfig, name: Any, report: Report, key: Key) -> Any:
     raw = parent._get_node(name)._value()  # type: ignore[union-attr]
-    if _OF_HYDRA.search(raw):  # which would be None, or of another composition, where Hydra has run in this process
-        report.add(
-            key,
-            "the interpolation can't be resolved: of Hydra only the options of groups are known",
-            received=raw,
-            family="unreadable-configuration",
-        )
+    unknown = _OF_HYDRA.search(raw)
+    if unknown:  # which would be None, or of another composition, where Hydra has run in this process
+        what = "the interpolation can't be resolved: Hydra has no such value here"
+        fix = _NOT_KNOWN.get(unknown[2])
+        report.add(key, what, received=raw, fix=fix, family="unreadable-configuration")
         return UNKNOWN
     try:
         value = parent[name]

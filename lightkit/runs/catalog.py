@@ -179,33 +179,48 @@ def count_members(folder: Path) -> int:
     return sum(1 for _ in (folder / run_files.MEMBERS).glob(f"*/{run_files.CONFIG}"))
 
 
-def find_unfinished(root: Path, config_text: str) -> Path | None:
+def find_unfinished(root: Path, config_text: str, dated: Sequence[str] = ()) -> Path | None:
     """Find the newest run below `outputs/` with this configuration that has saved something but not finished.
 
     Args:
         root: The project.
         config_text: The configuration as YAML.
+        dated: Keys whose values do not count, as they tell the time.
     """
     for folder in reversed(all_runs(root)):
         if (
             (has_checkpoints(folder) or has_members(folder))
             and status(folder) != "finished"
-            and has_configuration(folder, config_text)
+            and has_configuration(folder, config_text, dated)
         ):
             return folder
     return None
 
 
-def has_configuration(folder: Path, config_text: str) -> bool:
-    """Tell whether a run has this configuration, apart from how it is resumed."""
+def has_configuration(folder: Path, config_text: str, dated: Sequence[str] = ()) -> bool:
+    """Tell whether a run has this configuration, apart from how it is resumed, and from keys that tell the time."""
     import yaml
 
     with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, KeyError):
         there = yaml.safe_load((folder / run_files.CONFIG).read_text(encoding="utf-8"))
         wanted = yaml.safe_load(config_text)
+        for tree in (there, wanted):
+            for key in dated:
+                _drop(tree, key)
         asked = (wanted.get("device") or {}).get("batch_size")
         return _comparable(there, asked) == _comparable(wanted, asked)
     return False
+
+
+def _drop(tree: Any, key: str) -> None:
+    """Put nothing where a key leads in plain values, if it leads anywhere."""
+    from lightkit.config.origins import parts_of
+
+    *above, last = parts_of(key)
+    with contextlib.suppress(KeyError, IndexError, TypeError):
+        for part in above:
+            tree = tree[part]
+        tree[last] = None
 
 
 def _comparable(config: dict[str, Any], asked: str | None) -> dict[str, Any]:

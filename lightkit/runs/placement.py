@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from lightkit.config import Composed
 
 
+_LONGEST = 255
+"""Bytes in the name of a folder."""
+
+
 def new_run_folder(root: Path, name: str, *, kind: str = run_files.RUNS) -> Path:
     """Create `<root>/outputs/<kind>/<date>/<time>-<name>`, with a number appended where it is taken.
 
@@ -42,6 +46,17 @@ def chosen_run_folder(folder: Path) -> Path:
     Raises:
         UserError: The folder holds a run or cannot be created.
     """
+    check_free(folder)
+    _create(folder)
+    return folder
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that holds a run.
+
+    Raises:
+        UserError: It does.
+    """
     if (folder / run_files.CONFIG).exists():
         fix = (
             f"lightkit resume {folder}"
@@ -51,8 +66,6 @@ def chosen_run_folder(folder: Path) -> Path:
         raise UserError(
             "the folder already holds a run", key=str(folder), fix=f"{fix}, or another folder", family="folder-in-use"
         )
-    _create(folder)
-    return folder
 
 
 def _create(folder: Path) -> bool:
@@ -94,19 +107,16 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
     found = _set_by_user(composed, kind, typed)
     if found is None:
         return None
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    from lightkit.config.hydra_values import select_value
     from lightkit.config.project import project_root
 
-    if not OmegaConf.has_resolver("now"):
-        # As Hydra does when it starts an application: one time for everything that is composed.
-        OmegaConf.register_new_resolver("now", lambda form: f"{datetime.now():{form}}", use_cache=True)
     whole, written = found
     key = f"hydra.{kind}.dir"
     try:
-        text = str(whole.hydra[kind].dir)
-    except OmegaConfBaseException as error:
+        text = str(select_value(whole, key))
+    except (OmegaConfBaseException, RecursionError) as error:
         what = f"cannot be worked out: {str(error).splitlines()[0]}"
         raise UserError(what, key=key, received=written, fix=f"{key}=FOLDER", family="file") from error
     root = project_root()
@@ -129,9 +139,66 @@ def has_dated_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -
     return found is not None and "${now:" in found[1]
 
 
-def _set_by_user(composed: Composed, kind: str, typed: Sequence[str]) -> tuple[Any, str] | None:
+def job_names(jobs: Sequence[Composed], typed: Sequence[str] = ()) -> list[str]:
+    """Name the folder of each job below that of its sweep: as `hydra.sweep.subdir` says, or by what tells it apart.
+
+    Args:
+        jobs: All jobs of the sweep.
+        typed: The overrides; see `hydra_folder`.
+
+    Raises:
+        UserError: `hydra.sweep.subdir` gives two jobs one folder, or one that is not below that of the sweep.
+    """
+    found = [_set_by_user(job, "sweep", typed, "subdir", number) for number, job in enumerate(jobs)]
+    if None not in found:
+        return _own_names([whole for whole, _ in filter(None, found)])
+    varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
+    names: list[str] = []
+    for job in jobs:
+        base = slug(",".join(text for text in job.overrides if text in varied))
+        counted = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
+        names.append(next(name for name in counted if name not in names))
+    return names
+
+
+def _own_names(wholes: Sequence[Any]) -> list[str]:
+    """Work out `hydra.sweep.subdir` of every job, and look whether the jobs get folders of their own."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    from lightkit.config.hydra_values import select_value
+
+    key, taken = "hydra.sweep.subdir", dict[Path, Path]()
+    for whole in wholes:
+        try:
+            name = Path(str(select_value(whole, key) or ""))
+        except (OmegaConfBaseException, RecursionError) as error:
+            what = f"cannot be worked out: {str(error).splitlines()[0]}"
+            raise UserError(what, key=key, fix=f"{key}=job${{hydra:job.num}}", family="file") from error
+        if name.is_absolute() or not name.parts or ".." in name.parts:
+            what = "the folder of a job is below that of the sweep"
+            fix = f"{key}=job${{hydra:job.num}}, and hydra.sweep.dir=FOLDER for the sweep"
+            raise UserError(what, key=key, received=str(name), fix=fix, family="file")
+        long = next((part for part in name.parts if len(part.encode()) > _LONGEST), None)
+        if long is not None:
+            fix = "hydra.job.config.override_dirname.exclude_keys=[KEY,…], or ${hydra:job.num}"
+            raise UserError("too long for the name of a folder", key=key, received=long, fix=fix, family="file")
+        other = next(
+            (other for other in taken if name == other or name in other.parents or other in name.parents), None
+        )
+        if other is not None:
+            what, fix = "a job would write into the folder of another one", "${hydra:job.num} tells them apart"
+            raise UserError(what, key=key, received=str(name), fix=fix, family="folder-in-use")
+        taken[name] = name
+    return [str(name) for name in taken]
+
+
+def _set_by_user(
+    composed: Composed, kind: str, typed: Sequence[str], name: str = "dir", number: int | None = None
+) -> tuple[Any, str] | None:
     """Return the whole configuration and the folder in it as it is written; None where nobody has set it."""
-    from omegaconf import OmegaConf
+    from copy import deepcopy
+
+    from omegaconf import open_dict, read_write
 
     from lightkit.config.compose import compose_hydra
 
@@ -141,8 +208,12 @@ def _set_by_user(composed: Composed, kind: str, typed: Sequence[str]) -> tuple[A
     else:
         whole, sources = composed.hydra_cfg, composed.sources
     # Its text does not tell: what somebody sets may be what Hydra has by default.
-    if sources.exact(("hydra", kind, "dir")) is None:
+    if sources.exact(("hydra", kind, name)) is None:
         return None
-    whole = OmegaConf.create(OmegaConf.to_container(whole))
-    whole.name = composed.cfg.name  # which is made up where the user gave none
-    return whole, str(whole.hydra[kind]._get_node("dir")._value())
+    whole = deepcopy(whole)
+    with open_dict(whole), read_write(whole.hydra):
+        whole.name = composed.cfg.name  # which is made up where the user gave none
+        if composed.hydra_cfg is None and number is not None:
+            whole.hydra.job.num, whole.hydra.job.id = number, str(number)
+            whole.hydra.job.override_dirname = ",".join(sorted(composed.overrides))
+    return whole, str(whole.hydra[kind]._get_node(name)._value())

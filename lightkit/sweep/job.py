@@ -20,12 +20,14 @@ class Job:
         folder: Where it runs; absolute.
         overrides: What was typed for it.
         config: Its whole configuration as YAML.
+        environment: Variables of its process (`hydra.job.env_set`).
     """
 
     name: str
     folder: Path
     overrides: tuple[str, ...]
     config: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

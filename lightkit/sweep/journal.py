@@ -56,7 +56,8 @@ class Record:
             self.head |= event
         elif kind == "planned":
             overrides = tuple(map(str, event["overrides"]))
-            job = Job(name, self.folder / name, overrides, str(event["config"]))
+            variables = {str(key): str(value) for key, value in (event.get("environment") or {}).items()}
+            job = Job(name, self.folder / name, overrides, str(event["config"]), variables)
             if name in self.known and self.known[name].config != job.config:
                 self.replanned.add(name)
                 self.told = [outcome for outcome in self.told if outcome.name != name]
@@ -174,7 +175,8 @@ def find_job(folder: Path) -> tuple[Job, bool]:
             event = json.loads(found[-1])
             record = Record(home)
             record.take(event)
-            return record.jobs[name], is_signed(folder, str(event["config"]), read_mark(event.get("mark")))
+            job = record.jobs[name]
+            return job, is_signed(folder, _signed(job), read_mark(event.get("mark")))
     raise UserError(
         "no sweep has planned a job here", key=str(folder), fix="lightkit sweep status", family="no-such-run"
     )
@@ -190,10 +192,16 @@ def _events(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _planned(job: Job) -> dict[str, Any]:
-    made = sign(job.config)
+    made = sign(_signed(job))
     digest = hashlib.sha256(job.config.encode()).hexdigest()
     facts = {"overrides": list(job.overrides), "config": job.config, "sha256": digest, "time": _now()}
+    facts |= {"environment": dict(job.environment)} if job.environment else {}
     return {"event": "planned", "name": job.name, **facts, "mark": made._asdict() if made else None}
+
+
+def _signed(job: Job) -> str:
+    """Return what is signed of a job: all that runs as code of the user's."""
+    return job.config + (json.dumps(dict(job.environment), sort_keys=True) if job.environment else "")
 
 
 def _now() -> float:

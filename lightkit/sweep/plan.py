@@ -11,8 +11,8 @@ import yaml
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.text import slug
 from lightkit.config import Composed, to_yaml
+from lightkit.config.hydra_values import job_environment
 from lightkit.runs.folder import lock_holder
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
@@ -52,47 +52,40 @@ def check_alike(jobs: Sequence[Composed]) -> None:
                 raise UserError("not a key to be swept over", key=f"sweep.{key}", received=value, fix=fix)
 
 
-def names_of(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """Name the folders of jobs by the overrides that tell each from the others."""
-    varied = {text for job in jobs for text in job if any(text not in other for other in jobs)}
-    names = list[str]()
-    for job in jobs:
-        base = slug(",".join(text for text in job if text in varied))
-        candidates = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
-        names.append(next(name for name in candidates if name not in names))
-    return names
-
-
 def plain_job(composed: Composed) -> Job:
     """Return a job before it has a folder."""
     return Job("", Path(), tuple(composed.overrides), to_yaml(composed.cfg))
 
 
-def compare(composed: Sequence[Composed], record: Record) -> Change:
+def compare(planned: Sequence[tuple[str, Composed]], record: Record) -> Change:
     """Compare the jobs of a command with those that the sweep in a folder has already.
 
     A job is the same where the same was typed for it, or where its configuration is the same. Where something else was
     typed, `resume=auto` goes on with the job of that name under the new configuration, as for a single run.
 
+    Args:
+        planned: The jobs, each with the name of its folder.
+        record: What the journal says.
+
     Raises:
         UserError: The folder holds a sweep with other settings.
     """
-    typed = [tuple(text for text in job.overrides if not is_of_sweep(text)) for job in composed]
     by_text = {frozenset(job.overrides): job for job in record.known.values()}
     by_config = {_content(job.config): job for job in record.known.values()}
     jobs, added, edited = list[Job](), list[Job](), list[str]()
-    for own, name, found in zip(typed, names_of(typed), composed):
+    for name, found in planned:
+        own = tuple(text for text in found.overrides if not is_of_sweep(text))
         config = to_yaml(found.cfg)
         content = _content(config)
         known = by_text.get(frozenset(own)) or by_config.get(content)
         if known is None:
             if name in record.known and found.cfg.resume.mode != "auto":
                 raise _other(record, name, own)
-            known = Job(name, record.folder / name, own, config)
+            known = Job(name, record.folder / name, own, config, job_environment(found.hydra_cfg))
             added.append(known)
         elif known.name not in record.jobs:
             added.append(known)
-        elif _content(known.config) != content:
+        elif _content(known.config) != content and not found.dated:
             edited.append(known.name)
         jobs.append(known)
     kept = {job.name for job in jobs}

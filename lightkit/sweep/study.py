@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from lightkit.config import Composed, to_yaml
 from lightkit.config.compose import compose_with, make_loader
+from lightkit.config.hydra_values import job_environment
 from lightkit.config.instantiate import instantiate
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
@@ -51,9 +52,10 @@ def describe_study(
         "overrides": [text for text in overrides if not is_of_sweep(text) and not text.startswith("hydra/")],
         "config_dir": config_dir,
         "config_name": config_name,
+        "environment": job_environment(composed.hydra_cfg),
     }
     settings = read_settings(node, **facts)
-    from lightkit.sweep.suggesting import check_settings
+    from lightkit.sweep.samplers import check_settings
 
     check_settings(_space(study), settings)
     return study
@@ -76,9 +78,11 @@ def build_study(study: Mapping[str, Any], record: Record) -> OptunaSearch:
     loader = make_loader(study["overrides"], config_dir=study["config_dir"])
     space = _space(study)
 
+    variables = study.get("environment") or {}
+
     def make_job(name: str, overrides: Sequence[str]) -> Job:
         composed = compose_with(loader, overrides, config_name=study["config_name"])
-        return Job(name, record.folder / name, tuple(overrides), to_yaml(composed.cfg))
+        return Job(name, record.folder / name, tuple(overrides), to_yaml(composed.cfg), variables)
 
     suggest: Suggest | None = None
     if node.get("custom_search_space"):

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
-from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -23,65 +17,15 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug
 from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.samplers import SeededSampler, build_named, quiet, sampler_maker
 from lightkit.sweep.space import Space, as_overrides, draw
-from lightkit.sweep.study_settings import KEY, PRUNERS, SAMPLERS, StudySettings
+from lightkit.sweep.study_settings import KEY, PRUNERS, StudySettings
 
 _LOG = logging.getLogger(__name__)
 _JOB, _SWEEP, _REASON = "job", "sweep", "reason"
 """Attributes of a trial: its job's name, the folder of the sweep that runs it, and why it failed."""
 Suggest = Callable[[Trial], object]
 """A function that suggests values for keys of its choice: `trial.suggest_float("optim.lr", 1e-5, 1, log=True)`."""
-
-
-class SeededSampler(BaseSampler):
-    """Sample each trial with a sampler of its own, seeded by the trial's number.
-
-    A sampler that lives as long as its process starts over when the study is resumed. With one for each trial, a study
-    that was killed and resumed equals one that was not.
-
-    Args:
-        make: Makes the sampler of a trial from a seed.
-        seed: Seed of the first trial.
-    """
-
-    def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
-        self._make, self._seed = make, seed
-        self._samplers: dict[int, BaseSampler] = {}
-        self.exhausted = False
-
-    def _of(self, trial: FrozenTrial) -> BaseSampler:
-        if trial.number not in self._samplers:
-            with _quiet():
-                self._samplers[trial.number] = self._make(self._seed + trial.number)
-        return self._samplers[trial.number]
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Tell which values are drawn together."""
-        return self._of(trial).infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Draw values together."""
-        return self._of(trial).sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Draw a value by itself."""
-        return self._of(trial).sample_independent(study, trial, param_name, param_distribution)
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Prepare a trial."""
-        self._of(trial).before_trial(study, trial)
-
-    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Take the end of a trial; notice that every point of a grid was tried."""
-        try:
-            self._of(trial).after_trial(study, trial, state, values)
-        except RuntimeError:  # `study.stop()` is for Optuna's own loop
-            self.exhausted = True
-        self._samplers.pop(trial.number, None)
 
 
 class OptunaSearch:
@@ -117,7 +61,7 @@ class OptunaSearch:
         self._space, self._make_job, self._suggest = space, make_job, suggest
         self._folder, self._settings, self._known = str(folder.resolve()), settings, dict(known or {})
         self._open: dict[int, Trial] = {}
-        self._sampler = SeededSampler(_sampler_maker(space, settings), settings.seed)
+        self._sampler = SeededSampler(sampler_maker(space, settings), settings.seed)
         self.study = open_study(folder, settings, self._sampler)
         own = [trial for trial in self.study.get_trials() if self._is_own(trial)]
         self._trials = {trial.user_attrs[_JOB]: trial.number for trial in own if _JOB in trial.user_attrs}
@@ -143,7 +87,7 @@ class OptunaSearch:
         if len(self._settings.directions) > 1 or not isinstance(value, int | float) or not isinstance(step, int):
             return False
         trial = self._trial(self._trials[name])
-        with _quiet():
+        with quiet():
             # A job that has gone on after a kill logs again what it had logged.
             if step not in self.study.get_trials()[trial.number].intermediate_values:
                 trial.report(float(value), step)
@@ -158,7 +102,7 @@ class OptunaSearch:
             self._fail(number, outcome.reason)
             return
         if outcome.status == "pruned":
-            with _quiet():
+            with quiet():
                 self.study.tell(number, state=TrialState.PRUNED)
             return
         single = len(self._settings.directions) == 1
@@ -167,7 +111,7 @@ class OptunaSearch:
         if missing:
             self._fail(number, f"no value of {', '.join(missing)}")
             return
-        with _quiet():
+        with quiet():
             self.study.tell(number, [outcome.values[name] for name in names])
 
     @property
@@ -199,13 +143,13 @@ class OptunaSearch:
 
     def _ask(self) -> FrozenTrial:
         """Let Optuna choose values; the trial is kept before its job begins."""
-        with _quiet():
+        with quiet():
             trial = self.study.ask()
         return self._drawn(trial)
 
     def _drawn(self, trial: Trial) -> FrozenTrial:
         """Draw the values that a trial lacks, and note that it is a job of this sweep."""
-        with _quiet():
+        with quiet():
             trial.set_user_attr(_SWEEP, self._folder)
             for key, distribution in self._space.varied.items():
                 draw(trial, key, distribution)
@@ -226,7 +170,7 @@ class OptunaSearch:
         return self._open[number]
 
     def _fail(self, number: int, reason: str) -> None:
-        with _quiet():
+        with quiet():
             self._trial(number).set_user_attr(_REASON, reason)
             self.study.tell(number, state=TrialState.FAIL)
 
@@ -249,11 +193,11 @@ def open_study(folder: Path, settings: StudySettings, sampler: BaseSampler | Non
     Raises:
         UserError: The file cannot be used, or holds a study with other directions.
     """
-    pruner = _built("pruner", PRUNERS, settings.pruner, settings.pruner_options, {})
+    pruner = build_named("pruner", PRUNERS, settings.pruner, settings.pruner_options, {})
     path = settings.storage or folder / "optuna.journal"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _quiet():
+        with quiet():
             study = optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(path))),
                 study_name=settings.study_name,
@@ -274,81 +218,3 @@ def open_study(folder: Path, settings: StudySettings, sampler: BaseSampler | Non
             fix=f"another {KEY}.study_name or {KEY}.storage",
         )
     return study
-
-
-def check_settings(space: Space, settings: StudySettings) -> None:
-    """Check sampler and pruner before anything is written.
-
-    Args:
-        space: What varies.
-        settings: Those of the study.
-
-    Raises:
-        UserError: One of them cannot be.
-    """
-    _sampler_maker(space, settings)
-    _built("pruner", PRUNERS, settings.pruner, settings.pruner_options, {})
-
-
-def _sampler_maker(space: Space, settings: StudySettings) -> Callable[[int], BaseSampler]:
-    """Return what makes the sampler of a trial; one is made at once, so that a mistake shows before anything starts."""
-    given: dict[str, Any] = {}
-    if settings.sampler == "grid":
-        if space.grid is None:
-            continuous = [key.lstrip("+") for key, one in space.varied.items() if _is_continuous(one)]
-            raise UserError(
-                "a grid needs values that can be listed",
-                key=f"{KEY}.sampler",
-                received=f"grid, with a continuum for {', '.join(continuous)}",
-                fix=f"choice(a, b) or range(1, 9, 2) instead of interval, or {KEY}.sampler=tpe",
-            )
-        given["search_space"] = space.grid
-
-    def make(seed: int) -> BaseSampler:
-        # The seed of a grid is the order of its points, which all trials go through.
-        seeded = {**given, "seed": settings.seed if settings.sampler == "grid" else seed}
-        made = _built("sampler", SAMPLERS, settings.sampler, settings.sampler_options, seeded)
-        assert isinstance(made, BaseSampler)
-        return made
-
-    make(settings.seed)
-    return make
-
-
-def _is_continuous(distribution: BaseDistribution) -> bool:
-    return Space((), {"": distribution}).grid is None
-
-
-def _built(kind: str, names: Mapping[str, str], name: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """Build a sampler or pruner by its name.
-
-    Raises:
-        UserError: There is none of this name, it does not take an option, or a package is missing.
-    """
-    if name not in names:
-        raise UserError(f"no such {kind}", key=f"{KEY}.{kind}", received=name, choices=sorted(names))
-    target = getattr(getattr(optuna, f"{kind}s"), names[name])
-    known = {parameter for parameter in inspect.signature(target).parameters if parameter != "self"}
-    unknown = [option for option in options if option not in known]
-    if unknown:
-        key = f"{KEY}.{kind}_options.{unknown[0]}"
-        raise UserError(f"{names[name]} has no such argument", key=key, choices=sorted(known - set(given)))
-    needed = {"patient": {"wrapped_pruner": optuna.pruners.MedianPruner()}}.get(name, {})
-    passed = {**{key: value for key, value in given.items() if key in known}, **needed, **options}
-    if name == "cmaes" and find_spec("cmaes") is None:  # which Optuna notices in the midst of a study
-        fix = "pip install 'lightkit[sweep]', or pip install cmaes"
-        raise UserError(f"{names[name]} needs the package cmaes", key=f"{KEY}.{kind}", fix=fix)
-    try:
-        with _quiet():
-            return target(**passed)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{names[name]}: {error}", key=f"{KEY}.{kind}_options", received=dict(options)) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Optuna's notes about itself from the terminal."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        yield

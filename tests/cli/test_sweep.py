@@ -279,3 +279,87 @@ def test_the_table_has_the_reason(cli: Cli, job: type[Job], project: Path) -> No
     with (project / "mine" / "results.csv").open(newline="") as file:
         assert [row["reason"] for row in csv.DictReader(file)] == ["", "killed by signal 9"]
     assert "seed=1: killed by signal 9" in (project / "mine" / "results.txt").read_text()
+
+
+def test_folders_of_jobs_can_be_named(cli: Cli, job: type[Job], project: Path) -> None:
+    done = cli("train", "-m", "data=wine", "seed=0,1", "hydra.sweep.dir=mine", "hydra.sweep.subdir=a${hydra:job.num}")
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in (project / "mine").iterdir() if path.is_dir()) == ["a0", "a1"]
+    assert [command[command.index("--job") + 1] for command in job.started] == ["0", "1"]
+    same = cli("train", "-m", "data=wine", "seed=0,1", "hydra.sweep.dir=other", "hydra.sweep.subdir=a")
+    assert same.code == 2
+    assert "hydra.sweep.subdir: a job would write into the folder of another one" in same.err
+    assert not (project / "other").exists()
+
+
+def test_the_mode_starts_a_sweep(cli: Cli, job: type[Job], project: Path) -> None:
+    assert cli("train", "data=wine", "seed=0,1", "hydra.mode=MULTIRUN").code == 0
+    assert len(job.started) == 2
+    (project / "experiments/two.yaml").write_text("hydra: {mode: MULTIRUN, sweeper: {params: {seed: '2,3'}}}\n")
+    assert cli("train", "data=wine", "experiment=two").code == 0
+    assert cli("train", "data=wine", "experiment=two", "optim.lr=0.1,0.2").code == 0
+    assert [text for command in job.started for text in command if text.startswith("seed=")][2:4] == [
+        "seed=2",
+        "seed=3",
+    ]
+    assert len(job.started) == 8
+    both = cli("train", "-m", "seed=0,1", "hydra.mode=RUN")
+    assert both.code == 2
+    assert "hydra.mode: -m starts a sweep" in both.err
+
+
+@pytest.mark.parametrize("source", [(), ("--from", "last")], ids=["options", "run"])
+@pytest.mark.parametrize("sweep", [("-m", "seed=3,4"), ()], ids=["sweep", "run"])
+def test_what_nothing_would_come_of_is_refused(
+    cli: Cli, job: type[Job], earlier: Path, source: tuple[str, ...], sweep: tuple[str, ...]
+) -> None:
+    wrong = cli("train", *sweep, *source, "hydra.job.chdir=true")
+    assert wrong.code == 2
+    assert "hydra.job.chdir: nothing comes of this setting" in wrong.err
+    assert job.started == []
+
+
+def test_jobs_of_joblib(process: Callable[..., Outcome], project: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    small = ("data=wine", "model.hidden=[8]", "trainer.epochs=2", "logger=quiet", "extra.at='${now:%S%f}'")
+    (project / "hydra_plugins").mkdir()
+    (project / "hydra_plugins/mine.py").write_text("open('canary', 'w')\n")  # that nobody has named
+    joblib = ("train", "-m", *small, "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "hydra.sweep.dir=mine")
+    done = process(*joblib, "seed=0,1")
+    assert done.code == 0, done.err
+    first = {path.parent.name: path.read_text() for path in project.glob("mine/*/config.yaml")}
+    assert sorted(first) == ["seed=0", "seed=1"]
+    assert all("\nname: wine_mlp\n" in text for text in first.values())
+    again = process(*joblib, "seed=0,1")
+    assert again.code == 2
+    assert "seed=0: the folder already holds a run" in again.err
+    results = {path: path.stat().st_mtime_ns for path in project.glob("mine/*/result.json")}
+    more = process(*joblib, "seed=0,1,2", "resume=auto")
+    assert more.code == 0, more.err
+    assert {path: path.stat().st_mtime_ns for path in results} == results
+    assert (project / "mine/seed=2/result.json").is_file()
+    assert first == {path.parent.name: path.read_text() for path in project.glob("mine/seed=[01]/config.yaml")}
+    assert not (project / "canary").exists()
+
+
+def test_variables_and_times_of_a_run(process: Callable[..., Outcome], project: Path) -> None:
+    (project / "noting.py").write_text(
+        "import os\nimport lightkit.trainer\n\n\n"
+        "class Note(lightkit.trainer.Callback):\n    def on_fit_start(self, trainer):\n"
+        "        open('noted', 'w').write(os.environ['NOTED'])\n"
+    )
+    small = (
+        "data=wine",
+        "model.hidden=[8]",
+        "trainer.epochs=2",
+        "logger=quiet",
+        "hydra.run.dir=mine/${hydra:job.config_name}",
+    )
+    typed = ("train", *small, "extra.at='${now:%S%f}'", "trainer.callbacks.note._target_=noting.Note")
+    done = process(*typed, "hydra.job.env_set.NOTED=yes")
+    assert done.code == 0, done.err
+    assert (project / "noted").read_text() == "yes"
+    before = (project / "mine/config/config.yaml").read_text()
+    again = process(*typed, "resume=auto")
+    assert "has finished already" in again.out
+    assert (project / "mine/config/config.yaml").read_text() == before

@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import Composed, compose, to_yaml
-from lightkit.config.compose import fill_choices
 from tests.config.conftest import FILES, Write
 
 Compose = Callable[..., Composed]
@@ -135,10 +134,10 @@ def test_a_group_outside_of_the_defaults_list_needs_no_plus(composed: Compose, w
 
 
 def test_hydra_settings_survive(composed: Compose) -> None:
-    made = composed("hydra.run.dir=/tmp/there", "hydra.job.name=abc")
+    made = composed("hydra.run.dir=/tmp/there", "hydra.job.env_set.NAME=abc")
     assert made.hydra_cfg is not None
     assert made.hydra_cfg.hydra.run.dir == "/tmp/there"
-    assert HydraConfig.get().job.name == "abc"
+    assert HydraConfig.get().job.env_set.NAME == "abc"
 
 
 def test_deleting_values_and_groups(composed: Compose) -> None:
@@ -253,13 +252,3 @@ def test_group_that_is_not_there_is_an_error(composed: Compose, write: Write) ->
             composed("experiment=e")
     finally:
         OmegaConf.clear_resolver("hydra")
-
-
-def test_several_options_are_joined_by_commas() -> None:
-    cfg = OmegaConf.create(
-        {"lr": {"head,lora": 2}, "x": "${lr.${hydra:runtime.choices.finetune}}", "y": None, "z": "???", "w": "${lr}"}
-    )
-    fill_choices(cfg, {"finetune": "[head,lora]"})
-
-    assert (cfg.x, cfg.y, cfg.w) == (2, None, {"head,lora": 2})
-    assert OmegaConf.is_missing(cfg, "z")

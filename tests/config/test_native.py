@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config import compose, compose_jobs, hydra_command, run_hydra
 from lightkit.config.compose import make_loader
-from lightkit.config.hydra_compat import one_by_one
-from lightkit.config.native import config_text
+from lightkit.config.native import config_text, is_multirun
+from lightkit.config.sweeping import one_by_one
 from tests.config.conftest import FILES, Write
 
 
@@ -64,6 +64,50 @@ def test_wrong_sweeps(toy: Path, override: str, said: str) -> None:
 def test_the_sweepers_own_params_count(toy: Path, write: Write) -> None:
     write("experiments/sweep.yaml", "hydra:\n  sweeper:\n    params:\n      seed: 1,2,3\n")
     assert sorted(job.cfg.seed for job in compose_jobs(["experiment=sweep"])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["hydra.sweeper.params.seed=1,2"],
+        ["+hydra.sweeper.params.seed='range(1,3)'"],
+        ['hydra.sweeper.params={seed:"1,2"}'],
+        ["hydra.sweeper.params.seed=1,2", "hydra.sweeper.params.optim.lr='0.5'"],
+    ],
+)
+def test_params_of_the_sweeper_can_be_typed(toy: Path, typed: list[str]) -> None:
+    jobs = compose_jobs([*typed, "hydra.sweeper.params.optim=sgd,adam", "optim=sgd"])  # what is typed itself counts
+    assert [job.cfg.seed for job in jobs] == [1, 2]
+    assert not any("hydra" in text for job in jobs for text in job.overrides)
+    assert {job.cfg.optim.lr for job in jobs} == {0.5 if len(typed) > 1 else 0.1}
+
+
+def test_params_of_the_sweeper_want_a_sweep(toy: Path) -> None:
+    for typed in ("hydra.sweeper.params.seed=1,2", "hydra.sweeper.params.seed='1,2'"):
+        with pytest.raises(UserErrors, match="wants -m"):
+            compose([typed], sweep=False)
+
+
+def test_the_mode_in_a_file(toy: Path, write: Write) -> None:
+    write("experiments/sweep.yaml", "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '1,2'}}}\n")
+    assert is_multirun(["experiment=sweep"])
+    assert is_multirun(["experiment=sweep", "optim=sgd,adam"])
+    assert not is_multirun(["experiment=sweep", "hydra.mode=RUN"])
+    assert not is_multirun(["optim=nothing"])
+
+
+def test_jobs_of_hydras_launcher_are_composed_as_ours(toy: Path) -> None:
+    seen = []
+
+    def task(cfg: DictConfig) -> None:
+        seen.append((cfg.name, cfg.extra.n, Path(HydraConfig.get().runtime.output_dir).name))
+
+    typed = ["name=run-${seed}", "extra.n=${hydra:job.num}", "hydra.sweeper.params.seed=4,5"]
+    run_hydra(typed, task, names=["first", "second"])
+    assert seen == [("run-4", 0, "first"), ("run-5", 1, "second")]
+    assert [path.name.partition("-run-4")[2] for path in toy.glob("outputs/sweeps/*/*")] == [""]
+    run_hydra([*typed, "hydra.sweep.subdir=job_${hydra:job.num}"], task)
+    assert [folder for _, _, folder in seen[2:]] == ["job_0", "job_1"]
 
 
 def test_other_sweepers_get_every_value_tried(toy: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
+from lightkit.config import compose_jobs
 from lightkit.runs import placement
-from lightkit.runs.placement import chosen_run_folder, discard_if_empty, new_run_folder
+from lightkit.runs.placement import chosen_run_folder, discard_if_empty, job_names, new_run_folder
 
 
 @pytest.fixture
@@ -74,3 +75,40 @@ def test_only_empty_folders_are_discarded(tmp_path: Path) -> None:
     assert not folder.exists()
     discard_if_empty(neighbour, tmp_path)
     assert neighbour.is_dir()
+
+
+def test_jobs_are_named_by_what_tells_them_apart() -> None:
+    jobs = compose_jobs(["data=wine", "seed=0,1", "optim.lr=0.1"])
+    assert job_names(jobs) == ["seed=0", "seed=1"]
+    assert job_names(compose_jobs(["data=wine", "hydra.sweep.dir=there"])) == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("subdir", "names"),
+    [
+        ("job${hydra:job.num}", ["job0", "job1"]),
+        ("${hydra.job.num}/a", ["0/a", "1/a"]),
+        ("'${name}-${seed}'", ["wine_mlp-3", "wine_mlp-4"]),
+        ("${hydra:job.override_dirname}", ["data=wine,seed=3", "data=wine,seed=4"]),
+    ],
+)
+def test_the_user_names_the_folders_of_jobs(subdir: str, names: list[str]) -> None:
+    assert job_names(compose_jobs(["data=wine", "seed=3,4", f"hydra.sweep.subdir={subdir}"])) == names
+
+
+@pytest.mark.parametrize(
+    ("subdir", "said"),
+    [
+        ("same", "would write into the folder of another one"),
+        ("'${oc.select:hydra.none,a}/../${hydra:job.num}'", "below that of the sweep"),
+        ("/tmp/${hydra:job.num}", "below that of the sweep"),
+        ("''", "below that of the sweep"),
+        ("${hydra:job.nothing}", "cannot be worked out"),
+        ("x" * 300 + "${hydra:job.num}", "too long"),
+        ("${nothing}", "cannot be worked out"),
+    ],
+)
+def test_folders_of_jobs_that_cannot_be(subdir: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        job_names(compose_jobs(["data=wine", "seed=3,4", f"hydra.sweep.subdir={subdir}"]))
+    assert caught.value.key == "hydra.sweep.subdir"

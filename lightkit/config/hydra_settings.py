@@ -1,0 +1,210 @@
+"""Hydra's own settings: which of them lightkit acts on, and what to use in the place of the others.
+
+Whatever a user sets below `hydra` either holds or is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from lightkit.common.errors import UserError
+from lightkit.config.entries import entries, words_of
+from lightkit.config.hydra_compat import ConfigLoader, typed_list
+from lightkit.config.origins import Key, Sources, command_line, dotted, shown
+
+_SEARCHED = "hydra.searchpath"
+_FILLED_IN = "leave it out: Hydra fills it in"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What becomes of a setting of Hydra's.
+
+    Attributes:
+        fix: What to use instead; empty where the setting holds.
+        plugin: It holds all the same where a sweeper or launcher of Hydra's runs the jobs.
+        as_it_is: Values, or options of the group, that say what lightkit does anyway.
+        mode: It is for a sweep, or for a single run, only; typed for the other one it is refused.
+    """
+
+    fix: str = ""
+    plugin: bool = False
+    as_it_is: tuple[Any, ...] = ()
+    mode: str = ""
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "mode": Setting(),
+    "searchpath": Setting(),
+    "run": Setting(mode="run"),
+    "sweep": Setting(mode="sweep"),
+    "sweeper": Setting(mode="sweep"),
+    "sweeper.max_batch_size": Setting(
+        "leave it out: jobs start as soon as there is room", plugin=True, as_it_is=(None,)
+    ),
+    "launcher": Setting(mode="sweep"),
+    "hydra_help": Setting(),
+    "env": Setting(),
+    "output": Setting(),
+    "job.env_set": Setting(),
+    "job.env_copy": Setting(),
+    "job.config": Setting(),
+    "callbacks": Setting("trainer.callbacks.NAME, whose code is called while a run trains", plugin=True),
+    "hydra_logging": Setting(
+        "leave it out: a sweep tells what it does by itself", plugin=True, as_it_is=("none", "disabled")
+    ),
+    "job_logging": Setting(
+        "logger=OPTION (`lightkit config logger` lists the choices); messages are in run.log of the run's folder",
+        as_it_is=("none",),
+    ),
+    "verbose": Setting(
+        "logging.basicConfig(level=…) in code of your own; messages of lightkit are in run.log of the run's folder",
+        as_it_is=(False,),
+    ),
+    "output_subdir": Setting(
+        "leave it out: config.yaml and overrides.yaml are in the run's folder itself", as_it_is=(None,)
+    ),
+    "job.chdir": Setting(
+        "leave it out: the working directory stays, and what a run writes goes to its folder", as_it_is=(False, None)
+    ),
+    "job.name": Setting("name=NAME, which names the run and its folder"),
+    "job.config_name": Setting("--config-name NAME"),
+    "job.num": Setting(_FILLED_IN),
+    "job.id": Setting(_FILLED_IN),
+    "job.override_dirname": Setting(f"{_FILLED_IN}; hydra.job.config.override_dirname changes its form"),
+    "overrides": Setting(_FILLED_IN),
+    "runtime": Setting(_FILLED_IN),
+    "help": Setting("leave it out: `lightkit train --help` has a text of its own"),
+    "": Setting("its settings one by one: hydra.KEY=VALUE"),
+}
+"""Every setting by its name below `hydra`; what is not here counts as the node around it, and `""` is all of them."""
+_BASIC = ("basic", "vectorized", None)
+_TARGETS = {
+    "sweeper": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+    "launcher": "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
+}
+_DEFAULT = ("default", None)
+"""Options of Hydra's groups that nobody has chosen, but for sweeper and launcher."""
+
+
+def setting_of(name: str) -> tuple[str, Setting]:
+    """Return the name and the meaning of the setting that a key below `hydra` belongs to."""
+    while name and name not in SETTINGS:
+        name = name.rpartition(".")[0]
+    return name, SETTINGS[name]
+
+
+def runs_plugin(choices: Mapping[str, str]) -> bool:
+    """Tell whether a sweeper or launcher of Hydra's runs the jobs of a sweep."""
+    return any(choices.get(f"hydra/{kind}") not in _BASIC for kind in ("sweeper", "launcher"))
+
+
+def check_hydra(
+    cfg: DictConfig, sources: Sources, loader: ConfigLoader, *, sweep: bool | None = None
+) -> list[UserError]:
+    """Find the settings of Hydra's that somebody has set and that nothing would come of.
+
+    Args:
+        cfg: A composition with Hydra's node.
+        sources: Where its values come from.
+        loader: What composed it.
+        sweep: It is for a sweep, or for one run; None where that does not matter.
+
+    Returns:
+        An error for each.
+    """
+    choices = loader.choices(cfg)
+    plugin = runs_plugin(choices) and sweep is not False
+    found = {error.key: error for error in _wrong_choices(cfg, loader, plugin)}
+    for key, origin in sources.set_below("hydra"):
+        name, setting = setting_of(dotted(key[1:]))
+        shown_key = f"hydra.{name}".rstrip(".")
+        if setting.fix and not (setting.plugin and plugin) and _written(cfg, key) not in setting.as_it_is:
+            found.setdefault(
+                f"hydra/{name}" if f"hydra/{name}" in found else shown_key, _refused(shown_key, origin, setting)
+            )
+        elif sweep is not None and setting.mode == ("run" if sweep else "sweep") and _is_typed(origin):
+            found.setdefault(dotted(key), _other_mode(dotted(key), origin, sweep=sweep))
+    return [*found.values()]
+
+
+def _written(cfg: DictConfig, key: Key) -> Any:
+    """Return a value as it is written; nothing is looked up for it."""
+    node: Any = cfg
+    for part in key:
+        node = node._get_node(part) if isinstance(node, DictConfig) and not node._is_none() else None
+    return node if node is None or OmegaConf.is_config(node) else node._value()
+
+
+def _is_typed(origin: str) -> bool:
+    return origin.startswith(command_line(""))
+
+
+def _refused(key: str, origin: str | None, setting: Setting, received: Any = None) -> UserError:
+    what = "nothing comes of this setting of Hydra's here"
+    return UserError(what, key=key, received=received, origin=origin, fix=setting.fix, family="hydra")
+
+
+def _other_mode(key: str, origin: str, *, sweep: bool) -> UserError:
+    if sweep:
+        what, fix = "this is for one run, and -m starts a sweep", key.replace("hydra.run", "hydra.sweep", 1)
+    else:
+        what, fix = "this is for a sweep, which wants -m", "add -m, or leave it out"
+    return UserError(what, key=key, origin=origin, fix=fix, family="wrong-command")
+
+
+def _wrong_choices(cfg: DictConfig, loader: ConfigLoader, plugin: bool) -> Iterator[UserError]:
+    """Find options of Hydra's groups that nothing would come of."""
+    for group, option in cfg.hydra.runtime.choices.items():
+        name = str(group).partition("@")[0].removeprefix("hydra/")
+        if not str(group).startswith("hydra/"):
+            continue
+        kind, setting = setting_of(name.replace("/", "."))
+        target = (cfg.hydra.get(name) or {}).get("_target_") if name in _TARGETS else None
+        if name in _TARGETS and option in ("basic", None) and target not in (_TARGETS[name], None):
+            fix = f"hydra/{name}=NAME with a file conf/hydra/{name}/NAME.yaml"
+            what = "a plugin is chosen by its option"
+            yield UserError(what, key=f"hydra.{name}._target_", received=str(target), fix=fix, family="hydra")
+        is_free = not setting.fix or (setting.plugin and plugin) or option in (*_DEFAULT, *setting.as_it_is)
+        if not is_free and name not in _TARGETS:
+            yield _refused(f"hydra/{kind}", _chosen_at(loader, cfg, str(group)), setting, str(option))
+
+
+def _chosen_at(loader: ConfigLoader, cfg: DictConfig, group: str) -> str | None:
+    """Return where the option of one of Hydra's groups is chosen; None where that is not known."""
+    for text in reversed(cfg.hydra.overrides.hydra):
+        if str(text).lstrip("+").partition("=")[0] == group:
+            return command_line(str(text))
+    for _, path in reversed(loader.used_files()):
+        for item in entries(path):
+            if words_of(item) and words_of(item)[-1].removeprefix("/") == group:
+                return f"{shown(path)}:{item.start_mark.line + 1}"
+    return None
+
+
+def search_path(overrides: Sequence[str], primary: Path | None) -> list[str]:
+    """Return the places that `hydra.searchpath` names, on the command line or else in the file to start from.
+
+    Raises:
+        UserError: One of them is no folder.
+    """
+    places: Any = typed_list(overrides, _SEARCHED)
+    if not any(text.lstrip("+").startswith(f"{_SEARCHED}=") for text in overrides) and primary is not None:
+        with suppress(OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException):  # told when it is composed
+            content = OmegaConf.load(primary)
+            places = OmegaConf.select(content, _SEARCHED) if isinstance(content, DictConfig) else None
+    places = [str(place) for place in places] if isinstance(places, (list, ListConfig)) else []
+    for place in places:
+        scheme, _, rest = place.rpartition("://")
+        if scheme not in ("", "file", "pkg") or (scheme != "pkg" and not Path(rest).is_dir()):
+            fix = "file://FOLDER or pkg://package.folder"
+            raise UserError("there is no such folder", key=_SEARCHED, received=place, fix=fix, family="file")
+    return places

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.common.errors import UserErrors
+from lightkit.config import compose, compose_jobs
+from lightkit.config.hydra_settings import SETTINGS, setting_of
+from lightkit.config.origins import dotted
+from tests.config.conftest import Write
+
+HOLDS = {
+    "mode",
+    "searchpath",
+    "run",
+    "sweep",
+    "sweeper",
+    "launcher",
+    "hydra_help",
+    "env",
+    "output",
+    "job.env_set",
+    "job.env_copy",
+    "job.config",
+}
+
+
+def leaves(node: DictConfig, above: tuple[str, ...] = ()) -> list[str]:
+    found = []
+    for name in node:
+        child = node._get_node(name)
+        key = (*above, str(name))
+        is_node = isinstance(child, DictConfig) and not child._is_none() and not child._is_missing() and len(child)
+        found += leaves(child, key) if is_node else [dotted(key)]
+    return found
+
+
+def test_every_setting_of_hydras_is_in_the_table(toy: Path) -> None:
+    whole = compose([]).hydra_cfg
+    assert whole is not None
+    keys = leaves(whole.hydra)
+    assert len(keys) > 40
+    assert [key for key in keys if not setting_of(key)[0]] == []
+    used = {setting_of(key)[0] for key in keys} | {"env", "output", "sweeper.max_batch_size", ""}
+    assert used == SETTINGS.keys()
+    assert {name for name, setting in SETTINGS.items() if not setting.fix} == HOLDS
+
+
+REFUSED = [
+    ("hydra.verbose=true", "hydra.verbose", "run.log"),
+    ("hydra.output_subdir=there", "hydra.output_subdir", "config.yaml and overrides.yaml"),
+    ("hydra.job.chdir=true", "hydra.job.chdir", "the working directory stays"),
+    ("hydra.job.name=mine", "hydra.job.name", "name=NAME"),
+    ("hydra.job.num=3", "hydra.job.num", "fills it in"),
+    ("hydra.job.id=x", "hydra.job.id", "fills it in"),
+    ("hydra.job.override_dirname=x", "hydra.job.override_dirname", "changes its form"),
+    ("hydra.job.config_name=x", "hydra.job.config_name", "--config-name"),
+    ("hydra.callbacks.mine._target_=toy.Hook", "hydra.callbacks", "trainer.callbacks.NAME"),
+    ("hydra.help.app_name=x", "hydra.help", "--help"),
+    ("hydra.runtime.cwd=x", "hydra.runtime", "fills it in"),
+    ("hydra.overrides.task=[x]", "hydra.overrides", "fills it in"),
+    ("hydra.job_logging.root=x", "hydra.job_logging", "lightkit config logger"),
+    ("hydra.hydra_logging.root=x", "hydra.hydra_logging", "by itself"),
+    ("hydra/job_logging=stdout", "hydra/job_logging", "lightkit config logger"),
+    ("hydra/hydra_logging=hydra_debug", "hydra/hydra_logging", "by itself"),
+    ("hydra.sweeper.max_batch_size=2", "hydra.sweeper.max_batch_size", "as soon as there is room"),
+    ("hydra.job={chdir:true}", "hydra", "one by one"),
+]
+
+
+@pytest.mark.parametrize(("override", "key", "said"), REFUSED)
+def test_what_nothing_would_come_of_is_refused(toy: Path, override: str, key: str, said: str) -> None:
+    with pytest.raises(UserErrors) as caught:
+        compose([override])
+    (error,) = caught.value.errors
+    assert error.key == key
+    assert said in str(error)
+    assert f"command line: {override}" in str(error)
+    assert error.families[0].slug == "hydra"
+
+
+def test_every_refused_setting_is_tried_above() -> None:
+    tried = {key.removeprefix("hydra").lstrip("./") for _, key, _ in REFUSED}
+    assert tried == {name for name, setting in SETTINGS.items() if setting.fix}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "hydra.output_subdir=null",
+        "hydra.job.chdir=false",
+        "hydra.verbose=false",
+        "hydra/job_logging=none",
+        "hydra/hydra_logging=disabled",
+        "hydra.job.config.override_dirname.kv_sep=:",
+    ],
+)
+def test_what_says_how_it_is_passes(toy: Path, override: str) -> None:
+    assert compose([override]).overrides == [override]
+
+
+def test_a_file_is_named_with_its_line(toy: Path, write: Write) -> None:
+    write("experiments/e.yaml", "defaults:\n  - override /hydra/job_logging: stdout\nhydra:\n  verbose: true\n")
+    with pytest.raises(UserErrors) as caught:
+        compose(["experiment=e"])
+    assert "experiments/e.yaml:2" in str(caught.value)
+    assert "experiments/e.yaml:4" in str(caught.value)
+
+
+def test_what_is_for_a_sweep_or_for_a_run(toy: Path) -> None:
+    with pytest.raises(UserErrors, match=r"hydra\.sweep\.dir: this is for a sweep, which wants -m"):
+        compose(["hydra.sweep.dir=x"], sweep=False)
+    with pytest.raises(UserErrors, match=r"hydra\.run\.dir: this is for one run[\s\S]*hydra\.sweep\.dir"):
+        compose_jobs(["hydra.run.dir=x", "seed=1,2"])
+
+
+def test_a_plugin_is_chosen_by_its_option(toy: Path) -> None:
+    target = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
+    with pytest.raises(UserErrors, match=r"hydra\.launcher\._target_: a plugin is chosen by its option"):
+        compose_jobs([f"hydra.launcher._target_={target}", "seed=1,2"])
+
+
+def test_hydras_launchers_call_hydras_callbacks(toy: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    own = ["hydra.callbacks.mine._target_=toy.Hook", "hydra.sweeper.max_batch_size=1", "seed=1,2"]
+    assert len(compose_jobs([*own, "hydra/launcher=joblib"])) == 2
+
+
+def test_further_places(toy: Path, write: Write) -> None:
+    more = write("more/model/tiny.yaml", "# Tiny.\n_target_: toy.Net\nhidden: [1]\n").parents[1]
+    assert compose([f"hydra.searchpath=[file://{more}]", "model=tiny"]).cfg.model.hidden == [1]
+    with (toy / "conf/config.yaml").open("a", encoding="utf-8") as file:
+        file.write("hydra:\n  searchpath: [more]\n")
+    assert compose(["model=tiny"]).cfg.model.hidden == [1]
+    assert len(compose_jobs(["model=tiny,net"])) == 2
+    (toy / "conf/config.yaml").rename(toy / "whole.yaml")  # the project's adds to ours now
+    write("conf/config.yaml", "hydra:\n  searchpath: [more]\n")
+    assert compose(["model=tiny", "data=wine"]).cfg.model.hidden == [1]
+
+
+def test_further_places_that_are_not_there(toy: Path, write: Write) -> None:
+    with pytest.raises(Exception, match=r"hydra\.searchpath: there is no such folder"):
+        compose(["hydra.searchpath=[file://nowhere]"])
+    write("experiments/e.yaml", f"hydra:\n  searchpath: [{toy}]\n")
+    with pytest.raises(UserErrors, match="hydra.searchpath is only supported from the primary config"):
+        compose(["experiment=e"])
+
+
+def test_plain_values_of_hydra_are_kept_as_they_are(toy: Path) -> None:
+    whole = compose(["hydra.job.env_set.FOO=1", "hydra.run.dir=x"]).hydra_cfg
+    assert whole is not None
+    assert OmegaConf.to_container(whole.hydra.job.env_set) == {"FOO": "1"}
