@@ -140,8 +140,8 @@ class TrainerConfig:
     """Optimizer steps to train for, in place of `epochs`."""
     stop_at: Optional[Union[int, str]] = None
     """Where the run pauses: after this many epochs, or `300 steps`; null trains to the end. It saves a checkpoint, and
-    `lightkit resume` goes on with another `stop_at`. Nothing else depends on it: what was trained is the beginning of the
-    whole run, to the bit. The final test comes at the end only."""
+    `lightkit resume` goes on with another `stop_at`. Nothing else depends on it: what was trained is the beginning of
+    the whole run, to the bit. The final test comes at the end only."""
     accumulate: int = number(1, low=1)
     """Batches whose gradients are added up for one optimizer step. A last partial window is stepped too."""
     clip_norm: Optional[float] = number(None, above=0)
