@@ -7,6 +7,7 @@ from types import ModuleType
 
 COMMANDS = {
     "train": ("lightkit.cli.train", "train", "train a model, or sweep over several with -m"),
+    "sweep": ("lightkit.cli.sweeps", "sweep", "how far a sweep is, going on with it, ending it"),
     "resume": ("lightkit.cli.train", "resume", "go on with a run that was stopped, in its own folder"),
     "verify-resume": ("lightkit.cli.verify", "verify_resume", "prove that a configuration survives kill and resume"),
     "eval": ("lightkit.cli.evaluate", "evaluate", "metrics of a finished run on a split"),

@@ -78,6 +78,10 @@ def _candidates(before: list[str], word: str) -> list[str]:
 def _arguments(command: str, given: list[str], word: str) -> list[str]:
     if command == "ckpt" and not given:
         return re.findall(r"lightkit ckpt (\w+) RUN", help_of("ckpt"))
+    if command == "sweep":
+        from lightkit.cli.sweeps import ACTIONS
+
+        return ["last", *_sweeps()] if given else list(ACTIONS)
     if command == "explain":
         return [text for family in FAMILIES for text in (family.code, family.slug)]
     if command == "ensemble" or (command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt")):
@@ -93,6 +97,12 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
     overrides = printed.getvalue().split("\n")
     groups = [text.rstrip("=/") for text in overrides if text.endswith(("=", "/")) and "." not in text]
     return [*overrides, *(groups if command == "config" and not given else [])]
+
+
+def _sweeps() -> list[str]:
+    from lightkit.sweep.plan import all_sweeps
+
+    return [str(folder.relative_to(project())) for folder in all_sweeps(project())]
 
 
 def _runs() -> list[str]:

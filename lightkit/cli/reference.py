@@ -12,7 +12,7 @@ from lightkit.config.project import shipped_conf, shipped_docs
 
 GROUPS = (
     "data", "model", "loss", "optim", "scheduler", "metrics", "trainer", "finetune", "ensemble", "device",
-    "checkpoint", "resume", "logger",
+    "checkpoint", "resume", "logger", "sweep",
 )  # fmt: skip
 """The groups of the configuration, in the order in which a run uses them."""
 _NOTE = "<!-- `make conf` writes this page. Change the schema or the help of the command instead. -->"

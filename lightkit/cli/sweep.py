@@ -1,26 +1,38 @@
-"""`lightkit train -m`: one process per job, one after the other, and the truth about them at the end."""
+"""`lightkit train -m`: every job is checked and stored, then an engine runs them, and the truth is told at the end."""
 
 from __future__ import annotations
 
 import argparse
-import csv
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.terminal import complain, fitting, number, say, table, width
+from lightkit.cli.sweep_table import SweepDisplay, report
+from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.exit_codes import INTERRUPTED, of_process, of_signal
-from lightkit.common.processes import lightkit_command
-from lightkit.common.signals import numbers
-from lightkit.common.text import slug
-from lightkit.runs.catalog import find_run, project, summarize
+from lightkit.common.exit_codes import FAILED
+from lightkit.runs.catalog import find_run, project
+from lightkit.runs.folder import locked, unwritable
 from lightkit.runs.placement import chosen_run_folder, hydra_folder, new_run_folder
 from lightkit.runs.reading import read_run
+from lightkit.sweep.controller import Controller
+from lightkit.sweep.engines.base import Engine
+from lightkit.sweep.job import Job
+from lightkit.sweep.journal import Journal, Record, read_journal
+from lightkit.sweep.plan import (
+    build_engine,
+    build_search,
+    check_alike,
+    command_of,
+    compare,
+    find_unfinished,
+    names_of,
+    plain_job,
+    store,
+)
+from lightkit.sweep.state import look
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -29,23 +41,10 @@ if TYPE_CHECKING:
 
 _AT_ONCE = "vectorized"
 """The launcher that trains jobs which differ in their seed alone at once, in this process."""
-_STOPPED = {of_signal(number) for number in numbers()}
-"""Exit statuses of a job that was told to end, as then are the jobs after it."""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep whose jobs were checked and whose folder exists."""
-
-    folder: Path
-    jobs: dict[Path, Sequence[str]]
-    """The folder of each job, and its overrides."""
-    options: tuple[str, ...]
-    """What every job is started with besides."""
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Check every job, then train one after the other; with `--cfg`, print them instead.
+    """Check every job, then run them; with `--cfg`, print them instead.
 
     Args:
         options: Those of `lightkit train`.
@@ -71,22 +70,94 @@ def sweep(options: argparse.Namespace) -> int:
         # The chosen sweeper and launcher run the jobs; what `_train_here` returns is the objective.
         run_hydra(options.overrides, _train_here, config_dir=options.config_dir, config_name=options.config_name)
         return 0
+    check_alike(jobs)
+    source = str(find_run(options.source, project())) if options.source is not None else None
+    command = command_of(
+        options.overrides, source=source, config_dir=options.config_dir, config_name=options.config_name
+    )
     chosen = hydra_folder(jobs[0], "sweep", options.overrides)
-    name = str(jobs[0].cfg.name)
-    folder = chosen_run_folder(chosen) if chosen else new_run_folder(project(), name, kind=run_files.SWEEPS)
-    passed_on = ["--config-dir", options.config_dir] if options.config_dir else []
-    passed_on += ["--config-name", options.config_name]
-    if options.source is not None:
-        passed_on = ["--from", str(find_run(options.source, project()))]
-    # The folder of a job is named by the overrides that tell it from the others.
-    varied = {text for job in jobs for text in job.overrides if any(text not in other.overrides for other in jobs)}
-    folders: dict[Path, Sequence[str]] = {}
-    for job in jobs:
-        base = slug(",".join(text for text in job.overrides if text in varied))
-        names = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
-        folders[next(folder / name for name in names if folder / name not in folders)] = job.overrides
-    planned = Sweep(folder, folders, tuple(passed_on))
-    return _report(planned, _run_at_once(planned, jobs) if at_once else _run_all(planned))
+    if at_once:
+        return _train_at_once(chosen_run_folder(chosen) if chosen else _new_folder(jobs), jobs)
+    engine = build_engine(jobs[0].sweep, [plain_job(job) for job in jobs])
+    folder = chosen_run_folder(chosen) if chosen else find_unfinished(project(), command) or _new_folder(jobs)
+    return _carry_out(folder, jobs, engine, command)
+
+
+def go_on(folder: Path, options: Mapping[str, Any]) -> int:
+    """Go on with a sweep as its journal has it.
+
+    Args:
+        folder: Folder of the sweep.
+        options: What is to be different of the section `sweep`.
+
+    Returns:
+        As `sweep`.
+
+    Raises:
+        UserError: Another process runs it (exit code 75), or it cannot be read.
+    """
+    with _opened(folder) as journal:
+        record = read_journal(folder)
+        changed = {**record.head.get("options", {}), **options}
+        engine = build_engine(changed, list(record.jobs.values()))
+        journal.head(options=changed)
+        return _run(record, journal, engine, list(record.jobs.values()), changed)
+
+
+def _carry_out(folder: Path, jobs: Sequence[Composed], engine: Engine, command: Mapping[str, Any]) -> int:
+    """Store the jobs in the folder of a sweep, beside those that it has, and run them."""
+    with _opened(folder) as journal:
+        has_some = (folder / run_files.SWEEP_JOURNAL).stat().st_size > 0
+        record = read_journal(folder) if has_some else Record(folder)
+        change = compare(jobs, record)
+        journal.head(command=command, options=jobs[0].sweep)
+        known = {job.name for job in change.jobs if job not in change.added}
+        record = store(journal, record, change)
+        if known or change.removed:
+            done = sum(look(record.jobs[name], record, controlled=False).status == "finished" for name in known)
+            say(f"goes on with {folder}: {done} of {len(change.jobs)} jobs are done, {len(change.added)} are new")
+        if change.edited:
+            say(f"the configuration has changed since for {len(change.edited)} jobs; what is stored counts")
+            say("for a new sweep:  hydra.sweep.dir=ANOTHER")
+        return _run(record, journal, engine, [record.jobs[job.name] for job in change.jobs], jobs[0].sweep)
+
+
+def _run(record: Record, journal: Journal, engine: Engine, jobs: Sequence[Job], options: Mapping[str, Any]) -> int:
+    """Run what is left of a sweep, and report on all of it."""
+    display = SweepDisplay(record)
+    controller = Controller(record, journal, build_search(options, jobs), engine, options=options, display=display)
+    try:
+        controller.run()
+    finally:
+        display.close()
+    states = [controller.states[job.name] for job in jobs]
+    report(record.folder, states)
+    ended_badly = [state for state in states if state.status in ("failed", "interrupted")]
+    if ended_badly:
+        complain(f"{len(ended_badly)} of {len(states)} jobs did not end well")
+    if ended_badly or any(state.status == "waiting" for state in states):
+        say(f"go on with:  lightkit sweep resume {record.folder}")
+    return controller.stopped_by or next((state.code or FAILED for state in ended_badly), 0)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Journal]:
+    """Lock the folder of a sweep and open its journal.
+
+    Raises:
+        UserError: Another process runs the sweep (exit code 75), or the folder cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+            journal = stack.enter_context(Journal(folder))
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        yield journal
+
+
+def _new_folder(jobs: Sequence[Composed]) -> Path:
+    return new_run_folder(project(), str(jobs[0].cfg.name), kind=run_files.SWEEPS)
 
 
 def _jobs(options: argparse.Namespace) -> list[Composed]:
@@ -148,72 +219,13 @@ def _train_here(cfg: DictConfig) -> float | None:
     return None if value is None else float(value)
 
 
-def _run_all(planned: Sweep) -> dict[Path, int]:
-    """Train one job after the other, until one was told to end; return their exit statuses."""
-    codes: dict[Path, int] = {}
-    for folder, overrides in planned.jobs.items():
-        say(f"[{len(codes) + 1}/{len(planned.jobs)}] {folder.name}")
-        sys.stdout.flush()
-        command = lightkit_command("train", *overrides, *planned.options, "--folder", str(folder))
-        process = subprocess.Popen(command)
-        try:
-            codes[folder] = process.wait()
-        except KeyboardInterrupt:
-            # The terminal sent Ctrl-C to the job as well, which saves a checkpoint before it ends.
-            codes[folder] = process.wait() or INTERRUPTED
-        except SystemExit as stop:
-            process.terminate()
-            codes[folder] = process.wait() or int(str(stop.code))
-        if of_process(codes[folder]) in _STOPPED:
-            break
-    return codes
-
-
-def _run_at_once(planned: Sweep, jobs: Sequence[Composed]) -> dict[Path, int]:
-    """Train all jobs at once in this process, which differ in their seed alone; return their exit statuses."""
+def _train_at_once(folder: Path, jobs: Sequence[Composed]) -> int:
+    """Train all jobs at once in this process, which differ in their seed alone."""
     from lightkit.runner.seeds import train_seeds
 
-    configs = {folder.name: job.cfg for folder, job in zip(planned.jobs, jobs)}
-    train_seeds(configs, planned.folder, {folder.name: typed for folder, typed in planned.jobs.items()})
-    return dict.fromkeys(planned.jobs, 0)
-
-
-def _report(planned: Sweep, codes: dict[Path, int]) -> int:
-    """Print the table of results, keep it in the folder of the sweep, and return the exit status."""
-    rows = [_row(folder, overrides, planned, codes.get(folder)) for folder, overrides in planned.jobs.items()]
-    cells = [[row["job"], row["status"], row["metric"], number(row["best"])] for row in rows]
-    titles = ["job", "status", "metric", "best"]
-    names = dict.fromkeys(name for row in rows for name in row)
-    try:
-        for name in (run_files.SWEEP_TABLE, run_files.SWEEP_RESULTS):
-            (planned.folder / name).unlink(missing_ok=True)  # a link of that name is not written through
-        text = table(titles, cells, right=[3])
-        (planned.folder / run_files.SWEEP_TABLE).write_text(text + "\n", encoding="utf-8")
-        with (planned.folder / run_files.SWEEP_RESULTS).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(names))
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        complain(f"cannot write the table: {error.strerror}")
-    say("\n" + table(titles, fitting(titles, cells, columns=[0], width=width()), right=[3]))
-    say(f"\nwritten to {planned.folder}, this table to {run_files.SWEEP_TABLE} and {run_files.SWEEP_RESULTS}")
-    failed = [code for code in codes.values() if code]
-    if failed:
-        complain(f"{len(failed)} of {len(planned.jobs)} jobs did not end well")
-        say(f"go on with:  the same command and  resume=auto hydra.sweep.dir={planned.folder}")
-    return of_process(failed[0]) if failed else 0
-
-
-def _row(folder: Path, overrides: Sequence[str], planned: Sweep, code: int | None) -> dict[str, Any]:
-    """Return a job as a row of the table of results, with a column for everything that was swept."""
-    run = summarize(folder)
-    fixed = set.intersection(*(set(texts) for texts in planned.jobs.values()))
-    swept = dict(text.partition("=")[::2] for text in overrides if text not in fixed)
-    if code is None:
-        status = "not started"
-    elif code == 0:
-        status = "done"
-    else:
-        status = "interrupted" if of_process(code) in _STOPPED else f"failed ({code})"
-    known = {"status": status, "metric": run.metric, "best": run.best, "epochs": run.epochs}
-    return {"job": folder.name, **swept, **known, "exit_status": code}
+    names = names_of([job.overrides for job in jobs])
+    configs = {name: job.cfg for name, job in zip(names, jobs)}
+    train_seeds(configs, folder, {name: job.overrides for name, job in zip(names, jobs)})
+    planned = [Job(name, folder / name, tuple(job.overrides), "") for name, job in zip(names, jobs)]
+    report(folder, [look(job, Record(folder)) for job in planned])
+    return 0

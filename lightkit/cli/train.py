@@ -53,7 +53,8 @@ overrides (all of Hydra's syntax):
   device=ddp device.nproc=4   in four processes, one a GPU; torchrun -m lightkit train device.parallel=ddp works too
 
 options:
-  -m, --multirun        one run per combination of the values separated by commas
+  -m, --multirun        one run per combination of the values separated by commas; the same command goes on with a
+                        sweep that was stopped (see `lightkit sweep`), sweep.slots=N runs N jobs at once
   --from RUN            start from the configuration of an earlier run, in a new folder; with -m, each job does
   --cfg job|hydra|all   print the configuration (with -m, of every job) and stop; with --resolve (interpolations
                         filled in), --package KEY
@@ -71,8 +72,8 @@ examples:
 `lightkit config` prints the configuration, `lightkit config GROUP` the choices of a group.
 Exit status: 0 done, 1 something else failed (a full disk, a loader process that died, an error in code), 2 wrong
 configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoint, 6 a fine-tuning that does not train
-what it says, 7 another process of the run was lost, 130 interrupted, 128+n ended by signal n (`lightkit resume` goes
-on).""",
+what it says, 7 another process of the run was lost, 75 another process runs in the folder (try again later), 130
+interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
     "resume": """\
 usage: lightkit resume RUN [OVERRIDES]
 
@@ -94,6 +95,10 @@ def train(args: list[str]) -> int:
     options = _train_parser().read(args)
     if options.rank:
         return work()
+    if options.job is not None:
+        from lightkit.sweep.run_job import run_job
+
+        return run_job(options.job, stop_at=options.stop_at, train=start)
     if options.measure:
         from lightkit.runner.memory import bench
 
@@ -163,7 +168,7 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
     # Of several processes that torchrun started, rank 0 has a folder for all.
     folder = earlier or root
     if earlier is None and not follows():
-        chosen = _named_folder(composed, options)
+        chosen = hydra_folder(composed, "run", options.overrides)
         if chosen is None:
             folder = new_run_folder(root, str(composed.cfg.name))
         else:
@@ -179,8 +184,9 @@ def _train_parser() -> Parser:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--from", dest="source", metavar="RUN")
-    # For the jobs of a sweep: a folder name may hold what Hydra's grammar would split.
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    # For the process of a job of a sweep, which reads there what it is to train.
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--stop-at", help=argparse.SUPPRESS)
     # For one of several processes, which is told by standard input what to do.
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     # For the process that finds out what a batch needs, in the same way.
@@ -243,14 +249,8 @@ def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) ->
     """Find the run that `resume=auto` goes on with; None starts a new one."""
     from lightkit.config import to_yaml
 
-    named = _named_folder(composed, options)
+    named = hydra_folder(composed, "run", options.overrides)
     if named is not None and (has_checkpoints(named) or has_members(named)):
         return named
-    moves = named is None or (options.folder is None and has_dated_folder(composed, "run", options.overrides))
+    moves = named is None or has_dated_folder(composed, "run", options.overrides)
     return find_unfinished(root, to_yaml(composed.cfg)) if moves else None
-
-
-def _named_folder(composed: Composed, options: argparse.Namespace) -> Path | None:
-    """Return the folder that the user has named; None where nobody has."""
-    folder: Path | None = options.folder or hydra_folder(composed, "run", options.overrides)
-    return folder

@@ -21,6 +21,8 @@ AUDIT_FAILED = 6
 """The audit of a fine-tuning found that it does not train what it says."""
 LOST_RANK = 7
 """This process ended because another one of its run did, or does not answer."""
+IN_USE = 75
+"""Another process runs in the folder: the same command may do in a while (EX_TEMPFAIL of sysexits.h)."""
 INTERRUPTED = 130
 """Ctrl-C, which is signal 2."""
 BROKEN_PIPE = 141

@@ -28,7 +28,7 @@ from lightkit.config.reach import check_reach
 from lightkit.config.relations import DEVICE_RULES, RULES
 from lightkit.config.report import Node, Report, UnusableError
 from lightkit.config.schema import Config, Range, Target
-from lightkit.config.tree import UNKNOWN, plain_tree
+from lightkit.config.tree import UNKNOWN, plain_tree, to_plain
 from lightkit.config.trust import Trust
 
 
@@ -223,13 +223,26 @@ def _usable(items: list[Any], kind: Any) -> Any:
 
 
 def complete(cfg: DictConfig) -> DictConfig:
-    """Write out every default of the schema in a configuration, and make it read-only."""
+    """Write out every default of the schema in a configuration, and make it read-only.
+
+    How a sweep runs its jobs is left out, see `sweep_options`: it is no part of what a run is.
+    """
     OmegaConf.set_readonly(cfg, False)
     OmegaConf.set_struct(cfg, False)
     _fill(cfg, Config)
+    cfg.pop("sweep")
     OmegaConf.set_struct(cfg, True)
     OmegaConf.set_readonly(cfg, True)
     return cfg
+
+
+def sweep_options(cfg: DictConfig) -> dict[str, Any]:
+    """Return the section `sweep` of a checked configuration with its defaults, as plain values."""
+    given: Any = to_plain(cfg.get("sweep"))
+    found = OmegaConf.create({"sweep": given or {}})
+    _fill(found, Config)
+    content: Any = to_plain(found.sweep)
+    return cast("dict[str, Any]", content)
 
 
 def _fill(node: Any, kind: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict, read_write
 
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config.check import complete, problems
+from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.defaults import check_defaults, chosen_twice, circle, clashes, misspelled_words, unreadable_value
 from lightkit.config.direction import fill_mode
 from lightkit.config.experiments import GROUP
@@ -41,6 +41,7 @@ class Composed:
         choices: Option chosen for every group; several are written as they are typed, `[head,lora]`.
         sources: Tells where a value comes from: `sources.find("optim.lr")`.
         hydra_cfg: The same with Hydra's node (`hydra_cfg.hydra.run.dir`); None for a configuration read from a run.
+        sweep: How a sweep is to run it, which is not in `cfg`.
     """
 
     cfg: DictConfig
@@ -48,6 +49,7 @@ class Composed:
     choices: dict[str, str]
     sources: Sources
     hydra_cfg: DictConfig | None = None
+    sweep: Mapping[str, Any] = field(default_factory=dict)
 
 
 def compose(
@@ -127,7 +129,9 @@ def compose_with(loader: ConfigLoader, overrides: Sequence[str], *, config_name:
     if errors:
         raise UserErrors(errors)
     set_hydra_config(cfg)
-    return Composed(members.write(_give_name(complete(task), choices)), list(overrides), choices, sources, cfg)
+    sweep = sweep_options(task)
+    named = _give_name(complete(task), choices)
+    return Composed(members.write(named), list(overrides), choices, sources, cfg, sweep)
 
 
 def _with_options(

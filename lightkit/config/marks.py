@@ -14,9 +14,10 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightkit.common import run_files
 from lightkit.config.project import project_of, project_root
@@ -35,18 +36,29 @@ def mark(run: Path, text: str) -> None:
         run: The folder.
         text: The configuration as YAML.
     """
-    root = project_root()
-    key = _key_of_user(make=True) or _key_of_project(root, make=True)
-    if key is None:
+    new = sign(text)
+    if new is None:
         return
-    project, inode = str(root or ""), _inode(root)
-    new = Mark(project, inode, _signature(key, project, inode, text))
     found = [*(item for item in _read_marks(run) if item != new), new]
     temporary = run / f"{run_files.MARK}.{os.getpid()}"
     with suppress(OSError):  # a full disk stops the run where it matters
         lines = (json.dumps(item._asdict()) for item in found[-_MOST_MARKS:])
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         temporary.replace(run / run_files.MARK)
+
+
+def sign(text: str) -> Mark | None:
+    """Return the mark of a configuration that this project writes; None where no key can be kept.
+
+    Args:
+        text: The configuration as YAML.
+    """
+    root = project_root()
+    key = _key_of_user(make=True) or _key_of_project(root, make=True)
+    if key is None:
+        return None
+    project, inode = str(root or ""), _inode(root)
+    return Mark(project, inode, _signature(key, project, inode, text))
 
 
 def is_marked(run: Path, text: str) -> bool:
@@ -58,11 +70,22 @@ def is_marked(run: Path, text: str) -> bool:
         run: The folder; it may have been moved since.
         text: The configuration as YAML.
     """
+    return is_signed(run, text, _read_marks(run))
+
+
+def is_signed(run: Path, text: str, marks: Iterable[Mark]) -> bool:
+    """Tell whether one of these marks proves that this project wrote a configuration; see `is_marked`.
+
+    Args:
+        run: Folder of the run.
+        text: The configuration as YAML.
+        marks: Marks that were kept elsewhere.
+    """
     root = project_root()
     homes = [home for home in (root, project_of(run)) if home is not None]
     names, inodes = {str(home) for home in homes} or {""}, {_inode(home) for home in homes}
     keys = [key for key in (_key_of_user(), *map(_key_of_project, homes)) if key is not None]
-    ours = (item for item in _read_marks(run) if item.project in names or item.inode in inodes)
+    ours = (item for item in marks if item.project in names or item.inode in inodes)
     pairs = [(item.mac, _signature(key, item.project, item.inode, text)) for item in ours for key in keys]
     return any(hmac.compare_digest(theirs.encode(errors="replace"), right.encode()) for theirs, right in pairs)
 
@@ -80,7 +103,7 @@ class Mark(NamedTuple):
 
 def _read_marks(run: Path) -> list[Mark]:
     """Read the marks in a folder, whoever wrote them."""
-    path, found = run / run_files.MARK, []
+    path, found = run / run_files.MARK, list[Mark]()
     with suppress(OSError, UnicodeDecodeError):
         if not path.is_file():
             return []
@@ -88,10 +111,17 @@ def _read_marks(run: Path) -> list[Mark]:
             lines = file.read(_MOST_BYTES).splitlines()
         for line in lines[:_MOST_MARKS]:
             with suppress(ValueError, TypeError, RecursionError):
-                item = Mark(**json.loads(line))
-                if [type(value) for value in item] == [str, int, str]:
-                    found.append(item)
+                found += read_mark(json.loads(line))
     return found
+
+
+def read_mark(content: Any) -> list[Mark]:
+    """Read a mark from what JSON gave; nothing where it is none."""
+    with suppress(TypeError):
+        item = Mark(**content)
+        if [type(value) for value in item] == [str, int, str]:
+            return [item]
+    return []
 
 
 def _signature(key: bytes, project: str, inode: int, text: str) -> str:

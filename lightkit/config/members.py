@@ -39,6 +39,7 @@ _SHARED = {
     "logger": "what is logged is the same for all members",
     "profile": "it is the whole run that is profiled",
     "resume": "it is the whole run that is resumed",
+    "sweep": "a sweep runs whole runs",
     "ensemble": "a member is a single model",
     "hydra": "Hydra's own settings are those of the whole run",
     **{dotted(key): "trust is granted to the whole run" for key in granting_keys()},

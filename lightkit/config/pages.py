@@ -23,6 +23,7 @@ PAGES: dict[str, type] = {
     "logger/default": schema.LoggerConfig,
     "optim/_base": schema.OptimConfig,
     "resume/none": schema.ResumeConfig,
+    "sweep/default": schema.SweepConfig,
     "trainer/default": schema.TrainerConfig,
 }
 """Classes of the schema by the file that spells them out."""

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.config.check import complete, problems
+from lightkit.config.check import complete, problems, sweep_options
 from lightkit.config.compose import Composed, load_choices, make_loader
 from lightkit.config.direction import fill_mode, forget_mode
 from lightkit.config.experiments import GROUP
@@ -126,7 +126,8 @@ def load_run(
     errors += [foreign] if foreign else []
     if errors:
         raise UserErrors(errors)
-    return Composed(members.write(complete(cfg)), [*chosen, *overrides], {}, sources)
+    sweep = sweep_options(cfg)
+    return Composed(members.write(complete(cfg)), [*chosen, *overrides], {}, sources, sweep=sweep)
 
 
 def _choose(cfg: DictConfig, loader: ConfigLoader, choices: Sequence[str]) -> Sequence[UserError]:

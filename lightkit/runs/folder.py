@@ -21,6 +21,7 @@ from omegaconf import DictConfig
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import IN_USE
 from lightkit.common.ledger import Ledger, audit
 from lightkit.config import save
 from lightkit.config.project import project_root
@@ -47,6 +48,8 @@ _WRITTEN = (
     *_REPLACED,
     *_SUBFOLDERS,
     run_files.LOCK,
+    run_files.JOB_LOCK,
+    run_files.OUTPUT_LOG,
     run_files.LOG,
     run_files.MODEL,
     run_files.ADAPTER,
@@ -215,33 +218,34 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = run_files.LOCK) -> Iterator[None]:
     """Hold the lock of a run folder while inside.
 
     It goes with the process that holds it, however that ends; worker processes give it up.
 
     Args:
         folder: An existing folder.
+        name: Name of the lock.
 
     Raises:
-        UserError: Another process runs in it.
+        UserError: Another process holds it (exit code 75).
         OSError: The file of the lock cannot be made or written.
     """
 
     def without_links(path: str, flags: int) -> int:
         return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
-    with open(folder / run_files.LOCK, "a+b", buffering=0, opener=without_links) as file:
+    with open(folder / name, "a+b", buffering=0, opener=without_links) as file:
         _lock(file, folder)
         yield
 
 
-def lock_holder(folder: Path) -> str | None:
+def lock_holder(folder: Path, name: str = run_files.LOCK) -> str | None:
     """Return which process runs in a folder, such as `process 4711 on host`; None where none does, or nobody knows."""
     with suppress(OSError, ImportError):
         import fcntl
 
-        with (folder / run_files.LOCK).open("rb", buffering=0) as file:
+        with (folder / name).open("rb", buffering=0) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError as error:
@@ -265,9 +269,9 @@ def _lock(file: IO[bytes], folder: Path) -> None:
                 return  # a file system without locks
             if not tries_left:
                 fix = "wait for it or end it; `lightkit runs` lists the runs"
-                raise UserError(
-                    f"{_holder(file)} is running in this folder", key=str(folder), fix=fix, family="folder-in-use"
-                ) from error
+                what = f"{_holder(file)} is running in this folder"
+                family = "folder-in-use"
+                raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family) from error
             time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
     os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
     if os.fstat(file.fileno()).st_nlink > 1:

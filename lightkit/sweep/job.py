@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 Status = Literal["finished", "paused", "pruned", "failed", "interrupted"]
-"""How a job ended: at its end, at a rung (`trainer.stop_at`), stopped as it promised little, by an error, by a signal."""
+"""How a job ended: at its end, at a rung (`trainer.stop_at`), stopped as it promised little, by an error, a signal."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Start:
 
     Attributes:
         job: The job.
-        stop_at: Where it pauses, as `trainer.stop_at` takes it (epochs, such as `3`, or `300 steps`); None runs to its end.
+        stop_at: Where it pauses, as `trainer.stop_at` takes it (epochs, such as `3`, or `300 steps`); None runs to its
+            end.
     """
 
     job: Job

@@ -11,9 +11,13 @@ from lightkit.sweep.job import Job, Outcome, Start
 class Search(Protocol):
     """Name the jobs of a sweep as it goes on.
 
-    What it names follows from the outcomes that it was told, in their order, and from nothing else: a repeated sweep tells
-    them again from its journal and goes on where it was.
+    What it names follows from the outcomes that it was told, in their order, and from nothing else: a repeated sweep
+    tells them again from its journal and goes on where it was. A job that was interrupted has no outcome, and is named
+    again.
     """
+
+    tries_failed_again: bool
+    """Whether a repeated sweep names failed jobs again. Not where what came after followed from their failure."""
 
     def next(self, room: int) -> Sequence[Start]:
         """Name at most `room` jobs that can start now; none while it waits for outcomes, or at the end.
@@ -27,7 +31,7 @@ class Search(Protocol):
         ...
 
     def watch(self, name: str, row: Mapping[str, Any]) -> bool:
-        """Take a row of a running job's `metrics.jsonl`; return whether the job promises so little that it is to stop."""
+        """Take a row of a running job's `metrics.jsonl`; return whether it promises so little that it is to stop."""
         ...
 
     @property
@@ -43,6 +47,8 @@ class Grid:
         jobs: In the order in which they start.
     """
 
+    tries_failed_again = True
+
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._waiting = list(jobs)
 
@@ -52,7 +58,8 @@ class Grid:
         return [Start(job) for job in named]
 
     def tell(self, outcome: Outcome) -> None:
-        """Take an outcome, from which nothing follows."""
+        """Take an outcome: a job that has one, from an earlier part of the sweep, is not named any more."""
+        self._waiting = [job for job in self._waiting if job.name != outcome.name]
 
     def watch(self, name: str, row: Mapping[str, Any]) -> bool:
         """Let every job run."""

@@ -48,7 +48,7 @@ def test_what_the_last_word_may_become(line: str, expected: list[str]) -> None:
 def test_commands_and_groups() -> None:
     assert set(COMMANDS) <= set(answer("lightkit "))
     assert "optim" in answer("lightkit config op")
-    assert "--folder" not in answer("lightkit train --")
+    assert "--job" not in answer("lightkit train --")
 
 
 @pytest.mark.parametrize("line", ["", "lightkit nothing ", "lightkit train nonsense=1 se", "lightkit train 'a=[ b"])

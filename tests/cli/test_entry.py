@@ -142,10 +142,10 @@ def test_help_tells_how_to_see_a_traceback(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_internal_options_are_not_advertised(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--foldr", "x"]) == 2
+    assert main(["train", "--jobb", "x"]) == 2
     err = capsys.readouterr().err
     assert "no such option" in err
-    assert "--folder" not in err
+    assert "--job" not in err.partition("choices")[2]
     assert "shell_completion" not in err
 
 

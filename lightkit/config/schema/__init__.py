@@ -37,6 +37,7 @@ from lightkit.config.schema.running import (
     NonfiniteConfig,
     ProfileConfig,
     ResumeConfig,
+    SweepConfig,
     SystemConfig,
     TensorBoardConfig,
     TrainerConfig,
@@ -72,6 +73,7 @@ __all__ = [
     "RuleConfig",
     "SchedulerConfig",
     "SplitConfig",
+    "SweepConfig",
     "SystemConfig",
     "Target",
     "TensorBoardConfig",
@@ -109,6 +111,8 @@ class Config:
     """Where numbers go."""
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     """Going on with a run that was stopped."""
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    """How the jobs of a sweep are run."""
     name: Optional[str] = None
     """Name of the run; ends the name of its folder. Null takes the name of the experiment, or else the options of data
     and model, such as `wine_mlp`."""

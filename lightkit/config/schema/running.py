@@ -258,6 +258,25 @@ class LoggerConfig:
 
 
 @dataclass
+class SweepConfig:
+    """How the jobs of a sweep are run (`lightkit train -m`); no job is another one for it, so it is not swept over."""
+
+    engine: Literal["local"] = "local"
+    """Where the jobs run. `local` has slots on this machine."""
+    slots: Optional[int] = number(None, low=1, high=4096)
+    """Jobs that run at once. Null takes one for each free GPU, or for each `gpus_per_job` of them; on the CPU as many
+    as fit with `device.threads` each, and one where that is null, as each job then takes all processors."""
+    gpus_per_job: Optional[float] = number(None, low=0, high=1024)
+    """GPUs that a job sees; null takes one, or `device.nproc`. 0.5 lets two jobs share a GPU, 0 hides all of them."""
+    retries: int = number(0, low=0, high=1000)
+    """How often a job that failed is started again, from its last checkpoint. One that ran out of memory beside others
+    comes again alone, and that does not count."""
+    on_error: Literal["continue", "stop", "stop_if_first"] = "continue"
+    """What a failed job does to those after it. `stop` starts no other; `stop_if_first` does so if none has finished
+    before, as then a mistake in all of them is likely. Jobs that run already go on."""
+
+
+@dataclass
 class ResumeConfig:
     """Going on with a run that was stopped."""
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from lightkit.common.processes import lightkit_command
 from lightkit.sweep.job import Start
+
+
+def job_command(start: Start) -> list[str]:
+    """Return the command of a job's process, to be run in the working directory of the sweep."""
+    stop_at = ["--stop-at", start.stop_at] if start.stop_at is not None else []
+    return lightkit_command("train", "--job", str(start.job.folder), *stop_at)
 
 
 class Engine(Protocol):
     """Start jobs, end them by a signal that saves, and tell which have ended. One thread asks it.
 
-    A job is the process `python -m lightkit.sweep.run_job FOLDER [--stop-at …]`, wherever it runs. It holds the lock of its
-    folder, reads the configuration that the sweep has stored for it, goes on from its last checkpoint, and leaves `run.log` and `result.json`.
+    A job is the process of `job_command`, wherever it runs. It holds the lock of its folder, reads the configuration
+    that the sweep has stored for it, goes on from its last checkpoint, and leaves `run.log` and `result.json`. What it
+    prints belongs into the file `run_files.OUTPUT_LOG` of its folder, which exists before `start`.
     """
 
     def room(self) -> int:
@@ -32,7 +40,7 @@ class Engine(Protocol):
         ...
 
     def attach(self, names: Sequence[str]) -> Sequence[str]:
-        """Return which of these jobs, that an earlier process of the sweep has started, are still queued or running here.
+        """Return which of these jobs, started by an earlier process of the sweep, are still queued or running.
 
         They count as started: `wait` tells their end.
         """

@@ -1,0 +1,147 @@
+"""A sweep as people look at it: a table while it runs, a line for each event elsewhere, a table of its results."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightkit.cli.terminal import complain, fitting, number, say, table, width
+from lightkit.common import run_files
+from lightkit.loggers.console import ConsoleLogger
+from lightkit.loggers.wording import duration
+from lightkit.sweep.journal import Record
+from lightkit.sweep.state import ENDED, JobState
+from lightkit.sweep.tail import Progress
+
+TITLES = ("job", "status", "epoch", "step", "best", "left", "where")
+_ORDER = {"running": 0, "starting": 0, "failed": 1, "interrupted": 2, "waiting": 3}
+"""What is shown first where not all jobs fit."""
+_MOST = 30
+_SECONDS_BETWEEN_LINES = 60.0
+
+
+class SweepDisplay:
+    """Shows how a sweep goes on: a table on a terminal, lines elsewhere.
+
+    Args:
+        record: The sweep.
+        every_seconds: Seconds between two lines that sum it up.
+    """
+
+    def __init__(self, record: Record, every_seconds: float = _SECONDS_BETWEEN_LINES) -> None:
+        self.console = ConsoleLogger("auto", every_seconds)
+        self.places = {name: number for number, name in enumerate(record.jobs, 1)}
+        first = next(iter(record.jobs.values()), None)
+        self.mode = Progress(first).mode if first is not None else "max"
+        self._began = time.monotonic()
+        self._before: set[str] | None = None
+
+    def started(self, state: JobState, again: str) -> None:
+        """See `lightkit.sweep.controller.Display`."""
+        if self.console.style != "bar" or again:
+            self.console.message(self._line(state, "again: " + again if again else ""))
+
+    def ended(self, state: JobState) -> None:
+        """See `lightkit.sweep.controller.Display`."""
+        best = f", {state.metric} {number(state.best)}" if state.best is not None else ""
+        said = {"finished": "done", "failed": f"failed ({state.code})"}.get(state.status, state.status)
+        reason = f": {state.reason}" if state.reason else ""
+        if self.console.style != "bar" or state.status == "failed":
+            self.console.message(self._line(state, f"{said}{best}{reason}"))
+
+    def refresh(self, states: Mapping[str, JobState]) -> None:
+        """See `lightkit.sweep.controller.Display`."""
+        if self._before is None:
+            self._before = {name for name, state in states.items() if state.status in ENDED}
+        self.console.live_table(lambda most: self.shown(states, most))
+
+    def message(self, text: str) -> None:
+        """See `lightkit.sweep.controller.Display`."""
+        self.console.message(text)
+
+    def close(self) -> None:
+        """Take the table away."""
+        self.console.close()
+
+    def shown(self, states: Mapping[str, JobState], most: int) -> tuple[str, Sequence[str], list[list[str]]]:
+        """Return headline, heads and rows of the table, with no more than so many rows."""
+        listed, most = list(states.values()), min(most, _MOST)
+        ranked = sorted(range(len(listed)), key=lambda at: _ORDER.get(listed[at].status, 4))
+        chosen = [listed[at] for at in sorted(ranked[: max(1, most - 1)])] if len(listed) > most else listed
+        rows = [row_of(state) for state in chosen]
+        if rest := len(listed) - len(chosen):
+            rows.append([f"… {rest} more", *[""] * (len(TITLES) - 1)])
+        return headline(listed, self.mode, self._left(listed)), TITLES, rows
+
+    def _left(self, states: Sequence[JobState]) -> float | None:
+        """Estimate the seconds to the end by what this part of the sweep has done."""
+        own = [state for state in states if state.job.name not in (self._before or ())]
+        done = sum(1.0 if state.status in ENDED else state.share or 0.0 for state in own)
+        return (time.monotonic() - self._began) * (len(own) - done) / done if done and done < len(own) else None
+
+    def _line(self, state: JobState, said: str) -> str:
+        line = f"[{self.places.get(state.job.name, 0)}/{len(self.places)}] {state.job.name}"
+        return f"{line}  {said}" if said else line
+
+
+def headline(states: Sequence[JobState], mode: str, left: float | None = None) -> str:
+    """Sum a sweep up: `3 of 12 jobs finished, 2 running, best val/accuracy 0.9722 (seed=1), 2:10 left`."""
+    counts = {name: sum(state.status == name for state in states) for name in ("finished", *_COUNTED)}
+    facts = [f"{counts.pop('finished')} of {len(states)} jobs finished"]
+    facts += [f"{count} {name}" for name, count in counts.items() if count]
+    known = [state for state in states if state.best is not None and math.isfinite(state.best)]
+    if known:
+        best = (min if mode == "min" else max)(known, key=lambda state: state.best or 0.0)
+        facts.append(f"best {best.metric} {number(best.best)} ({best.job.name})")
+    return ", ".join([*facts, *([f"{duration(left)} left"] if left is not None else [])])
+
+
+_COUNTED = ("running", "starting", "waiting", "paused", "pruned", "interrupted", "failed")
+
+
+def row_of(state: JobState) -> list[str]:
+    """Return a job as cells under `TITLES`."""
+    left = duration(state.eta_seconds) if state.eta_seconds is not None else ""
+    counts = [number(state.epoch), number(state.step)]
+    return [state.job.name, state.status, *counts, number(state.best), left, state.place or state.reason]
+
+
+def report(folder: Path, states: Sequence[JobState]) -> None:
+    """Print the table of results, and keep it in the folder of the sweep."""
+    fixed = set.intersection(*(set(state.job.overrides) for state in states))
+    rows = [_result(state, fixed) for state in states]
+    cells = [[row["job"], row["status"], row["metric"], number(row["best"])] for row in rows]
+    titles = ["job", "status", "metric", "best"]
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        for name in (run_files.SWEEP_TABLE, run_files.SWEEP_RESULTS):
+            (folder / name).unlink(missing_ok=True)  # a link of that name is not written through
+        text = "\n".join([table(titles, cells, right=[3]), *_reasons(states)])
+        (folder / run_files.SWEEP_TABLE).write_text(text + "\n", encoding="utf-8")
+        with (folder / run_files.SWEEP_RESULTS).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(names))
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        complain(f"cannot write the table: {error.strerror}")
+    say("\n" + table(titles, fitting(titles, cells, columns=[0], width=width()), right=[3]))
+    say(f"\nwritten to {folder}, this table to {run_files.SWEEP_TABLE} and {run_files.SWEEP_RESULTS}")
+
+
+def _reasons(states: Sequence[JobState]) -> list[str]:
+    lines = [f"{state.job.name}: {state.reason}" for state in states if state.reason]
+    return ["", *lines] if lines else []
+
+
+def _result(state: JobState, fixed: set[str]) -> dict[str, Any]:
+    """Return a job as a row of the table of results, with a column for everything that was swept."""
+    swept = dict(text.partition("=")[::2] for text in state.job.overrides if text not in fixed)
+    said = {"finished": "done", "failed": f"failed ({state.code})", "waiting": "not started"}
+    status = said.get(state.status, state.status)
+    epochs = state.epoch if state.status not in ("waiting", "starting") else None
+    known = {"status": status, "metric": state.metric, "best": state.best, "epochs": epochs}
+    return {"job": state.job.name, **swept, **known, "exit_status": state.code, "reason": state.reason}

@@ -1,0 +1,297 @@
+"""The loop of a sweep: start what the search names, watch what runs, tell the search how it ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any, Protocol
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED, IN_USE, OUT_OF_MEMORY, of_signal
+from lightkit.common.signals import respected
+from lightkit.loggers.files import write_json
+from lightkit.runs.reading import read_result
+from lightkit.sweep.engines.base import Engine
+from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.journal import Journal, Record
+from lightkit.sweep.search import Search
+from lightkit.sweep.state import ENDED, JobState, is_locked, look, of_outcome, reached, read_outcome, running
+from lightkit.sweep.tail import Progress
+
+_LOG = logging.getLogger(__name__)
+_WAIT_SECONDS = 0.25
+
+
+class Display(Protocol):
+    """Shows how a sweep goes on."""
+
+    def started(self, state: JobState, again: str) -> None:
+        """Show that a job was started; `again` says why it is once more."""
+        ...
+
+    def ended(self, state: JobState) -> None:
+        """Show how a job ended."""
+        ...
+
+    def refresh(self, states: Mapping[str, JobState]) -> None:
+        """Show where all jobs are."""
+        ...
+
+    def message(self, text: str) -> None:
+        """Show a line."""
+        ...
+
+
+@dataclass
+class _Part:
+    """A job from its start to its next end."""
+
+    start: Start
+    before: dict[str, Any]
+    """The result of an earlier part."""
+    progress: Progress
+    alone: bool
+    """Whether nothing is started beside it."""
+    beside: bool = False
+    """Whether others have run at the same time."""
+    pruned: bool = False
+
+
+class Controller:
+    """Run a sweep to its end, or until it is asked to stop.
+
+    Args:
+        record: What the journal says; its folder is locked by the caller.
+        journal: Takes what happens.
+        search: Decides what runs.
+        engine: Runs it.
+        options: The section `sweep`.
+        display: Shows it.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        journal: Journal,
+        search: Search,
+        engine: Engine,
+        *,
+        options: Mapping[str, Any],
+        display: Display,
+    ) -> None:
+        self.record, self.journal, self.search, self.engine = record, journal, search, engine
+        self.options, self.display = options, display
+        self.states = {name: look(job, record, controlled=False) for name, job in record.jobs.items()}
+        self.stopped_by = 0
+        """Exit status of a sweep that was told to end; 0 where none told it."""
+        self._parts = dict[str, _Part]()
+        self._again = list[tuple[Start, str]]()
+        self._alone = list[Start]()
+        self._tries = dict[str, int]()
+        self._closing = False
+        self._signal = 0
+
+    def run(self) -> None:
+        """Run what is left of the sweep.
+
+        Raises:
+            UserError: The folder of the sweep cannot be written; jobs under way were told to save.
+        """
+        for outcome in self.record.told:
+            if outcome.name in self.record.jobs and not (outcome.status == "failed" and self.search.tries_failed_again):
+                self.search.tell(outcome)
+        stop_file = self.record.folder / run_files.SWEEP_STOP
+        try:
+            with self._signals():
+                stop_file.unlink(missing_ok=True)
+                self._attach()
+                while self._start_more() or self._parts or self._waits():
+                    ended = self.engine.wait(_WAIT_SECONDS if self._parts or self._waits() else 0.0)
+                    for name, code in ended.items():
+                        self._end(name, code)
+                    self._watch()
+                    if not self._signal and stop_file.exists():
+                        self._signal = signal.SIGTERM
+                    if self._signal and not self.stopped_by:
+                        self._stop(of_signal(self._signal))
+                stop_file.unlink(missing_ok=True)
+        except OSError as error:
+            self._save_all()
+            what, fix = (
+                f"cannot write: {error.strerror}",
+                f"make room, then `lightkit sweep resume {self.record.folder}`",
+            )
+            key = str(self.record.folder)
+            raise UserError(what, key=key, fix=fix, exit_code=FAILED, family="cannot-write") from error
+        finally:
+            self.engine.close()
+
+    def _waits(self) -> bool:
+        """Tell whether a job waits for a process in its folder, though nothing runs here."""
+        return bool(self._again) and not self._closing
+
+    def _start_more(self) -> bool:
+        """Start what there is room for; return whether anything was started or told."""
+        if self._closing or any(part.alone for part in self._parts.values()):
+            return False
+        moved = False
+        for start, why in self._again[:]:
+            if self.engine.room() > 0 and not is_locked(start.job.folder):
+                self._again.remove((start, why))
+                moved |= self._begin(start, why)
+        while (room := self.engine.room()) > 0 and not self._closing:
+            named = self.search.next(room)
+            if not named:
+                break
+            for start in named:
+                moved |= self._begin(start)
+        if not self._parts and not moved and self._alone and not self._closing:
+            moved = self._begin(self._alone.pop(0), "alone, as memory ran out beside others", alone=True)
+        return moved
+
+    def _begin(self, start: Start, again: str = "", *, alone: bool = False) -> bool:
+        """Start a job, or tell the search what it has come to already."""
+        job = start.job
+        if is_locked(job.folder):  # of a sweep that was killed a moment ago, or somebody goes on with it by hand
+            self._again.append((start, again))
+            return False
+        before = read_result(job.folder)
+        known = read_outcome(job, 0, before)
+        if before and reached(known, start) and job.name not in self.record.replanned:
+            self._tell(known)
+            return True
+        job.folder.mkdir(parents=True, exist_ok=True)
+        self.journal.started(job.name, start.stop_at, again=again)
+        self._parts[job.name] = _Part(start, before, Progress(job), alone)
+        try:
+            self.engine.start(start)
+        except OSError as error:
+            self._parts.pop(job.name)
+            self._tell(Outcome(job.name, "failed", code=FAILED, reason=f"cannot be started: {error.strerror}"))
+            return True
+        for part in self._parts.values():
+            part.beside |= len(self._parts) > 1
+        self.states[job.name] = JobState(job, "starting", place=self.engine.place(job.name))
+        self.display.started(self.states[job.name], again)
+        return True
+
+    def _watch(self) -> None:
+        """Take what running jobs have logged; end those that promise little."""
+        for name, part in self._parts.items():
+            for row in part.progress.look():
+                if self.search.watch(name, row) and not part.pruned and not self._signal:
+                    part.pruned = True
+                    self.engine.stop(name)
+            if part.progress.step is not None or is_locked(part.start.job.folder):
+                self.states[name] = running(part.start.job, part.progress, self.engine.place(name))
+        self.display.refresh(self.states)
+
+    def _end(self, name: str, code: int) -> None:
+        """Take the end of a job's process, and decide what follows from it."""
+        part = self._parts.pop(name)
+        job, result = part.start.job, read_result(part.start.job.folder)
+        if code == IN_USE:
+            self._again.append((part.start, "another process ran in its folder"))
+            return
+        outcome = read_outcome(job, code, {} if result == part.before and code else result)
+        if outcome.status == "interrupted" and part.pruned:
+            outcome = replace(outcome, status="pruned", code=0)
+        if outcome.status in ("failed", "pruned") and not is_locked(job.folder):
+            _write_result(job, result, outcome)
+        again = self._tried_again(part, outcome) if outcome.status == "failed" and not self._closing else ""
+        if again or outcome.status == "interrupted":
+            self.journal.ended(outcome, told=False)
+            self._show_end(outcome)
+        else:
+            self._tell(outcome)
+        if outcome.status == "interrupted":
+            self._closing = True  # whoever told one job to end means those after it, too
+
+    def _tried_again(self, part: _Part, outcome: Outcome) -> str:
+        """Put a failed job into the queue again where it is to be tried once more; return why, or nothing."""
+        name = part.start.job.name
+        if outcome.code == OUT_OF_MEMORY and part.beside:
+            self._alone.append(part.start)
+            return "out of memory beside others"
+        self._tries[name] = self._tries.get(name, 0) + 1
+        if self._tries[name] > self.options["retries"]:
+            return ""
+        why = f"try {self._tries[name] + 1} of {self.options['retries'] + 1}"
+        if part.alone:
+            self._alone.append(part.start)
+        else:
+            self._again.append((part.start, why))
+        return why
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Tell the search, note it, and stop the sweep where the failure asks for that."""
+        fails = outcome.status == "failed"
+        first = not any(state.status in ("finished", "paused", "pruned") for state in self.states.values())
+        self.journal.ended(outcome, told=True)
+        self.search.tell(outcome)
+        self._show_end(outcome)
+        on_error = self.options["on_error"]
+        if fails and not self._closing and (on_error == "stop" or (on_error == "stop_if_first" and first)):
+            self._closing = True
+            self.display.message(f"no further job is started, as sweep.on_error={on_error}")
+
+    def _show_end(self, outcome: Outcome) -> None:
+        state = of_outcome(self.record.jobs[outcome.name], outcome)
+        self.states[outcome.name] = state
+        self.display.ended(state)
+
+    def _attach(self) -> None:
+        """Take over jobs that an earlier process of the sweep has left in a queue."""
+        open_jobs = [name for name, state in self.states.items() if state.status not in ENDED]
+        for name in self.engine.attach(open_jobs):
+            job = self.record.jobs[name]
+            self._parts[name] = _Part(Start(job), read_result(job.folder), Progress(job), alone=False, beside=True)
+
+    def _stop(self, status: int) -> None:
+        """Start nothing more, and let every job save."""
+        self.stopped_by, self._closing = status, True
+        if self._parts:
+            count = len(self._parts)
+            self.display.message(f"asked to end: {count} job{'s' * (count > 1)} to save first")
+        for name in self._parts:
+            self.engine.stop(name)
+
+    def _save_all(self) -> None:
+        """Let every job save where nothing can be noted any more."""
+        for name in self._parts:
+            self.engine.stop(name)
+        while self._parts:
+            for name in self.engine.wait(_WAIT_SECONDS):
+                self._parts.pop(name, None)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Note the first signal; a second one ends the process at once, and jobs under way save by themselves."""
+
+        def note(number: int, _frame: FrameType | None) -> None:
+            if self._signal and number != getattr(signal, "SIGHUP", None):
+                os._exit(of_signal(number))
+            self._signal = self._signal or number
+
+        here = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, note) for number in respected()} if here else {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _write_result(job: Job, result: Mapping[str, Any], outcome: Outcome) -> None:
+    """Write down how a job ended that could not do so itself, or did not know that it was given up."""
+    if result.get("status") != outcome.status or not result.get("reason"):
+        reason = outcome.reason or "it promised too little"
+        with suppress(OSError):
+            write_json(job.folder / run_files.RESULT, {**result, "status": outcome.status, "reason": reason})

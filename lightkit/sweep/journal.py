@@ -1,0 +1,197 @@
+"""The journal of a sweep: its jobs with their configurations, and what became of them, a line for each event.
+
+Lines are only ever appended. Nothing in it says that a job runs: that is seen by the lock of its folder. See
+`lightkit.sweep.state`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.config.marks import is_signed, read_mark, sign
+from lightkit.sweep.job import Job, Outcome
+
+FORMAT = 1
+
+
+@dataclass
+class Record:
+    """What a journal says so far.
+
+    Attributes:
+        folder: Folder of the sweep.
+        head: Its first line: `command`, `options`, and what else belongs to the whole sweep.
+        jobs: Those that are planned, by name, in their order.
+        started: Second at which each was started last, by name.
+        ended: How the last part of each ended, by name; no more once it has started again.
+        told: Outcomes that the search was told, in their order.
+        replanned: Names of jobs that have another configuration since they have ended.
+    """
+
+    folder: Path
+    head: dict[str, Any] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    started: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, Outcome] = field(default_factory=dict)
+    told: list[Outcome] = field(default_factory=list)
+    replanned: set[str] = field(default_factory=set)
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Add an event; one of a newer version that is not known is passed over."""
+        kind, name = event.get("event"), str(event.get("name", ""))
+        if kind == "sweep":
+            self.head |= event
+        elif kind == "planned":
+            overrides = tuple(map(str, event["overrides"]))
+            if name in self.jobs:
+                self.replanned.add(name)
+                self.told = [outcome for outcome in self.told if outcome.name != name]
+            self.jobs[name] = Job(name, self.folder / name, overrides, str(event["config"]))
+        elif kind == "removed":
+            self.jobs.pop(name, None)
+        elif kind == "started":
+            self.started[name] = float(event["time"])
+            self.ended.pop(name, None)
+        elif kind == "ended":
+            facts = {key: event[key] for key in ("status", "values", "epoch", "step", "code", "reason")}
+            self.ended[name] = Outcome(name, **facts)
+            self.replanned.discard(name)
+            if event.get("told"):
+                self.told.append(self.ended[name])
+
+
+class Journal:
+    """Appends events. Each is on the disk before the call returns.
+
+    Args:
+        folder: Folder of the sweep, whose lock the caller holds.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / run_files.SWEEP_JOURNAL
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        self._file = os.fdopen(os.open(self.path, flags, 0o666), "r+b", buffering=0)
+        size = self._file.seek(0, os.SEEK_END)
+        if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
+            self._file.write(b"\n")  # after a line that a crash has torn
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def head(self, **facts: Any) -> None:
+        """Say what the sweep is; a later one replaces what it names."""
+        self._append([{"event": "sweep", "format": FORMAT, "time": _now(), **facts}])
+
+    def plan(self, jobs: Sequence[Job]) -> None:
+        """Store jobs with their configurations, signed as those that are written into the folders of runs."""
+        self._append([_planned(job) for job in jobs])
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Take jobs out of the plan; their folders stay."""
+        self._append([{"event": "removed", "name": name, "time": _now()} for name in names])
+
+    def started(self, name: str, stop_at: str | None, *, again: str = "") -> None:
+        """Note that a job is started; `again` says why it is once more."""
+        facts = {"stop_at": stop_at} | ({"again": again} if again else {})
+        self._append([{"event": "started", "name": name, "time": _now(), **facts}])
+
+    def ended(self, outcome: Outcome, *, told: bool) -> None:
+        """Note how a part of a job ended, and whether the search is told."""
+        self._append([{"event": "ended", **asdict(outcome), "time": _now(), "told": told}])
+
+    def _append(self, events: Sequence[Mapping[str, Any]]) -> None:
+        if events:
+            data = "".join(f"{json.dumps(event)}\n" for event in events).encode()
+            while data:
+                data = data[self._file.write(data) :]
+            os.fsync(self._file.fileno())
+
+
+def read_journal(folder: Path) -> Record:
+    """Read the journal of a sweep; a last line that is not finished counts for nothing.
+
+    Raises:
+        UserError: There is none, or it is of a later format.
+    """
+    record = Record(folder)
+    for event in _events(folder):
+        with suppress(KeyError, TypeError, ValueError):
+            record.take(event)
+    if record.head.get("format") != FORMAT:
+        what = "this sweep was written by a later version of lightkit" if record.head else "no sweep here"
+        fix = "`lightkit train -m` makes one, in outputs/sweeps/"
+        raise UserError(what, key=str(folder / run_files.SWEEP_JOURNAL), fix=fix, family="no-such-run")
+    return record
+
+
+def read_head(folder: Path) -> dict[str, Any]:
+    """Return the first line of a sweep's journal; empty where it cannot be read."""
+    return next(_events(folder), {}) if (folder / run_files.SWEEP_JOURNAL).is_file() else {}
+
+
+def find_job(folder: Path) -> tuple[Job, bool]:
+    """Find what a sweep has planned for a folder below its own.
+
+    Args:
+        folder: Folder of the job.
+
+    Returns:
+        The job, and whether this project has planned it: else its configuration came from elsewhere.
+
+    Raises:
+        UserError: No sweep around the folder has planned it.
+    """
+    for home in folder.parents:
+        path, name = home / run_files.SWEEP_JOURNAL, folder.relative_to(home).as_posix()
+        if not path.is_file():
+            continue
+        beginning = json.dumps({"event": "planned", "name": name})[:-1].encode()
+        with path.open("rb") as file:  # reading all configurations of a large sweep would take its time
+            found = [line for line in file if line.startswith(beginning) and line.endswith(b"\n")]
+        if found:
+            event = json.loads(found[-1])
+            record = Record(home)
+            record.take(event)
+            return record.jobs[name], is_signed(folder, str(event["config"]), read_mark(event.get("mark")))
+    raise UserError(
+        "no sweep has planned a job here", key=str(folder), fix="lightkit sweep status", family="no-such-run"
+    )
+
+
+def _events(folder: Path) -> Iterator[dict[str, Any]]:
+    with suppress(FileNotFoundError), (folder / run_files.SWEEP_JOURNAL).open("rb") as file:
+        for line in file:
+            with suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and line.endswith(b"\n"):
+                    yield event
+
+
+def _planned(job: Job) -> dict[str, Any]:
+    made = sign(job.config)
+    digest = hashlib.sha256(job.config.encode()).hexdigest()
+    facts = {"overrides": list(job.overrides), "config": job.config, "sha256": digest, "time": _now()}
+    return {"event": "planned", "name": job.name, **facts, "mark": made._asdict() if made else None}
+
+
+def _now() -> float:
+    return round(time.time(), 3)

@@ -1,0 +1,191 @@
+"""The plan of a sweep: its jobs, each fixed before the first starts, and how a repeated sweep changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.text import slug
+from lightkit.config import Composed, to_yaml
+from lightkit.runs.folder import lock_holder
+from lightkit.sweep.engines.base import Engine
+from lightkit.sweep.engines.local import build_local
+from lightkit.sweep.job import Job
+from lightkit.sweep.journal import Journal, Record, read_head, read_journal
+from lightkit.sweep.search import Grid, Search
+from lightkit.sweep.state import look
+
+_NOT_OF_THE_JOB = ("hydra.", "sweep.", "sweep=", "resume.", "resume=")
+"""Beginnings of overrides that say where, how or whether jobs run, not what they train."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a command changes in the plan of a sweep.
+
+    Attributes:
+        jobs: Those that it names, in its order; known ones with the configuration that is stored for them.
+        added: Those of them that are to be stored.
+        removed: Names of known ones that it does not name.
+        edited: Names of those whose configuration would be another today, as a file has changed since.
+    """
+
+    jobs: tuple[Job, ...]
+    added: tuple[Job, ...]
+    removed: tuple[str, ...]
+    edited: tuple[str, ...]
+
+
+def check_alike(jobs: Sequence[Composed]) -> None:
+    """Refuse jobs that differ in how the sweep itself is run.
+
+    Raises:
+        UserError: They do.
+    """
+    for job in jobs[1:]:
+        for key, value in job.sweep.items():
+            if value != jobs[0].sweep[key]:
+                fix = f"one value of sweep.{key} for all jobs"
+                raise UserError("not a key to be swept over", key=f"sweep.{key}", received=value, fix=fix)
+
+
+def names_of(jobs: Sequence[Sequence[str]]) -> list[str]:
+    """Name the folders of jobs by the overrides that tell each from the others."""
+    varied = {text for job in jobs for text in job if any(text not in other for other in jobs)}
+    names = list[str]()
+    for job in jobs:
+        base = slug(",".join(text for text in job if text in varied))
+        candidates = (base, *(f"{base}-{count}" for count in range(2, len(jobs) + 2)))
+        names.append(next(name for name in candidates if name not in names))
+    return names
+
+
+def plain_job(composed: Composed) -> Job:
+    """Return a job before it has a folder."""
+    return Job("", Path(), tuple(composed.overrides), to_yaml(composed.cfg))
+
+
+def compare(composed: Sequence[Composed], record: Record) -> Change:
+    """Compare the jobs of a command with those that the sweep in a folder has already.
+
+    A job is the same where the same was typed for it, or where its configuration is the same. Where something else was
+    typed, `resume=auto` goes on with the job of that name under the new configuration, as for a single run.
+
+    Raises:
+        UserError: The folder holds a sweep with other settings.
+    """
+    typed = [tuple(text for text in job.overrides if not is_of_sweep(text)) for job in composed]
+    by_text = {frozenset(job.overrides): job for job in record.jobs.values()}
+    by_config = {_content(job.config): job for job in record.jobs.values()}
+    jobs, added, edited = list[Job](), list[Job](), list[str]()
+    for own, name, found in zip(typed, names_of(typed), composed):
+        config = to_yaml(found.cfg)
+        content = _content(config)
+        known = by_text.get(frozenset(own)) or by_config.get(content)
+        if known is None:
+            if name in record.jobs and found.cfg.resume.mode != "auto":
+                raise _other(record, name, own)
+            known = Job(name, record.folder / name, own, config)
+            added.append(known)
+        elif _content(known.config) != content:
+            edited.append(known.name)
+        jobs.append(known)
+    kept = {job.name for job in jobs}
+    removed = tuple(name for name in record.jobs if name not in kept)
+    return Change(tuple(jobs), tuple(added), removed, tuple(edited))
+
+
+def store(journal: Journal, record: Record, change: Change) -> Record:
+    """Write the changes of a plan into the journal, and return what it says then."""
+    journal.plan(change.added)
+    journal.remove(change.removed)
+    return read_journal(record.folder)
+
+
+def command_of(overrides: Sequence[str], *, source: str | None, **options: Any) -> dict[str, Any]:
+    """Return what makes two commands the same sweep.
+
+    Args:
+        overrides: As typed.
+        source: Folder of the run that every job starts from.
+        **options: Others of the command.
+    """
+    return {"overrides": [text for text in overrides if not is_of_sweep(text)], "source": source, **options}
+
+
+def is_of_sweep(override: str) -> bool:
+    """Tell whether an override is no part of what a job trains."""
+    return override.lstrip("+~").startswith(_NOT_OF_THE_JOB)
+
+
+def find_unfinished(root: Path, command: Mapping[str, Any]) -> Path | None:
+    """Find the newest sweep of a command below `outputs/` that nobody runs and that has not finished."""
+    for folder in all_sweeps(root)[::-1]:
+        if read_head(folder).get("command") == command and lock_holder(folder) is None:
+            record = read_journal(folder)
+            states = [look(job, record, controlled=False) for job in record.jobs.values()]
+            return folder if any(state.status not in ("finished", "pruned") for state in states) else None
+    return None
+
+
+def all_sweeps(root: Path) -> list[Path]:
+    """List the sweeps below `outputs/sweeps` of a project, the newest last."""
+    found = (root / run_files.OUTPUTS / run_files.SWEEPS).glob(f"*/*/{run_files.SWEEP_JOURNAL}")
+    return sorted((path.parent for path in found), key=lambda folder: float(read_head(folder).get("time", 0.0)))
+
+
+def find_sweep(text: str, root: Path) -> Path:
+    """Find the folder of a sweep by its path, the end of its path, or `last` for the newest.
+
+    Raises:
+        UserError: There is no such sweep.
+    """
+    for folder in (Path(text), root / text, root / run_files.OUTPUTS / text):
+        if (folder / run_files.SWEEP_JOURNAL).is_file():
+            return folder.resolve()
+    newest_first = all_sweeps(root)[::-1]
+    for folder in newest_first:
+        if text == "last" or folder.name == text or folder.name.endswith(f"-{text}"):
+            return folder
+    what = f"no sweep here: a sweep's folder holds {run_files.SWEEP_JOURNAL}"
+    choices = [str(folder.relative_to(root)) for folder in newest_first[:6]]
+    fix = "`lightkit train -m` makes one; `last` is the newest"
+    raise UserError(what, received=text, choices=choices, fix=fix, family="no-such-run")
+
+
+def build_engine(options: Mapping[str, Any], jobs: Sequence[Job]) -> Engine:
+    """Build what `sweep.engine` names.
+
+    Raises:
+        UserError: It cannot run these jobs.
+    """
+    return build_local(options, jobs)
+
+
+def build_search(options: Mapping[str, Any], jobs: Sequence[Job]) -> Search:
+    """Build what decides which jobs run, and how far."""
+    return Grid(jobs)
+
+
+def _content(config: str) -> str:
+    """Return a configuration without what is no part of what is trained, to compare it."""
+    tree = yaml.load(config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return repr({key: value for key, value in tree.items() if key not in ("resume", "name")})
+
+
+def _other(record: Record, name: str, typed: Sequence[str]) -> UserError:
+    before = [text for text in record.jobs[name].overrides if text not in typed]
+    return UserError(
+        "the folder already holds a sweep with other settings",
+        key=str(record.folder),
+        expected=" ".join(before) or None,
+        received=" ".join(text for text in typed if text not in record.jobs[name].overrides),
+        fix="hydra.sweep.dir=ANOTHER, or resume=auto to go on with its jobs under the new settings",
+        family="folder-in-use",
+    )

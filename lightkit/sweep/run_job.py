@@ -1,0 +1,112 @@
+"""The process of a job: it trains what the sweep has planned, and leaves a reason whatever it dies of."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import IN_USE, of_signal
+from lightkit.sweep.engines.local import TIED_TO
+from lightkit.sweep.journal import find_job
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_LOG = logging.getLogger(__name__)
+_PR_SET_PDEATHSIG = 1
+Train = Callable[..., int]
+"""Trains a configuration in a folder: `train(cfg, folder, overrides=…, resume=…)` returns an exit status."""
+
+
+def run_job(folder: Path, *, stop_at: str | None, train: Train) -> int:
+    """Train the job that a sweep has planned for a folder, from its last checkpoint where it has one.
+
+    Args:
+        folder: Folder of the job.
+        stop_at: Where it pauses; None trains to its end.
+        train: What trains it.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        UserError: Another process runs in the folder (exit code 75), or what training raises.
+    """
+    tie_to_sweep()
+    from lightkit.runs.folder import locked
+    from lightkit.runs.reading import read_result
+
+    folder = folder.absolute()
+    job, known = find_job(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, run_files.JOB_LOCK):
+        before = read_result(folder)
+        try:
+            code = _train(folder, job.config, job.overrides, known=known, stop_at=stop_at, train=train)
+        except BaseException as error:
+            if not (isinstance(error, UserError) and error.exit_code == IN_USE):
+                stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
+                _leave(folder, before, "interrupted" if stopped else "failed", str(error) or type(error).__name__)
+            raise
+        if code:
+            _leave(folder, before, "failed", f"a process of the run ended with status {code}")
+        return code
+
+
+def _train(
+    folder: Path, config: str, overrides: Sequence[str], *, known: bool, stop_at: str | None, train: Train
+) -> int:
+    from omegaconf import OmegaConf, open_dict
+
+    from lightkit.config.project import make_importable, project_root
+    from lightkit.config.received import check_received, without_grants
+    from lightkit.runs.catalog import has_checkpoints, has_members
+
+    make_importable(project_root())
+    cfg: DictConfig | Any = OmegaConf.create(config if known else without_grants(config))
+    if not known:
+        check_received(cfg, folder)
+    if stop_at is not None:
+        with open_dict(cfg):
+            cfg.trainer.stop_at = int(stop_at) if stop_at.isdecimal() else stop_at
+    OmegaConf.set_struct(cfg, True)
+    OmegaConf.set_readonly(cfg, True)
+    return train(cfg, folder, overrides=list(overrides), resume=has_checkpoints(folder) or has_members(folder))
+
+
+def tie_to_sweep() -> None:
+    """Save and end when the process of the sweep on this machine is gone, however it ended; on Linux only.
+
+    It is told by the signal of a closed terminal, which never ends a run that is saving already.
+    """
+    owner = os.environ.pop(TIED_TO, "")
+    if not owner.isdecimal() or not sys.platform.startswith("linux"):
+        return
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; no terminal reaches this session
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGHUP))
+    if os.getppid() != int(owner):  # it ended in between
+        raise SystemExit(of_signal(signal.SIGHUP))
+
+
+def _leave(folder: Path, before: dict[str, Any], status: str, reason: str) -> None:
+    """Leave a result and a line in the log, where the run has not come so far as to do so itself."""
+    from lightkit.loggers.files import write_json
+    from lightkit.loggers.runlog import run_log
+    from lightkit.runs.reading import read_result
+
+    if read_result(folder) != before:
+        return
+    with suppress(OSError):  # a full disk
+        write_json(folder / run_files.RESULT, {**before, "status": status, "reason": reason})
+        with run_log(folder / run_files.LOG):
+            _LOG.error("%s: %s", status, reason)

@@ -1,0 +1,170 @@
+"""What became of a job, derived at each look from its folder: nothing that is written down says that it runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightkit.common import run_files
+from lightkit.common.exit_codes import of_signal
+from lightkit.common.signals import numbers
+from lightkit.runs.folder import lock_holder
+from lightkit.runs.reading import read_result
+from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.journal import Record
+from lightkit.sweep.tail import Progress
+
+STOPPED = frozenset(of_signal(number) for number in numbers())
+"""Exit statuses of a job that was told to end."""
+ENDED = ("finished", "paused", "pruned", "failed")
+"""Statuses of jobs that are done with for now."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job at one moment.
+
+    Attributes:
+        job: The job.
+        status: `waiting`, `starting`, `running`, or that of its outcome; one that died unseen is `interrupted`.
+        metric: Name of the monitored value.
+        best: Its best value so far.
+        epoch: Epoch under way, or epochs done.
+        step: Optimizer steps done.
+        share: Share of its training that is done.
+        eta_seconds: Seconds to its end.
+        code: Exit status of its last process; None where nobody saw it end.
+        reason: Why it failed, in a line.
+        place: Where it runs.
+    """
+
+    job: Job
+    status: str
+    metric: str = ""
+    best: float | None = None
+    epoch: int | None = None
+    step: int | None = None
+    share: float | None = None
+    eta_seconds: float | None = None
+    code: int | None = None
+    reason: str = ""
+    place: str = ""
+
+
+def is_locked(folder: Path) -> bool:
+    """Tell whether a process works in the folder of a job."""
+    return any(lock_holder(folder, name) for name in (run_files.JOB_LOCK, run_files.LOCK))
+
+
+def look(job: Job, record: Record, *, controlled: bool | None = None) -> JobState:
+    """Find out about a job.
+
+    Args:
+        job: The job.
+        record: The journal of its sweep.
+        controlled: Whether a process runs the sweep; None finds that out.
+    """
+    locked, result = is_locked(job.folder), read_result(job.folder)  # in this order: a result is written before the end
+    if locked:
+        place = lock_holder(job.folder, run_files.JOB_LOCK) or lock_holder(job.folder) or ""
+        return running(job, Progress(job), place)
+    ended = record.ended.get(job.name)
+    if ended is None and job.name in record.started and _is_new(job, record.started[job.name]):
+        alive = lock_holder(record.folder) is not None if controlled is None else controlled
+        return JobState(job, "starting" if alive else "interrupted")
+    if not result and ended is None:
+        return JobState(job, "interrupted" if job.name in record.started else "waiting")
+    outcome = read_outcome(job, ended.code if ended else None, result)
+    if ended is not None and outcome.status != "finished":
+        outcome = ended if not result or ended.status == "pruned" else outcome
+    return of_outcome(job, outcome, result)
+
+
+def running(job: Job, progress: Progress, place: str = "") -> JobState:
+    """Return the state of a job that runs, by what it has logged."""
+    progress.look()
+    facts: dict[str, Any] = {
+        "metric": progress.metric,
+        "best": progress.best,
+        "epoch": progress.epoch,
+        "step": progress.step,
+    }
+    return JobState(job, "running", **facts, share=progress.share, eta_seconds=progress.eta_seconds(), place=place)
+
+
+def of_outcome(job: Job, outcome: Outcome, result: Mapping[str, Any] | None = None) -> JobState:
+    """Return the state of a job that has ended."""
+    objective = (read_result(job.folder) if result is None else result).get("objective")
+    objective = objective if isinstance(objective, dict) else {}
+    best, name = objective.get("value"), objective.get("name")
+    return JobState(
+        job,
+        outcome.status,
+        metric=name if isinstance(name, str) else "",
+        best=float(best) if isinstance(best, int | float) and math.isfinite(best) else None,
+        epoch=outcome.epoch,
+        step=outcome.step,
+        share=1.0 if outcome.status == "finished" else None,
+        code=outcome.code,
+        reason=outcome.reason,
+    )
+
+
+def read_outcome(job: Job, code: int | None, result: Mapping[str, Any]) -> Outcome:
+    """Read how a job ended from its result, and from the exit status of its process.
+
+    Args:
+        job: The job, which does not run.
+        code: The exit status; None where nobody saw it.
+        result: The content of its `result.json`; empty where there is none of its last part.
+    """
+    status = result.get("status")
+    values = {name: value for name, value in (result.get("metrics") or {}).items() if isinstance(value, int | float)}
+    objective = result.get("objective")
+    if isinstance(objective, dict) and isinstance(objective.get("value"), int | float):
+        values["objective"] = objective["value"]
+    facts: dict[str, Any] = {"values": values, "epoch": result.get("epochs") or 0, "step": result.get("steps") or 0}
+    if status in ("finished", "paused", "pruned"):
+        return Outcome(job.name, status, **facts, code=0 if code is None else code)
+    if (status == "interrupted" and code is None) or code in STOPPED:
+        return Outcome(job.name, "interrupted", **facts, code=code)
+    reason = str(result.get("reason") or "").strip() if status == "failed" else ""
+    return Outcome(job.name, "failed", **facts, code=code, reason=(reason or _guess(job, code)).splitlines()[0])
+
+
+def reached(outcome: Outcome, start: Start) -> bool:
+    """Tell whether a job has ended where a start would lead it, so that there is nothing to train."""
+    if outcome.status == "finished":
+        return True
+    if outcome.status != "paused" or start.stop_at is None:
+        return False
+    number, _, unit = start.stop_at.partition(" ")
+    with suppress(ValueError):
+        return (outcome.step if unit.startswith("step") else outcome.epoch) >= int(number)
+    return False
+
+
+def _guess(job: Job, code: int | None) -> str:
+    """Say why a job has died that left no reason: by its exit status, and by the last that it printed."""
+    if code is not None and code > 128:
+        return f"killed by signal {code - 128}"
+    last = ""
+    with suppress(OSError), (job.folder / run_files.OUTPUT_LOG).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        last = lines[-1].strip() if lines else ""
+    ended = "ended without a result" if code in (None, 0) else f"exit status {code}"
+    return f"{ended}: {last}" if last else ended
+
+
+def _is_new(job: Job, started: float) -> bool:
+    """Tell whether a job that was started has not come so far as to lock its folder."""
+    try:
+        return (job.folder / run_files.JOB_LOCK).stat().st_mtime < started
+    except OSError:
+        return True

@@ -1,0 +1,122 @@
+"""Following a job by the file that it writes its values to, wherever it runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightkit.common import run_files
+from lightkit.common.ranking import improves
+from lightkit.sweep.job import Job
+
+
+class Tail:
+    """Reads what is new in a `metrics.jsonl`: whole lines only, and none twice.
+
+    A job that goes on from a checkpoint writes the file anew, and writes the rows after the checkpoint once more.
+
+    Args:
+        path: The file; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._inode = self._offset = 0
+        self._seen = set[tuple[int, tuple[str, ...]]]()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows since the last call."""
+        try:
+            facts = self.path.stat()
+            if (facts.st_ino, facts.st_size) == (self._inode, self._offset):
+                return []
+            if facts.st_ino != self._inode or facts.st_size < self._offset:
+                self._inode, self._offset = facts.st_ino, 0
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [row for line in whole.splitlines() for row in self._new(line)]
+
+    def _new(self, line: bytes) -> list[dict[str, Any]]:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return []
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            return []
+        mark = (row["step"], tuple(row))
+        known = mark in self._seen
+        self._seen.add(mark)
+        return [] if known else [row]
+
+
+@dataclass
+class Progress:
+    """How far a job is, as its rows tell.
+
+    Args:
+        job: The job.
+    """
+
+    job: Job
+    metric: str = ""
+    """Name of the monitored value."""
+    mode: str = "max"
+    """Whether `min` or `max` of it is better."""
+    best: float | None = None
+    """Its best value so far."""
+    epoch: int | None = None
+    step: int | None = None
+    share: float | None = None
+    """Share of its training that is done; None where that is not known."""
+    _epochs: int | None = None
+    _steps: int | None = None
+    _first: tuple[float, float] | None = None
+    _last_time: float = 0.0
+    _tail: Tail = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tail = Tail(self.job.folder / run_files.METRICS)
+        content = yaml.load(self.job.config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = content if isinstance(content, dict) else {}
+        metrics, trainer = content.get("metrics") or {}, content.get("trainer") or {}
+        self.metric, self.mode = str(metrics.get("monitor") or ""), str(metrics.get("mode") or "max")
+        self._epochs, self._steps = trainer.get("epochs"), trainer.get("steps")
+
+    def look(self) -> list[dict[str, Any]]:
+        """Take what the job has logged since the last call, and return it."""
+        rows = self._tail.rows()
+        for row in rows:
+            self._take(row)
+        return rows
+
+    def _take(self, row: Mapping[str, Any]) -> None:
+        value, epoch = row.get(self.metric), row.get("epoch")
+        if isinstance(value, int | float) and math.isfinite(value) and improves(value, self.best, mode=self.mode):
+            self.best = float(value)
+        self.step, self.epoch = int(row["step"]), epoch if isinstance(epoch, int) else self.epoch
+        if self._steps:
+            self.share = min(1.0, self.step / self._steps)
+        elif self._epochs and self.epoch is not None:
+            self.share = min(1.0, self.epoch / self._epochs)
+        if self.share is not None and isinstance(row.get("time"), int | float):
+            self._last_time = float(row["time"])
+            self._first = self._first or (self._last_time, self.share)
+
+    def eta_seconds(self) -> float | None:
+        """Return the seconds to its end by its pace so far; None where that is not known yet."""
+        if self._first is None or self.share is None or self.share <= self._first[1]:
+            return None
+        pace = (self._last_time - self._first[0]) / (self.share - self._first[1])
+        return max(0.0, pace * (1.0 - self.share) - (time.time() - self._last_time))

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.runs.folder import locked
+from lightkit.sweep.controller import Controller
+from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.journal import Journal, Record, read_journal
+from lightkit.sweep.search import Grid, Search
+from lightkit.sweep.state import JobState
+
+OPTIONS = {"retries": 0, "on_error": "continue"}
+CONFIG = "metrics: {monitor: val/accuracy, mode: max}\ntrainer: {epochs: 4}\n"
+
+
+@dataclass
+class Engine:
+    """Ends every job at the next look, as its name is told to end: by exit statuses, one for each try."""
+
+    slots: int = 2
+    codes: dict[str, list[int]] = field(default_factory=dict)
+    running: dict[str, Start] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    on_wait: Callable[[], object] = lambda: None
+
+    def room(self) -> int:
+        return self.slots - len(self.running)
+
+    def start(self, start: Start) -> None:
+        self.running[start.job.name] = start
+        self.log.append("+".join(self.running))
+
+    def stop(self, name: str) -> None:
+        self.log.append(f"stop {name}")
+        self.codes[name] = [143]
+
+    def wait(self, seconds: float) -> Mapping[str, int]:
+        self.on_wait()
+        ended = {name: (self.codes.get(name) or [0]).pop(0) for name in self.running}
+        for name, code in ended.items():
+            folder = self.running.pop(name).job.folder
+            status = {0: "finished", 143: "interrupted"}.get(code, "failed")
+            if code not in (137, 75):
+                content = {"status": status, "reason": "went wrong", "epochs": 4, "objective": {"value": 0.5}}
+                (folder / "result.json").write_text(json.dumps(content))
+        return ended
+
+    def attach(self, names: Sequence[str]) -> Sequence[str]:
+        return ()
+
+    def place(self, name: str) -> str:
+        return "slot 0"
+
+    def close(self) -> None:
+        self.log.append("closed")
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def started(self, state: JobState, again: str) -> None:
+        self.lines.append(f"{state.job.name} starts {again}".strip())
+
+    def ended(self, state: JobState) -> None:
+        self.lines.append(f"{state.job.name} {state.status} {state.reason}".strip())
+
+    def refresh(self, states: Mapping[str, JobState]) -> None:
+        pass
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def planned(folder: Path, names: str = "abc") -> Record:
+    with Journal(folder) as journal:
+        journal.head(command={}, options=OPTIONS)
+        journal.plan([Job(name, folder / name, (f"x={name}",), CONFIG) for name in names])
+    return read_journal(folder)
+
+
+def go(folder: Path, engine: Engine, search: Search | None = None, **options: Any) -> tuple[Controller, Seen]:
+    record, seen = read_journal(folder), Seen()
+    with Journal(folder) as journal:
+        search = search or Grid(record.jobs.values())
+        controller = Controller(record, journal, search, engine, options={**OPTIONS, **options}, display=seen)
+        controller.run()
+    return controller, seen
+
+
+def statuses(controller: Controller) -> str:
+    return " ".join(state.status for state in controller.states.values())
+
+
+def test_jobs_run_in_all_slots(tmp_path: Path) -> None:
+    planned(tmp_path)
+    controller, _ = go(tmp_path, engine := Engine())
+    assert engine.log == ["a", "a+b", "c", "closed"]
+    assert statuses(controller) == "finished finished finished"
+    assert [outcome.name for outcome in read_journal(tmp_path).told] == ["a", "b", "c"]
+
+
+def test_a_repeat_leaves_finished_jobs_alone_and_tries_failed_ones_again(tmp_path: Path) -> None:
+    planned(tmp_path)
+    controller, _ = go(tmp_path, Engine(codes={"b": [3]}))
+    assert statuses(controller) == "finished failed finished"
+    assert controller.states["b"].reason == "went wrong"
+    controller, _ = go(tmp_path, engine := Engine())
+    assert engine.log == ["b", "closed"]
+    assert statuses(controller) == "finished finished finished"
+
+
+def test_a_search_that_followed_from_a_failure_is_not_told_otherwise(tmp_path: Path) -> None:
+    planned(tmp_path)
+    go(tmp_path, Engine(codes={"b": [3]}))
+
+    class Strict(Grid):
+        tries_failed_again = False
+
+    go(tmp_path, engine := Engine(), Strict(read_journal(tmp_path).jobs.values()))
+    assert engine.log == ["closed"]
+
+
+def test_failed_jobs_are_retried(tmp_path: Path) -> None:
+    planned(tmp_path, "ab")
+    controller, seen = go(tmp_path, engine := Engine(codes={"a": [1, 1], "b": [1, 1, 1]}), retries=2)
+    assert engine.log == ["a", "a+b", "a", "a+b", "a", "a+b", "closed"]
+    assert statuses(controller) == "finished failed"
+    assert "a starts try 3 of 3" in seen.lines
+    assert [(outcome.name, outcome.status) for outcome in read_journal(tmp_path).told] == [
+        ("a", "finished"),
+        ("b", "failed"),
+    ]
+
+
+def test_memory_that_runs_out_beside_others_is_tried_alone(tmp_path: Path) -> None:
+    planned(tmp_path)
+    controller, seen = go(tmp_path, engine := Engine(codes={"a": [4]}))
+    assert engine.log == ["a", "a+b", "c", "a", "closed"]
+    assert statuses(controller) == "finished finished finished"
+    assert "a starts alone, as memory ran out beside others" in seen.lines
+    planned(second := tmp_path / "second", "a") if (tmp_path / "second").mkdir() is None else None
+    controller, _ = go(second, engine := Engine(codes={"a": [4]}))
+    assert engine.log == ["a", "closed"]  # it was alone already
+    assert statuses(controller) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("on_error", "codes", "expected"),
+    [
+        ("continue", {"a": [1]}, "failed finished finished finished"),
+        ("stop", {"b": [1]}, "finished failed waiting waiting"),
+        ("stop_if_first", {"a": [1]}, "failed finished waiting waiting"),
+        ("stop_if_first", {"c": [1]}, "finished finished failed finished"),
+    ],
+)
+def test_what_a_failure_does_to_the_others(
+    tmp_path: Path, on_error: str, codes: dict[str, list[int]], expected: str
+) -> None:
+    planned(tmp_path, "abcd")
+    controller, seen = go(tmp_path, Engine(codes=codes), on_error=on_error)
+    assert statuses(controller) == expected
+    assert any("no further job is started" in line for line in seen.lines) == ("waiting" in expected)
+
+
+def test_a_killed_job_leaves_a_reason(tmp_path: Path) -> None:
+    planned(tmp_path, "ab")
+    controller, _ = go(tmp_path, Engine(codes={"a": [137]}))
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert (result["status"], result["reason"]) == ("failed", "killed by signal 9")
+    assert controller.states["a"].code == 137
+
+
+def test_a_job_that_is_told_to_end_ends_the_sweep(tmp_path: Path) -> None:
+    planned(tmp_path)
+    controller, _ = go(tmp_path, Engine(slots=1, codes={"b": [143]}))
+    assert statuses(controller) == "finished interrupted waiting"
+    controller, _ = go(tmp_path, engine := Engine(slots=1))
+    assert engine.log == ["b", "c", "closed"]
+
+
+@pytest.mark.parametrize("how", ["signal", "file"])
+def test_a_sweep_that_is_told_to_end_lets_all_jobs_save(tmp_path: Path, how: str) -> None:
+    planned(tmp_path)
+
+    def tell() -> None:
+        if how == "signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            (tmp_path / ".stop").touch()
+
+    engine = Engine()
+    held = engine.wait
+
+    def patient(seconds: float) -> Mapping[str, int]:
+        if "stop b" not in engine.log:
+            tell()
+            return {}
+        return held(seconds)
+
+    engine.wait = patient  # type: ignore[method-assign]
+    controller, seen = go(tmp_path, engine)
+    assert engine.log == ["a", "a+b", "stop a", "stop b", "closed"]
+    assert controller.stopped_by == 143
+    assert statuses(controller) == "interrupted interrupted waiting"
+    assert "asked to end: 2 jobs to save first" in seen.lines
+    assert not (tmp_path / ".stop").exists()
+
+
+def test_a_job_whose_folder_is_in_use_waits(tmp_path: Path) -> None:
+    planned(tmp_path, "ab")
+    (tmp_path / "a").mkdir()
+    engine = Engine()
+    with locked(tmp_path / "a") as _:
+        turns = iter(range(3))
+
+        def free() -> None:
+            if next(turns, None) is None:
+                engine.codes["freed"] = []
+
+        engine.on_wait = free
+        record = read_journal(tmp_path)
+        with Journal(tmp_path) as journal:
+            controller = Controller(
+                record, journal, Grid(record.jobs.values()), engine, options=OPTIONS, display=Seen()
+            )
+            assert not controller._begin(Start(record.jobs["a"]))
+    controller, seen = go(tmp_path, engine := Engine(codes={"b": [75, 0]}))
+    assert "b starts another process ran in its folder" in seen.lines
+    assert statuses(controller) == "finished finished"
+
+
+class Pruning(Grid):
+    """Ends jobs whose accuracy is below a half; pauses those named before they go on."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        super().__init__(jobs)
+        self.told: list[Outcome] = []
+
+    def watch(self, name: str, row: Mapping[str, Any]) -> bool:
+        return bool(row["val/accuracy"] < 0.5)
+
+    def tell(self, outcome: Outcome) -> None:
+        super().tell(outcome)
+        self.told.append(outcome)
+
+
+def test_a_job_that_promises_little_is_pruned(tmp_path: Path) -> None:
+    record = planned(tmp_path, "ab")
+    for name, value in (("a", 0.9), ("b", 0.1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(
+            json.dumps({"step": 1, "epoch": 1, "val/accuracy": value}) + "\n"
+        )
+    engine = Engine()
+    held = engine.wait
+    engine.wait = lambda seconds: held(seconds) if "stop b" in engine.log else {}  # type: ignore[method-assign]
+    controller, _ = go(tmp_path, engine, search := Pruning(list(record.jobs.values())))
+    assert statuses(controller) == "finished pruned"
+    assert json.loads((tmp_path / "b" / "result.json").read_text())["status"] == "pruned"
+    assert [outcome.status for outcome in search.told] == ["finished", "pruned"]
+    go(tmp_path, again := Engine(), Pruning(list(record.jobs.values())))
+    assert again.log == ["closed"]
+
+
+def test_a_job_that_finished_while_nobody_watched_is_told(tmp_path: Path) -> None:
+    record = planned(tmp_path, "ab")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "result.json").write_text('{"status": "finished", "epochs": 4}')
+    with Journal(tmp_path) as journal:
+        journal.started("a", None)
+    _, _ = go(tmp_path, engine := Engine(), search := Pruning(list(record.jobs.values())))
+    assert engine.log == ["b", "closed"]
+    assert [outcome.name for outcome in search.told] == ["a", "b"]
+
+
+def test_a_full_disk_is_told_and_all_jobs_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned(tmp_path)
+
+    def full(*_args: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Journal, "ended", full)
+    engine = Engine(codes={"a": [0]})
+    held = engine.wait
+    engine.wait = lambda seconds: {"a": 0} if engine.running.pop("a", None) else held(seconds)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="No space left on device") as found:
+        go(tmp_path, engine)
+    assert found.value.exit_code == 1
+    assert "stop b" in engine.log
