@@ -78,7 +78,9 @@ def sweep(options: argparse.Namespace) -> int:
     chosen = hydra_folder(jobs[0], "sweep", options.overrides)
     if at_once:
         return _train_at_once(chosen_run_folder(chosen) if chosen else _new_folder(jobs), jobs)
-    engine = build_engine(jobs[0].sweep, [plain_job(job) for job in jobs])
+    plain = [plain_job(job) for job in jobs]
+    engine = build_engine(jobs[0].sweep, plain)
+    build_search(jobs[0].sweep, plain)  # what is wrong with it is told before anything is stored
     folder = chosen_run_folder(chosen) if chosen else find_unfinished(project(), command) or _new_folder(jobs)
     return _carry_out(folder, jobs, engine, command)
 

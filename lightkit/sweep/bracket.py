@@ -30,9 +30,9 @@ class Stage:
 class Bracket:
     """Let the best of a number of jobs go on.
 
-    Who goes on follows from the values at a rung, not from the order in which they came: a job goes on before the others
-    have come to its rung only if it is among the best whatever they bring. So repeated sweeps, with more slots or fewer,
-    let the same jobs go on.
+    Who goes on follows from the values at a rung, not from the order in which they came: a job goes on before the
+    others have come to its rung only if it is among the best whatever they bring. So repeated sweeps, with more slots
+    or fewer, let the same jobs go on.
 
     Args:
         names: The jobs; of equal values the job that comes first here is the better.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -26,13 +25,15 @@ _KEY = "sweep.halving"
 
 
 class Halving:
-    """A `Search` that lets jobs compete in brackets.
+    """Let the jobs of a sweep compete in brackets.
 
     Args:
         jobs: All jobs, in the order in which they start.
         brackets: Each job is in one of them.
         unit: What their rungs count, `epoch` or `step`.
     """
+
+    tries_failed_again = True
 
     def __init__(self, jobs: Iterable[Job], brackets: Iterable[Bracket], *, unit: Unit = "epoch") -> None:
         self.jobs, self.brackets, self.unit = {job.name: job for job in jobs}, list(brackets), unit
@@ -94,17 +95,17 @@ def build_halving(jobs: Sequence[Job], options: HalvingConfig) -> Halving | None
 
     Args:
         jobs: The jobs of the sweep.
-        options: The settings of `sweep.halving`.
+        options: The section `sweep.halving`.
 
     Raises:
         UserError: The settings make no sense for these jobs.
     """
     if not jobs or (options.method is None and options.rungs is None):
         return None
-    race = _read_race(jobs, options.unit)
-    rungs = _rungs(options, race)
+    terms = _read_terms(jobs, options.unit)
+    rungs = _rungs(options, terms)
     order = [job.name for job in jobs]
-    facts: dict[str, Any] = {"eta": options.eta, "mode": race.mode}
+    facts: dict[str, Any] = {"eta": options.eta, "mode": terms.mode}
     if options.method == "hyperband":
         dealt = deal(order, hyperband_shares(len(rungs) + 1, options.eta))
         brackets = [Bracket(names, rungs[first:], **facts) for first, names in enumerate(dealt) if names]
@@ -112,8 +113,8 @@ def build_halving(jobs: Sequence[Job], options: HalvingConfig) -> Halving | None
         folders = {job.name: job.folder for job in jobs}
 
         def settled(rung: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
-            curves = [read_curve(folders[name], race.monitor, options.unit, end=rungs[rung]) for name in now]
-            return agree(before, now, mode=race.mode, noise=noise_of(curves))
+            curves = [read_curve(folders[name], terms.monitor, options.unit, end=rungs[rung]) for name in now]
+            return agree(before, now, mode=terms.mode, noise=noise_of(curves))
 
         brackets = [Bracket(order, rungs, **facts, agree=settled)]
     else:
@@ -121,7 +122,7 @@ def build_halving(jobs: Sequence[Job], options: HalvingConfig) -> Halving | None
     return Halving(jobs, brackets, unit=options.unit)
 
 
-class Race(NamedTuple):
+class Terms(NamedTuple):
     """What all jobs have in common that compete."""
 
     monitor: str
@@ -134,45 +135,47 @@ class Race(NamedTuple):
     """How far they are at the first validation; None where only the data tell."""
 
 
-def _read_race(jobs: Sequence[Job], unit: Unit) -> Race:
+def _read_terms(jobs: Sequence[Job], unit: Unit) -> Terms:
     """Read what jobs are compared by.
 
     Raises:
         UserError: They cannot be compared, or cannot pause.
     """
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: Race | None = None
+    found: Terms | None = None
     for job in jobs:
         cfg = yaml.load(job.config, Loader=loader)
         trainer, metrics = cfg["trainer"], cfg["metrics"]
         if not cfg["checkpoint"]["enabled"]:
             what, fix = "jobs without checkpoints cannot go on from a rung", "no checkpoint=none"
-            raise UserError(what, key=_KEY, received=job.name, fix=fix)
+            raise UserError(what, key=_KEY, received=" ".join(job.overrides), fix=fix)
         if trainer.get("stop_at") is not None:
             what = "halving says itself where jobs pause"
             raise UserError(what, key="trainer.stop_at", received=trainer["stop_at"], fix="trainer.stop_at=null")
         if not cfg["ensemble"]["_target_"].endswith(".NoEnsemble"):
-            raise UserError("an ensemble does not pause", key=_KEY, received=job.name, fix="ensemble=none")
+            raise UserError(
+                "an ensemble does not pause", key=_KEY, received=" ".join(job.overrides), fix="ensemble=none"
+            )
         steps, epochs = trainer["steps"], trainer["epochs"]
         length = steps if unit == "step" else (epochs if steps is None else None)
         first = trainer["validate_every"] if trainer["validate_unit"] == unit else None
-        race = Race(metrics["monitor"], metrics["mode"], length, first)
-        if found is not None and found != race:
+        terms = Terms(metrics["monitor"], metrics["mode"], length, first)
+        if found is not None and found != terms:
             what = "jobs that compete have the same length, validations and monitored value"
             fix = "sweep over other keys than trainer.epochs, trainer.steps, trainer.validate_* and metrics.monitor"
-            raise UserError(what, key=_KEY, received=job.name, fix=fix)
-        found = race
+            raise UserError(what, key=_KEY, received=" ".join(job.overrides), fix=fix)
+        found = terms
     assert found is not None, "there are jobs"
     return found
 
 
-def _rungs(options: HalvingConfig, race: Race) -> list[int]:
+def _rungs(options: HalvingConfig, terms: Terms) -> list[int]:
     """Return the rungs below the end of the jobs.
 
     Raises:
         UserError: They do not rise, lie before the first value, or cannot be told.
     """
-    rungs, key, length = options.rungs, f"{_KEY}.rungs", race.length
+    rungs, key, length = options.rungs, f"{_KEY}.rungs", terms.length
     if rungs is None:
         if length is None:
             what = f"how many {options.unit}s the jobs have is known from the data only"
@@ -181,9 +184,9 @@ def _rungs(options: HalvingConfig, race: Race) -> list[int]:
         rungs, key = [options.first * options.eta**power for power in range(count)], f"{_KEY}.first"
     if not rungs or rungs[0] < 1 or sorted({*rungs}) != list(rungs):
         raise UserError("rungs rise from 1 or more", key=key, expected="such as [1, 3, 9]", received=rungs)
-    if race.first_value is not None and rungs[0] < race.first_value:
-        what = f"there is no value to compare the jobs by: the first validation comes after {race.first_value}"
-        raise UserError(what, key=key, expected=f"at least {race.first_value}", received=rungs[0])
+    if terms.first_value is not None and rungs[0] < terms.first_value:
+        what = f"there is no value to compare the jobs by: the first validation comes after {terms.first_value}"
+        raise UserError(what, key=key, expected=f"at least {terms.first_value}", received=rungs[0])
     below = [rung for rung in rungs if length is None or rung < length]
     if not below:
         raise UserError("no rung lies before the end of the jobs", key=key, expected=f"below {length}", received=rungs)
@@ -230,12 +233,3 @@ def read_curve(folder: Path, monitor: str, unit: Unit, *, end: int) -> dict[floa
                 if row[unit] <= end:
                     curve[row[unit]] = float(row[monitor])
     return curve
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a job that is out of the race; what it logged and its result stay.
-
-    Args:
-        folder: The job's folder.
-    """
-    shutil.rmtree(folder / run_files.CHECKPOINTS, ignore_errors=True)

@@ -13,9 +13,11 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.text import slug
 from lightkit.config import Composed, to_yaml
+from lightkit.config.schema import HalvingConfig
 from lightkit.runs.folder import lock_holder
 from lightkit.sweep.engines.base import Engine
 from lightkit.sweep.engines.local import build_local
+from lightkit.sweep.halving import build_halving
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
 from lightkit.sweep.search import Grid, Search
@@ -129,7 +131,8 @@ def find_unfinished(root: Path, command: Mapping[str, Any]) -> Path | None:
     for folder in all_sweeps(root)[::-1]:
         if read_head(folder).get("command") == command and lock_holder(folder) is None:
             record = read_journal(folder)
-            states = [look(job, record, controlled=False) for job in record.jobs.values()]
+            jobs = [job for job in record.jobs.values() if job.name not in record.given_up]
+            states = [look(job, record, controlled=False) for job in jobs]
             return folder if any(state.status not in ("finished", "pruned") for state in states) else None
     return None
 
@@ -169,8 +172,12 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job]) -> Engine:
 
 
 def build_search(options: Mapping[str, Any], jobs: Sequence[Job]) -> Search:
-    """Build what decides which jobs run, and how far."""
-    return Grid(jobs)
+    """Build what decides which jobs run, and how far.
+
+    Raises:
+        UserError: The options make no sense for these jobs.
+    """
+    return build_halving(jobs, HalvingConfig(**(options.get("halving") or {}))) or Grid(jobs)
 
 
 def _content(config: str) -> str:

@@ -17,6 +17,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/devices.md",
         "docs/guides/ensembles.md",
         "docs/guides/fine-tuning.md",
+        "docs/guides/halving.md",
         "docs/guides/notebooks.md",
         "docs/guides/own-parts.md",
         "docs/guides/profiling.md",

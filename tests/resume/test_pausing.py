@@ -21,10 +21,13 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "early stopping": ((*WINE, "trainer.early_stopping.patience=3", "optim.lr=0.5"), ("2", "3")),
     "average of the weights": ((*WINE, "trainer.ema.decay=0.9", "scheduler.warmup_steps=20"), ("2", "4")),
     "steps within an epoch": ((*WINE, "trainer.validate_every=2"), ("5 steps", "3", "37 steps")),
-    "a step that ends an epoch": ((*WINE, "trainer.steps=30", "trainer.accumulate=2"), ("8 steps", "9 steps", "12 steps")),
-    "validation by steps": ((*WINE, "trainer.validate_unit=step", "trainer.validate_every=6"), ("12 steps", "2", "18 steps")),
+    "a step that ends an epoch": ((*WINE, "trainer.steps=30", "trainer.accumulate=2"),
+                                  ("8 steps", "9 steps", "12 steps")),
+    "validation by steps": ((*WINE, "trainer.validate_unit=step", "trainer.validate_every=6"),
+                            ("12 steps", "2", "18 steps")),
     "unfreezing in shares": ((*TUNED, "model.dropout=0.2"), ("2", "18 steps")),
-    "states to go back to": ((*WINE, "trainer.nonfinite.action=rollback", "trainer.nonfinite.every=3"), ("9 steps", "2")),
+    "states to go back to": ((*WINE, "trainer.nonfinite.action=rollback", "trainer.nonfinite.every=3"),
+                             ("9 steps", "2")),
     "batch size that was found": ((*WINE, "device.batch_size=auto"), ("2", "4")),
 }  # fmt: skip
 """Overrides, and where the run pauses; an epoch of WINE has 8 steps."""

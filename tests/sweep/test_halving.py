@@ -13,7 +13,7 @@ import yaml
 
 from lightkit.common.errors import UserError
 from lightkit.config.schema.halving import HalvingConfig
-from lightkit.sweep.halving import build_halving, deal, hyperband_shares, read_curve, remove_checkpoints
+from lightkit.sweep.halving import build_halving, deal, hyperband_shares, read_curve
 from lightkit.sweep.job import Job, Outcome
 
 LENGTH = 27
@@ -245,12 +245,3 @@ def test_jobs_that_cannot_be_compared_are_refused() -> None:
 def test_without_settings_there_is_no_halving() -> None:
     assert build_halving(jobs(3), HalvingConfig()) is None
     assert build_halving([], HALVING) is None
-
-
-def test_checkpoints_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    for name in ("checkpoints/manifest.json", "metrics.jsonl", "result.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}")
-    for _ in range(2):
-        remove_checkpoints(tmp_path)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "result.json"]

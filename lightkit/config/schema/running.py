@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
 from lightkit.config.schema.base import Target, number
+from lightkit.config.schema.halving import HalvingConfig
 
 
 @dataclass
@@ -274,6 +275,8 @@ class SweepConfig:
     on_error: Literal["continue", "stop", "stop_if_first"] = "continue"
     """What a failed job does to those after it. `stop` starts no other; `stop_if_first` does so if none has finished
     before, as then a mistake in all of them is likely. Jobs that run already go on."""
+    halving: HalvingConfig = field(default_factory=HalvingConfig)
+    """Jobs that pause at rungs, of which only the best go on."""
 
 
 @dataclass
