@@ -113,11 +113,14 @@ def _carry_out(folder: Path, jobs: Sequence[Composed], engine: Engine, command: 
         record = read_journal(folder) if has_some else Record(folder)
         change = compare(jobs, record)
         journal.head(command=command, options=jobs[0].sweep)
-        known = {job.name for job in change.jobs if job not in change.added}
+        known = {job.name for job in change.jobs if job.name in record.known}
         record = store(journal, record, change)
         if known or change.removed:
-            done = sum(look(record.jobs[name], record, controlled=False).status == "finished" for name in known)
-            say(f"goes on with {folder}: {done} of {len(change.jobs)} jobs are done, {len(change.added)} are new")
+            done = sum(
+                look(record.jobs[name], record, controlled=False).status == "finished"
+                for name in known - record.replanned
+            )
+            say(f"goes on with {folder}: {done} of {len(change.jobs)} jobs done, {len(change.jobs) - len(known)} new")
         if change.edited:
             say(f"the configuration has changed since for {len(change.edited)} jobs; what is stored counts")
             say("for a new sweep:  hydra.sweep.dir=ANOTHER")

@@ -89,15 +89,16 @@ class SweepDisplay:
 
 
 def headline(states: Sequence[JobState], mode: str, left: float | None = None) -> str:
-    """Sum a sweep up: `3 of 12 jobs finished, 2 running, best val/accuracy 0.9722 (seed=1), 2:10 left`."""
+    """Sum a sweep up: `3 of 12 jobs finished, 2 running, 2:10 left, best val/accuracy 0.9722 (seed=1)`."""
     counts = {name: sum(state.status == name for state in states) for name in ("finished", *_COUNTED)}
     facts = [f"{counts.pop('finished')} of {len(states)} jobs finished"]
     facts += [f"{count} {name}" for name, count in counts.items() if count]
+    facts += [f"{duration(left)} left"] if left is not None else []
     known = [state for state in states if state.best is not None and math.isfinite(state.best)]
     if known:
         best = (min if mode == "min" else max)(known, key=lambda state: state.best or 0.0)
         facts.append(f"best {best.metric} {number(best.best)} ({best.job.name})")
-    return ", ".join([*facts, *([f"{duration(left)} left"] if left is not None else [])])
+    return ", ".join(facts)
 
 
 _COUNTED = ("running", "starting", "waiting", "paused", "pruned", "interrupted", "failed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import signal
 import threading
@@ -97,6 +96,7 @@ class Controller:
         self._again = list[tuple[Start, str]]()
         self._alone = list[Start]()
         self._tries = dict[str, int]()
+        self._waiting = set[str]()
         self._closing = False
         self._signal = 0
 
@@ -164,6 +164,9 @@ class Controller:
         """Start a job, or tell the search what it has come to already."""
         job = start.job
         if is_locked(job.folder):  # of a sweep that was killed a moment ago, or somebody goes on with it by hand
+            if job.name not in self._waiting:
+                self._waiting.add(job.name)
+                self.display.message(f"{job.name} waits, as another process works in its folder")
             self._again.append((start, again))
             return False
         before = read_result(job.folder)
@@ -200,6 +203,8 @@ class Controller:
     def _end(self, name: str, code: int) -> None:
         """Take the end of a job's process, and decide what follows from it."""
         part = self._parts.pop(name)
+        for row in part.progress.look():
+            self.search.watch(name, row)
         job, result = part.start.job, read_result(part.start.job.folder)
         if code == IN_USE:
             self._again.append((part.start, "another process ran in its folder"))
@@ -289,11 +294,11 @@ class Controller:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Note the first signal; a second one ends the process at once, and jobs under way save by themselves."""
+        """Note the first signal; a second one ends the sweep and its jobs without waiting for what they save."""
 
         def note(number: int, _frame: FrameType | None) -> None:
             if self._signal and number != getattr(signal, "SIGHUP", None):
-                os._exit(of_signal(number))
+                raise SystemExit(of_signal(number))
             self._signal = self._signal or number
 
         here = threading.current_thread() is threading.main_thread()

@@ -33,6 +33,7 @@ class Record:
         folder: Folder of the sweep.
         head: Its first line: `command`, `options`, and what else belongs to the whole sweep.
         jobs: Those that are planned, by name, in their order.
+        known: Those that were ever planned, as last planned; the folders of removed ones are still there.
         started: Second at which each was started last, by name.
         ended: How the last part of each ended, by name; no more once it has started again.
         told: Outcomes that the search was told, in their order.
@@ -43,6 +44,7 @@ class Record:
     folder: Path
     head: dict[str, Any] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
+    known: dict[str, Job] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
     ended: dict[str, Outcome] = field(default_factory=dict)
     told: list[Outcome] = field(default_factory=list)
@@ -73,10 +75,11 @@ class Record:
 
     def _plan(self, name: str, event: Mapping[str, Any]) -> None:
         overrides = tuple(map(str, event["overrides"]))
-        if name in self.jobs:
+        job = Job(name, self.folder / name, overrides, str(event["config"]))
+        if name in self.known and self.known[name].config != job.config:
             self.replanned.add(name)
             self.told = [outcome for outcome in self.told if outcome.name != name]
-        self.jobs[name] = Job(name, self.folder / name, overrides, str(event["config"]))
+        self.jobs[name] = self.known[name] = job
 
 
 class Journal:

@@ -83,17 +83,19 @@ def compare(composed: Sequence[Composed], record: Record) -> Change:
         UserError: The folder holds a sweep with other settings.
     """
     typed = [tuple(text for text in job.overrides if not is_of_sweep(text)) for job in composed]
-    by_text = {frozenset(job.overrides): job for job in record.jobs.values()}
-    by_config = {_content(job.config): job for job in record.jobs.values()}
+    by_text = {frozenset(job.overrides): job for job in record.known.values()}
+    by_config = {_content(job.config): job for job in record.known.values()}
     jobs, added, edited = list[Job](), list[Job](), list[str]()
     for own, name, found in zip(typed, names_of(typed), composed):
         config = to_yaml(found.cfg)
         content = _content(config)
         known = by_text.get(frozenset(own)) or by_config.get(content)
         if known is None:
-            if name in record.jobs and found.cfg.resume.mode != "auto":
+            if name in record.known and found.cfg.resume.mode != "auto":
                 raise _other(record, name, own)
             known = Job(name, record.folder / name, own, config)
+            added.append(known)
+        elif known.name not in record.jobs:
             added.append(known)
         elif _content(known.config) != content:
             edited.append(known.name)
@@ -187,12 +189,12 @@ def _content(config: str) -> str:
 
 
 def _other(record: Record, name: str, typed: Sequence[str]) -> UserError:
-    before = [text for text in record.jobs[name].overrides if text not in typed]
+    before = [text for text in record.known[name].overrides if text not in typed]
     return UserError(
         "the folder already holds a sweep with other settings",
         key=str(record.folder),
         expected=" ".join(before) or None,
-        received=" ".join(text for text in typed if text not in record.jobs[name].overrides),
+        received=" ".join(text for text in typed if text not in record.known[name].overrides),
         fix="hydra.sweep.dir=ANOTHER, or resume=auto to go on with its jobs under the new settings",
         family="folder-in-use",
     )

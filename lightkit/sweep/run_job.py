@@ -67,14 +67,16 @@ def _train(
 ) -> int:
     from omegaconf import OmegaConf, open_dict
 
+    from lightkit.config import check
     from lightkit.config.project import make_importable, project_root
-    from lightkit.config.received import check_received, without_grants
+    from lightkit.config.received import check_received, known_trust, without_grants
     from lightkit.runs.catalog import has_checkpoints, has_members
 
     make_importable(project_root())
     cfg: DictConfig | Any = OmegaConf.create(config if known else without_grants(config))
     if not known:
         check_received(cfg, folder)
+        check(cfg, trust=known_trust(folder))
     if stop_at is not None:
         with open_dict(cfg):
             cfg.trainer.stop_at = int(stop_at) if stop_at.isdecimal() else stop_at

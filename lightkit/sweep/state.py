@@ -72,7 +72,9 @@ def look(job: Job, record: Record, *, controlled: bool | None = None) -> JobStat
     locked, result = is_locked(job.folder), read_result(job.folder)  # in this order: a result is written before the end
     if locked:
         place = lock_holder(job.folder, run_files.JOB_LOCK) or lock_holder(job.folder) or ""
-        return running(job, Progress(job), place)
+        progress = Progress(job)
+        progress.look()
+        return running(job, progress, place)
     ended = record.ended.get(job.name)
     if ended is None and job.name in record.started and _is_new(job, record.started[job.name]):
         alive = lock_holder(record.folder) is not None if controlled is None else controlled
@@ -86,8 +88,7 @@ def look(job: Job, record: Record, *, controlled: bool | None = None) -> JobStat
 
 
 def running(job: Job, progress: Progress, place: str = "") -> JobState:
-    """Return the state of a job that runs, by what it has logged."""
-    progress.look()
+    """Return the state of a job that runs, by what was read of its log."""
     facts: dict[str, Any] = {
         "metric": progress.metric,
         "best": progress.best,

@@ -196,7 +196,7 @@ def test_prune_leaves_a_running_run_alone(cli: Cli, run: Path) -> None:
     os.read(read, 1)
     try:
         done = cli("ckpt", "prune", "last")
-        assert done.code == 2
+        assert done.code == 75
         assert "is running in this folder" in done.err
         assert cli("ckpt", "prune", "last", "--dry-run").code == 0
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.runs.folder import locked
 from lightkit.sweep.engines import local as module
 from lightkit.sweep.journal import find_job
 from tests.conftest import Outcome
@@ -48,7 +49,7 @@ def test_one_process_per_job_in_folders_named_by_what_differs(cli: Cli, job: typ
     names = ["seed=0,optim.lr=0.1", "seed=0,optim.lr=0.2", "seed=1,optim.lr=0.1", "seed=1,optim.lr=0.2"]
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == names
     assert job.started[0] == ["data=wine", "seed=0", "optim.lr=0.1"]
-    assert done.out.count("0.5000") == 4
+    assert done.out.partition("\njob ")[2].count("0.5000") == 4
 
 
 @pytest.mark.thorough
@@ -184,7 +185,7 @@ def test_real_jobs(process: Callable[..., Outcome], project: Path) -> None:
     done = process("train", "-m", *tiny, "seed=0,1")
     assert done.code == 0, done.err
     assert len(list((project / "outputs").glob("sweeps/*/*/seed=*/result.json"))) == 2
-    assert done.out.count("done") == 2
+    assert done.out.partition("\njob ")[2].count("done") == 2
 
 
 def test_seeds_train_at_once(cli: Cli, project: Path) -> None:
@@ -198,3 +199,83 @@ def test_seeds_train_at_once(cli: Cli, project: Path) -> None:
     wrong = cli("train", "-m", *small, "optim.lr=0.1,0.2", "hydra/launcher=vectorized")
     assert wrong.code == 2
     assert "may differ in their seed only" in wrong.err
+
+
+def test_the_same_command_goes_on_with_its_sweep(cli: Cli, job: type[Job], project: Path) -> None:
+    job.codes["seed=1"] = 3
+    assert cli("train", "-m", "data=wine", "seed=0,1").code == 3
+    job.started.clear()
+    job.codes.clear()
+    done = cli("train", "-m", "data=wine", "seed=0,1")
+    assert done.code == 0, done.err
+    assert job.started == [["data=wine", "seed=1"]]
+    assert "1 of 2 jobs done, 0 new" in done.out
+    assert len(list((project / "outputs").glob("sweeps/*/*"))) == 1
+    assert cli("train", "-m", "data=wine", "seed=0,1").code == 0  # that one is finished: a new one
+    assert len(list((project / "outputs").glob("sweeps/*/*"))) == 2
+
+
+def test_a_grid_that_grew(cli: Cli, job: type[Job], project: Path) -> None:
+    where = "hydra.sweep.dir=mine"
+    assert cli("train", "-m", "data=wine", "seed=0,1", where).code == 0
+    done = cli("train", "-m", "data=wine", "seed=0,1,2", where, "sweep.retries=1")
+    assert done.code == 0, done.err
+    assert [typed[-1] for typed in job.started] == ["seed=0", "seed=1", "seed=2"]
+    assert (project / "mine" / "results.csv").read_text().count("done") == 3
+    smaller = cli("train", "-m", "data=wine", "seed=1,2", where)
+    assert smaller.code == 0
+    assert len(job.started) == 3
+    assert (project / "mine" / "results.csv").read_text().count("done") == 2
+    other = cli("train", "-m", "data=wine", "seed=1,2", "optim.lr=0.5", where)
+    assert other.code == 2
+    assert "the folder already holds a sweep with other settings" in other.err
+    assert "received: 'optim.lr=0.5'" in other.err
+    assert cli("train", "-m", "data=wine", "seed=1,2", "optim.lr=0.5", where, "resume=auto").code == 0
+    assert len(job.started) == 5
+
+
+def test_what_is_stored_counts_and_not_what_files_say_today(cli: Cli, job: type[Job], project: Path) -> None:
+    conf = project / "conf" / "optim"
+    conf.mkdir(parents=True)
+    (conf / "mine.yaml").write_text("defaults: [adamw]\nlr: 0.1\n")
+    job.codes["seed=1"] = 1
+    assert cli("train", "-m", "data=wine", "optim=mine", "seed=0,1").code == 1
+    (conf / "mine.yaml").write_text("defaults: [adamw]\nlr: 0.2\n")
+    job.codes.clear()
+    done = cli("train", "-m", "data=wine", "optim=mine", "seed=0,1")
+    assert done.code == 0, done.err
+    assert "the configuration has changed since for 2 jobs; what is stored counts" in done.out
+    (sweep,) = (project / "outputs").glob("sweeps/*/*")
+    assert "lr: 0.1" in find_job(sweep / "seed=1")[0].config
+    assert "sweep:" not in find_job(sweep / "seed=1")[0].config
+
+
+def test_how_a_sweep_runs_is_no_value_to_sweep_over(cli: Cli, job: type[Job]) -> None:
+    wrong = cli("train", "-m", "seed=0,1", "sweep.retries=0,1")
+    assert wrong.code == 2
+    assert "sweep.retries: not a key to be swept over" in wrong.err
+    assert job.started == []
+
+
+def test_two_processes_cannot_run_one_sweep(cli: Cli, job: type[Job], project: Path) -> None:
+    assert cli("train", "-m", "data=wine", "seed=0,1", "hydra.sweep.dir=mine").code == 0
+    with locked(project / "mine"):
+        refused = cli("train", "-m", "data=wine", "seed=0,1", "hydra.sweep.dir=mine")
+        assert refused.code == 75
+        assert "is running in this folder" in refused.err
+        assert cli("sweep", "resume", "mine").code == 75
+
+
+def test_sweeps_of_the_same_second(cli: Cli, job: type[Job], project: Path) -> None:
+    assert cli("train", "-m", "data=wine", "seed=0,1").code == 0
+    assert cli("train", "-m", "data=wine", "seed=0,1").code == 0
+    assert len(list((project / "outputs").glob("sweeps/*/*/sweep.jsonl"))) == 2
+
+
+def test_the_table_has_the_reason(cli: Cli, job: type[Job], project: Path) -> None:
+    job.codes["seed=1"] = 137
+    done = cli("train", "-m", "data=wine", "seed=0,1", "hydra.sweep.dir=mine")
+    assert "seed=1  failed (137): killed by signal 9" in done.out
+    with (project / "mine" / "results.csv").open(newline="") as file:
+        assert [row["reason"] for row in csv.DictReader(file)] == ["", "killed by signal 9"]
+    assert "seed=1: killed by signal 9" in (project / "mine" / "results.txt").read_text()

@@ -20,7 +20,7 @@ def test_a_second_process_is_refused_and_told_who_is_there(lightkit: Run, ran: R
     files = {path: path.stat().st_mtime_ns for path in (project / "run").rglob("*")}
     for command in (("resume", "run"), (*TRAIN, "resume=auto")):
         second = ran(*command)
-        assert second.code == 2
+        assert second.code == 75
         assert f"process {first.pid} on " in second.err
         assert "is running in this folder" in second.err
         assert "Traceback" not in second.err

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,9 @@ def test_memory_that_runs_out_beside_others_is_tried_alone(tmp_path: Path) -> No
     assert engine.log == ["a", "a+b", "c", "a", "closed"]
     assert statuses(controller) == "finished finished finished"
     assert "a starts alone, as memory ran out beside others" in seen.lines
-    planned(second := tmp_path / "second", "a") if (tmp_path / "second").mkdir() is None else None
+    second = tmp_path / "second"
+    second.mkdir()
+    planned(second, "a")
     controller, _ = go(second, engine := Engine(codes={"a": [4]}))
     assert engine.log == ["a", "closed"]  # it was alone already
     assert statuses(controller) == "failed"
@@ -190,6 +193,21 @@ def test_a_job_that_is_told_to_end_ends_the_sweep(tmp_path: Path) -> None:
     assert engine.log == ["b", "c", "closed"]
 
 
+def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
+    planned(tmp_path)
+    engine = Engine()
+
+    def hanging(seconds: float) -> Mapping[str, int]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    engine.wait = hanging  # type: ignore[method-assign]
+    with pytest.raises(SystemExit) as stop:
+        go(tmp_path, engine)
+    assert stop.value.code == 143
+    assert engine.log == ["a", "a+b", "stop a", "stop b", "closed"]
+
+
 @pytest.mark.parametrize("how", ["signal", "file"])
 def test_a_sweep_that_is_told_to_end_lets_all_jobs_save(tmp_path: Path, how: str) -> None:
     planned(tmp_path)
@@ -221,22 +239,18 @@ def test_a_sweep_that_is_told_to_end_lets_all_jobs_save(tmp_path: Path, how: str
 def test_a_job_whose_folder_is_in_use_waits(tmp_path: Path) -> None:
     planned(tmp_path, "ab")
     (tmp_path / "a").mkdir()
-    engine = Engine()
-    with locked(tmp_path / "a") as _:
-        turns = iter(range(3))
+    with ExitStack() as stack:
+        stack.enter_context(locked(tmp_path / "a"))
+        engine = Engine(on_wait=lambda: len(engine.log) > 0 and not engine.running and stack.close())
+        controller, seen = go(tmp_path, engine)
+    assert engine.log == ["b", "a", "closed"]
+    assert "a waits, as another process works in its folder" in seen.lines
+    assert statuses(controller) == "finished finished"
 
-        def free() -> None:
-            if next(turns, None) is None:
-                engine.codes["freed"] = []
 
-        engine.on_wait = free
-        record = read_journal(tmp_path)
-        with Journal(tmp_path) as journal:
-            controller = Controller(
-                record, journal, Grid(record.jobs.values()), engine, options=OPTIONS, display=Seen()
-            )
-            assert not controller._begin(Start(record.jobs["a"]))
-    controller, seen = go(tmp_path, engine := Engine(codes={"b": [75, 0]}))
+def test_a_job_that_finds_its_folder_in_use_is_started_again(tmp_path: Path) -> None:
+    planned(tmp_path, "ab")
+    controller, seen = go(tmp_path, Engine(codes={"b": [75, 0]}))
     assert "b starts another process ran in its folder" in seen.lines
     assert statuses(controller) == "finished finished"
 

@@ -24,6 +24,8 @@ from lightkit.sweep.job import Job, Start
 
 TIED_TO = "LIGHTKIT_SWEEP_PROCESS"
 """Variable that names the process with which a job saves and ends."""
+GRACE_SECONDS = 30.0
+"""How long jobs may take to save where nobody waits for them any more."""
 _POLL_SECONDS = 0.02
 _JOB_BYTES = 1 << 30
 """Memory that a small job takes."""
@@ -110,9 +112,15 @@ class LocalEngine:
         return self._running[name].slot.name if name in self._running else ""
 
     def close(self) -> None:
-        """Tell jobs that still run to save."""
+        """End jobs that still run: those that were told to save already end at once, those that hang are killed."""
         for job in self._running.values():
             job.process.terminate()
+        end = time.monotonic() + GRACE_SECONDS
+        while self._running and time.monotonic() < end:
+            self.wait(end - time.monotonic())
+        for job in self._running.values():
+            job.process.kill()
+            job.process.wait()
 
     def _freed(self, name: str, code: int) -> int:
         """Give back the slot of a job that has ended; return its status, which tells when the system killed it."""

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.cli.completion import answer
+from lightkit.runs.folder import locked
+from lightkit.sweep.job import Job, Outcome
+from lightkit.sweep.journal import Journal
+from tests.conftest import Outcome as Done
+from tests.waiting import until
+from tests.warm import Warm
+
+Cli = Callable[..., Done]
+CONFIG = "metrics: {monitor: val/accuracy, mode: max}\ntrainer: {epochs: 4}\n"
+
+
+@pytest.fixture
+def sweep(project: Path) -> Path:
+    """A sweep of three jobs: one has finished, one has failed, one was never started."""
+    folder = project / "outputs" / "sweeps" / "2026-01-31" / "12-00-00-wine_mlp"
+    folder.mkdir(parents=True)
+    with Journal(folder) as journal:
+        journal.head(command={}, options={"retries": 0, "on_error": "continue"})
+        journal.plan([Job(f"seed={seed}", folder / f"seed={seed}", (f"seed={seed}",), CONFIG) for seed in range(3)])
+        for seed, outcome in enumerate(
+            [Outcome("seed=0", "finished"), Outcome("seed=1", "failed", code=3, reason="the loss is not finite")]
+        ):
+            journal.started(outcome.name, None)
+            journal.ended(outcome, told=True)
+            place = folder / outcome.name
+            place.mkdir()
+            result = {"status": outcome.status, "reason": outcome.reason, "epochs": 4 - seed, "steps": 40}
+            objective = {"name": "val/accuracy", "value": 0.9 - seed / 2}
+            (place / "result.json").write_text(json.dumps({**result, "objective": objective}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["last", "wine_mlp", "outputs/sweeps/2026-01-31/12-00-00-wine_mlp"])
+def test_status(cli: Cli, sweep: Path, name: str) -> None:
+    done = cli("sweep", "status", name)
+    assert done.code == 0, done.err
+    lines = [line.split() for line in done.out.splitlines()]
+    assert lines[0] == ["job", "status", "epoch", "step", "best", "left", "where"]
+    assert lines[1] == ["seed=0", "finished", "4", "40", "0.9000"]
+    assert lines[2][:5] == ["seed=1", "failed", "3", "40", "0.4000"]
+    assert lines[3] == ["seed=2", "waiting"]
+    assert "the loss is not finite" in done.out
+    assert "1 of 3 jobs finished, 1 waiting, 1 failed, best val/accuracy 0.9000 (seed=0)" in done.out
+    assert f"nobody runs it; go on with:  lightkit sweep resume {sweep}" in done.out
+
+
+def test_status_as_json(cli: Cli, sweep: Path) -> None:
+    with locked(sweep), locked(sweep / "seed=1", ".job"):
+        found = json.loads(cli("sweep", "status", "last", "--json").out)
+    assert found["folder"] == str(sweep)
+    assert found["run_by"].startswith(f"process {os.getpid()} ")
+    assert [job["status"] for job in found["jobs"]] == ["finished", "running", "waiting"]
+    assert found["jobs"][1]["place"].startswith(f"process {os.getpid()} ")
+
+
+def test_watching_until_it_ends(cli: Cli, sweep: Path) -> None:
+    ended = threading.Event()
+
+    def hold() -> None:
+        with locked(sweep):
+            held.set()
+            ended.wait()
+
+    held = threading.Event()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    threading.Timer(0.3, ended.set).start()
+    done = cli("sweep", "status", "last", "--watch", "0.1")
+    holder.join()
+    assert done.code == 0, done.err
+    assert done.out.count("1 of 3 jobs finished") >= 2
+    assert "nobody runs it" in done.out
+
+
+def test_mistakes(cli: Cli, sweep: Path) -> None:
+    assert "choices:  status, resume, stop" in cli("sweep", "halt", "last").err
+    assert "no sweep here" in cli("sweep", "status", "none").err
+    assert "the jobs of a sweep are fixed" in cli("sweep", "resume", "last", "optim.lr=1").err
+    assert "sweep.slots" in cli("sweep", "resume", "last", "sweep.slots=no").err
+    assert "not a time" in cli("sweep", "status", "last", "--watch", "0").err
+    assert "one sweep at a time" in cli("sweep", "status", "last", "last").err
+    assert "nobody runs" in cli("sweep", "stop", "last").out
+
+
+def test_completion(sweep: Path) -> None:
+    assert answer("lightkit sweep ") == ["resume", "status", "stop"]
+    assert answer("lightkit sweep status ") == ["last", "outputs/sweeps/2026-01-31/12-00-00-wine_mlp"]
+    assert "--watch" in answer("lightkit sweep status last --")
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_sweep_is_stopped_and_goes_on(warm: Warm, process: Callable[..., Done], project: Path) -> None:
+    tiny = ["data=wine", "model.hidden=[8]", "trainer.epochs=2000", "device=cpu", "metrics.figures=[]"]
+    with open(os.devnull, "r+") as none:
+        streams = [none.fileno()] * 3
+        args = ["train", "-m", *tiny, "seed=0,1,2", "sweep.slots=2", "hydra.sweep.dir=mine"]
+        running = warm.start(args, project, streams)
+        until(lambda: len(list((project / "mine").glob("seed=*/metrics.jsonl"))) == 2, "two jobs to train")
+        assert "is running in this folder" in process("sweep", "resume", "mine").err
+        stopped = process("sweep", "stop", "mine")
+    assert stopped.code == 0, stopped.err
+    assert running.wait() == 143
+    status = json.loads(process("sweep", "status", "mine", "--json").out)
+    assert [job["status"] for job in status["jobs"]] == ["interrupted", "interrupted", "waiting"]
+    results = [json.loads((project / "mine" / f"seed={seed}" / "result.json").read_text()) for seed in (0, 1)]
+    assert all("SIGTERM" in result["reason"] for result in results)

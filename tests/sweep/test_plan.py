@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.config import Composed, compose
+from lightkit.sweep.job import Outcome
+from lightkit.sweep.journal import Journal, Record, read_journal
+from lightkit.sweep.plan import Change, all_sweeps, command_of, compare, find_sweep, find_unfinished, names_of, store
+
+
+def composed(*typed: str) -> list[Composed]:
+    """Jobs that differ in what is typed."""
+    return [compose(["data=wine", *text.split()]) for text in typed]
+
+
+def planned(folder: Path, *typed: str) -> tuple[Change, Record]:
+    """Plan jobs in a folder, beside those that it has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = (folder / "sweep.jsonl").exists()
+    record = read_journal(folder) if begun else Record(folder)
+    change = compare(composed(*typed), record)
+    with Journal(folder) as journal:
+        journal.head(command=command_of(typed, source=None), options={})
+        return change, store(journal, record, change)
+
+
+def names(change: Change) -> tuple[list[str], list[str]]:
+    return [job.name for job in change.jobs], [job.name for job in change.added]
+
+
+def test_names_of_folders() -> None:
+    assert names_of([["data=wine", "seed=0"], ["data=wine", "seed=1"]]) == ["seed=0", "seed=1"]
+    assert names_of([["seed=0"]]) == ["run"]
+    assert names_of([["a=x/y"], ["a=x:y"]]) == ["a=x-y", "a=x-y-2"]
+
+
+@pytest.mark.usefixtures("project")
+def test_a_grid_grows_and_shrinks(tmp_path: Path) -> None:
+    first, _ = planned(tmp_path / "s", "seed=0", "seed=1")
+    assert names(first) == (["seed=0", "seed=1"], ["seed=0", "seed=1"])
+    more, record = planned(tmp_path / "s", "seed=0 sweep.slots=2", "seed=2 sweep.slots=2")
+    assert names(more) == (["seed=0", "seed=2"], ["seed=2"])
+    assert more.removed == ("seed=1",)
+    assert [*record.jobs] == ["seed=0", "seed=2"]
+    again, record = planned(tmp_path / "s", "seed=1", "seed=2")
+    assert names(again) == (["seed=1", "seed=2"], ["seed=1"])
+    assert record.replanned == set()
+
+
+@pytest.mark.usefixtures("project")
+def test_other_settings_under_a_known_name(tmp_path: Path) -> None:
+    planned(tmp_path / "s", "seed=0", "seed=1")
+    planned(tmp_path / "s", "seed=1", "seed=2")
+    for seeds in ((0, 3), (1, 2)):  # that of a removed job is a folder, too
+        with pytest.raises(UserError, match="already holds a sweep with other settings"):
+            planned(tmp_path / "s", *(f"seed={seed} optim.lr=0.5" for seed in seeds))
+    change, record = planned(tmp_path / "s", "seed=0 optim.lr=0.5 resume=auto", "seed=1 optim.lr=0.5 resume=auto")
+    assert names(change) == (["seed=0", "seed=1"], ["seed=0", "seed=1"])
+    assert record.replanned == {"seed=0", "seed=1"}
+
+
+@pytest.mark.usefixtures("project")
+def test_the_same_configuration_is_the_same_job(tmp_path: Path) -> None:
+    planned(tmp_path / "s", "seed=0", "seed=1")
+    change, _ = planned(tmp_path / "s", "seed=1 data.batch_size=16", "seed=0")
+    assert names(change)[0][1] == "seed=0"
+    same, _ = planned(tmp_path / "s", "++seed=1", "seed=0")
+    assert names(same)[0] == ["seed=1", "seed=0"]
+
+
+@pytest.mark.usefixtures("project")
+def test_sweeps_are_found(tmp_path: Path) -> None:
+    base = tmp_path / "outputs" / "sweeps" / "2026-01-31"
+    _, record = planned(base / "12-00-00-one", "seed=0")
+    planned(base / "11-00-00-two", "seed=0")
+    assert [folder.name for folder in all_sweeps(tmp_path)] == ["12-00-00-one", "11-00-00-two"]
+    assert find_sweep("last", tmp_path).name == "11-00-00-two"
+    assert find_sweep("one", tmp_path) == base / "12-00-00-one"
+    with pytest.raises(UserError, match="no sweep here"):
+        find_sweep("three", tmp_path)
+    command = command_of(["hydra.sweep.dir=x", "seed=0", "sweep.slots=2", "resume=auto"], source=None)
+    assert find_unfinished(tmp_path, command) == base / "11-00-00-two"
+    assert find_unfinished(tmp_path, {**command, "source": "x"}) is None
+    with Journal(base / "11-00-00-two") as journal:
+        journal.ended(Outcome("run", "pruned"), told=True)
+    assert find_unfinished(tmp_path, command) is None
+    assert record.jobs["run"].overrides == ("data=wine", "seed=0")

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.config import compose, to_yaml
+from lightkit.runs.folder import lock_holder, locked
+from lightkit.sweep.engines.local import TIED_TO
+from lightkit.sweep.job import Job
+from lightkit.sweep.journal import Journal
+from lightkit.sweep.run_job import run_job
+
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def folder(project: Path) -> Path:
+    """The folder of a job that is planned."""
+    sweep = project / "mine"
+    sweep.mkdir()
+    config = to_yaml(compose(["data=wine", "trainer.epochs=3"]).cfg)
+    with Journal(sweep) as journal:
+        journal.head(command={}, options={})
+        journal.plan([Job("a", sweep / "a", ("data=wine",), config)])
+    return sweep / "a"
+
+
+def result(folder: Path) -> Any:
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_it_trains_what_is_stored(folder: Path) -> None:
+    calls = []
+
+    def train(cfg: Any, place: Path, *, overrides: list[str], resume: bool) -> int:
+        calls.append((cfg.trainer.epochs, place, overrides, resume, lock_holder(place, ".job") is not None))
+        return 0
+
+    assert run_job(folder, stop_at=None, train=train) == 0
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "step-00000001.pt").touch()
+    assert run_job(folder, stop_at=None, train=train) == 0
+    assert calls == [(3, folder, ["data=wine"], resume, True) for resume in (False, True)]
+    assert not (folder / "result.json").exists()
+
+
+def test_where_it_pauses(folder: Path) -> None:
+    seen = []
+    assert (
+        run_job(folder, stop_at="2", train=lambda cfg, *_args, **_options: seen.append(cfg.trainer.stop_at) or 0) == 0
+    )
+    assert run_job(folder, stop_at="30 steps", train=lambda cfg, *_, **__: seen.append(cfg.trainer.stop_at) or 0) == 0
+    assert seen == [2, "30 steps"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (UserError("no such file", key="data.path"), "failed", "data.path: no such file"),
+        (RuntimeError("odd"), "failed", "odd"),
+        (SystemExit(143), "interrupted", "143"),
+        (KeyboardInterrupt(), "interrupted", "KeyboardInterrupt"),
+    ],
+)
+def test_it_leaves_a_reason(folder: Path, error: BaseException, status: str, reason: str) -> None:
+    def train(*_args: object, **_options: object) -> int:
+        raise error
+
+    with pytest.raises(type(error)):
+        run_job(folder, stop_at=None, train=train)
+    assert result(folder) == {"status": status, "reason": reason}
+    assert f"{status}: {reason}" in (folder / "run.log").read_text()
+
+
+def test_it_leaves_what_the_run_said_itself(folder: Path) -> None:
+    def train(*_args: object, **_options: object) -> int:
+        (folder / "result.json").write_text('{"status": "failed", "reason": "its own"}')
+        raise RuntimeError("odd")
+
+    with pytest.raises(RuntimeError):
+        run_job(folder, stop_at=None, train=train)
+    assert result(folder)["reason"] == "its own"
+    assert run_job(folder, stop_at=None, train=lambda *_args, **_options: 7) == 7
+    assert result(folder)["reason"] == "a process of the run ended with status 7"
+
+
+def test_another_process_in_the_folder(folder: Path) -> None:
+    folder.mkdir()
+    with locked(folder, ".job"), pytest.raises(UserError, match="is running in this folder") as found:
+        run_job(folder, stop_at=None, train=lambda *_args, **_options: 0)
+    assert found.value.exit_code == 75
+
+    def train(*_args: object, **_options: object) -> int:
+        with locked(folder):
+            return 0
+
+    with locked(folder), pytest.raises(UserError, match="is running"):
+        run_job(folder, stop_at=None, train=train)
+    assert not (folder / "result.json").exists()
+
+
+def test_what_comes_from_elsewhere_builds_nothing_odd(folder: Path) -> None:
+    journal = folder.parent / "sweep.jsonl"
+    text = journal.read_text()
+    assert "torch.optim.AdamW" in text
+    journal.write_text(text.replace("torch.optim.AdamW", "subprocess.Popen"))
+    with pytest.raises(UserError, match=r"optim\._target_"):
+        run_job(folder, stop_at=None, train=lambda *_args, **_options: 0)
+
+
+def test_without_the_process_of_the_sweep_it_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    monkeypatch.setenv(TIED_TO, "1")
+    with pytest.raises(SystemExit) as stop:
+        run_job(folder, stop_at=None, train=lambda *_args, **_options: 0)
+    assert stop.value.code == 129
+    assert signal.getsignal(signal.SIGHUP) in (before, signal.SIG_DFL)
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, 0)

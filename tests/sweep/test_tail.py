@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lightkit.sweep.job import Job
+from lightkit.sweep.tail import Progress, Tail
+
+
+def row(step: int, **values: float) -> str:
+    return json.dumps({"step": step, "epoch": step // 10, "time": 100.0 + step, **values}) + "\n"
+
+
+def steps(tail: Tail) -> list[int]:
+    return [found["step"] for found in tail.rows()]
+
+
+def test_whole_lines_once(tmp_path: Path) -> None:
+    tail = Tail(path := tmp_path / "metrics.jsonl")
+    assert steps(tail) == []
+    path.write_text(row(1) + row(2)[:10])
+    assert steps(tail) == [1]
+    path.write_text(row(1) + row(2) + "no row\n[1]\n")
+    assert steps(tail) == [2]
+    assert steps(tail) == []
+
+
+def test_a_resumed_job_writes_its_rows_again(tmp_path: Path) -> None:
+    tail = Tail(path := tmp_path / "metrics.jsonl")
+    path.write_text(row(1) + row(2) + row(2, loss=1.0) + row(3))
+    assert steps(tail) == [1, 2, 2, 3]
+    (tmp_path / "new").write_text(row(1) + row(2))
+    (tmp_path / "new").replace(path)
+    assert steps(tail) == []
+    with path.open("a") as file:
+        file.write(row(2, loss=1.0) + row(3) + row(4))
+    assert steps(tail) == [4]
+
+
+def test_progress(tmp_path: Path) -> None:
+    config = "metrics: {monitor: val/loss, mode: min}\ntrainer: {epochs: 4, steps: null}\n"
+    progress = Progress(Job("a", tmp_path, (), config))
+    progress.look()
+    assert (progress.best, progress.share, progress.eta_seconds()) == (None, None, None)
+    rows = [row(10, **{"val/loss": 0.5}), row(20, **{"val/loss": 0.4}), row(30, **{"val/loss": 0.6})]
+    (tmp_path / "metrics.jsonl").write_text("".join(rows))
+    assert len(progress.look()) == 3
+    assert (progress.metric, progress.best, progress.epoch, progress.step) == ("val/loss", 0.4, 3, 30)
+    assert progress.share == 0.75
+    assert progress.eta_seconds() == 0.0  # those seconds have long passed
