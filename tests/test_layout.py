@@ -41,7 +41,12 @@ ONLY_IN = {
     "torchvision": ("lightkit/data/", "lightkit/models/"),
     "timm": ("lightkit/models/",),
     "peft": ("lightkit/finetune/peft/peft_bridge.py",),
-    "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/common/pixels.py"),
+    "matplotlib": (
+        "lightkit/metrics/",
+        "lightkit/loggers/",
+        "lightkit/common/pixels.py",
+        "lightkit/sweep/study_plots.py",
+    ),
     "pynvml": ("lightkit/monitor/nvml.py",),
     "psutil": ("lightkit/monitor/", "lightkit/diagnostics/"),
     "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_reader.py"),

@@ -16,6 +16,7 @@ from lightkit.checkpoint.background import BackgroundStore
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
+from lightkit.common.lengths import read_length
 from lightkit.common.strategies import STRATEGIES
 from lightkit.config import instantiate, to_plain
 from lightkit.config.direction import MODES
@@ -102,6 +103,7 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
         validate_unit=trainer.validate_unit,
         save_epochs=checkpoint.every_epochs,
         save_steps=checkpoint.every_steps,
+        stop_at=None if trainer.stop_at is None else read_length(trainer.stop_at),
     )
     return replace(table, log_steps=cfg.logger.every_steps or min(table.log_steps, table.steps_per_epoch))
 

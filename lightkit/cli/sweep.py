@@ -26,7 +26,7 @@ from lightkit.runs.placement import (
     new_run_folder,
 )
 from lightkit.runs.reading import read_run
-from lightkit.sweep.build import build_engine, build_search
+from lightkit.sweep.build import build_engine, build_search, check_race
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.engines.base import Engine
 from lightkit.sweep.job import Job
@@ -92,9 +92,11 @@ def sweep(options: argparse.Namespace) -> int:
     )
     if at_once:
         return _train_at_once(_folder(jobs, options), jobs, names)
+    plain = [plain_job(job) for job in jobs]
+    check_race(jobs[0].sweep, plain, study=bool(study))
     folder = _folder(jobs, options, find_unfinished(project(), command))
     try:
-        engine = build_engine(jobs[0].sweep, [plain_job(job) for job in jobs], folder)
+        engine = build_engine(jobs[0].sweep, plain, folder)
     except UserError:
         discard_if_empty(folder, project())
         raise

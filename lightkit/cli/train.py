@@ -115,6 +115,11 @@ def train(args: list[str]) -> int:
         from lightkit.cli.sweep import sweep
 
         return sweep(options)
+    of_sweep = next((text for text in options.overrides if text.lstrip("+~").startswith("sweep.")), None)
+    if of_sweep is not None:
+        key, _, value = of_sweep.lstrip("+~").partition("=")
+        what, fix = "this says how a sweep is run, and a single run takes none of it", "add -m, or leave it out"
+        raise UserError(what, key=key, received=value, fix=fix, family="wrong-command")
     return _print(composed, options) if options.cfg else _start(composed, options)
 
 
@@ -124,7 +129,7 @@ def _is_sweep(options: argparse.Namespace) -> bool:
     if options.multirun and "RUN" in typed[-1:]:
         what, fix = "-m starts a sweep, and this one run", "leave one of them out"
         raise UserError(what, key="hydra.mode", received="RUN", fix=fix, family="wrong-command")
-    return options.folder is None and (options.multirun or "MULTIRUN" in typed[-1:])
+    return bool(options.multirun or "MULTIRUN" in typed[-1:])
 
 
 def _compose(options: argparse.Namespace) -> Composed | None:
@@ -138,8 +143,6 @@ def _compose(options: argparse.Namespace) -> Composed | None:
     from lightkit.config.native import is_multirun
 
     files = {"config_dir": options.config_dir, "config_name": options.config_name}
-    if options.folder is not None:
-        return compose(options.overrides, **files, sweep=True, number=options.job)
     try:
         composed = compose(options.overrides, **files, sweep=False)
     except UserErrors:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 
 from lightkit.common.gpu_choice import EXPECTED, read_gpus
+from lightkit.common.lengths import EXPECTED as EXPECTED_LENGTH
+from lightkit.common.lengths import read_length
 from lightkit.common.strategies import STRATEGIES, WITH_PROCESSES
 from lightkit.config.report import Node, Report, Rule
 from lightkit.config.schema import Config
@@ -41,6 +43,23 @@ def end_of_training(cfg: Config, report: Report) -> None:
     if cfg.trainer.epochs is None and cfg.trainer.steps is None:
         expected = "a number of epochs or of steps"
         report.add(("trainer", "epochs"), "training has no end", expected=expected, received="null")
+
+
+def pause_of_training(cfg: Config, report: Report) -> None:
+    """Refuse to pause at what is no length, and where nothing could go on."""
+    key, stop = ("trainer", "stop_at"), cfg.trainer.stop_at
+    if stop is None:
+        return
+    try:
+        read_length(stop)
+    except ValueError as error:
+        report.add(key, str(error), expected=f"{EXPECTED_LENGTH}, or null", received=stop, family="wrong-value")
+        return
+    if not cfg.checkpoint.enabled:
+        report.add(key, "a run without checkpoints cannot go on", received=stop, fix="no checkpoint=none")
+    if cfg.ensemble._target_ != "lightkit.ensemble.methods.NoEnsemble":
+        what = "an ensemble trains its members to their ends"
+        report.add(key, what, received=stop, fix="trainer.stop_at=null, or ensemble=none", family="ensemble")
 
 
 def monitored_metric(cfg: Config, report: Report) -> None:
@@ -99,6 +118,7 @@ RULES: tuple[Rule, ...] = (
     shares_of_split,
     fold_of_split,
     end_of_training,
+    pause_of_training,
     monitored_metric,
     mean_of_loss,
     rates_of_optimizer,

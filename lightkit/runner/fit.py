@@ -19,13 +19,16 @@ from lightkit.trainer.learner import Learner
 from lightkit.trainer.services import Services
 
 
-def fit(run: MemberRun, learner: Learner, observer: Observer) -> None:
-    """Train a model from where its state stands to the end.
+def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
+    """Train a model from where its state stands to the end, or to where it is to pause.
 
     Args:
         run: The model's run, which has begun.
         learner: The model and what trains it.
         observer: Looks on.
+
+    Returns:
+        Whether it has come to its end.
 
     Raises:
         UserError: Training cannot go on; its exit code says why.
@@ -38,14 +41,16 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> None:
     run.session.memory.memory = machine.memory
     try:
         with machine, profiled(run.cfg, run.path, learner, logger=run.logger) as spans:
-            Trainer(
+            trainer = Trainer(
                 learner,
                 Services(run.logger, run.session.signals, machine.clock, spans, save),
                 monitor=run.cfg.metrics.monitor,
                 mode=run.cfg.metrics.mode,
                 guard=make_guard(run, learner),
                 tuning=record.tuning,
-            ).fit()
+            )
+            trainer.fit()
+            return not trainer.paused
     finally:
         run.system.update(machine.summary())
         with suppress(OSError):

@@ -66,11 +66,12 @@ def check_run(run: LibraryRun) -> None:
     """
     result = read_result(run.folder)
     if result.get("status") != "finished":
+        on = " trainer.stop_at=null" if result.get("status") == "paused" else ""
         raise UserError(
             "this run has not finished",
             key=str(run.folder),
             received=result.get("status") or "no result.json that can be read",
-            fix=f"lightkit resume {run.folder}, or leave it out",
+            fix=f"lightkit resume {run.folder}{on}, or leave it out",
             family="ensemble",
         )
     role = role_of(run.cfg)

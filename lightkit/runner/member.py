@@ -16,7 +16,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.ensemble.plan import RunMember
 from lightkit.loggers import Logger, Loggers
-from lightkit.runner.messages import conclude, farewell, introduce
+from lightkit.runner.messages import conclude, farewell, introduce, pausing
 from lightkit.runner.restore import restore, start_logging
 from lightkit.runner.session import Saved, Session, lock_folder, make_result, outcome, record_start, reopen
 from lightkit.runner.trained import member_config
@@ -83,12 +83,13 @@ class MemberRun:
         self.stack.enter_context(session.signals.caught())
         self.stack.enter_context(self._logging(learner.state))
         self.stack.enter_context(_written(learner.store))
-        step = learner.state.step
+        step, timetable = learner.state.step, learner.timetable
+        told = [*session.notes, *(notes if step else [])]
+        if timetable.stop_at is not None and not timetable.pauses:
+            told.append(f"trainer.stop_at={timetable.stop_at} lies beyond the end: the run does not pause")
         if step and self.place is not session.place:
             session.members.message(f"{self.path.name}  resumed at step {step}")
-        introduce(
-            self.cfg, self.path, learner, self.logger, step=step, notes=[*session.notes, *(notes if step else [])]
-        )
+        introduce(self.cfg, self.path, learner, self.logger, step=step, notes=told)
         return learner
 
     def finish(self, learner: Learner) -> dict[str, Any]:
@@ -111,6 +112,22 @@ class MemberRun:
         self.place.write_result(result)
         if is_member:
             self.session.members.finish(self.path.name, result)
+        return result
+
+    def pause(self, learner: Learner) -> dict[str, Any]:
+        """Say where the run has paused, and write that to the result file: nothing was tested, as it goes on.
+
+        Returns:
+            The content of `result.json`.
+        """
+        state = learner.state
+        if learner.store:
+            learner.store.flush()
+        reason = f"trainer.stop_at={learner.timetable.stop_at}"
+        self.logger.message(pausing(self.cfg, self.path, state, reason))
+        self.logger.flush()
+        result = make_result(self.session, self.cfg, state, "paused", reason=reason, system=self.system)
+        self.place.write_result(result)
         return result
 
     @contextmanager

@@ -25,6 +25,7 @@ FREE = (
     "metrics.figures*",
     "trainer.epochs",
     "trainer.steps",
+    "trainer.stop_at",
     "trainer.validate_*",
     "trainer.early_stopping.*",
     "trainer.callbacks*",

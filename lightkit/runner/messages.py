@@ -104,6 +104,13 @@ def farewell(stop: Interrupted, folder: Path, *, saved: bool) -> str:
     return f"ended by {stop}, saved; go on with: lightkit resume {folder}"
 
 
+def pausing(cfg: DictConfig, folder: Path, state: State, reason: str) -> str:
+    """Word the last line of a run that goes on later."""
+    best = "" if state.best_value is None else f"; best {cfg.metrics.monitor} {state.best_value:.4g}"
+    where = f"paused at step {state.step}, epoch {state.epoch} ({reason}){best}"
+    return f"{where}; go on with: lightkit resume {folder} trainer.stop_at=null"
+
+
 def conclude(
     cfg: DictConfig,
     folder: Path,

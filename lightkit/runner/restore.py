@@ -58,6 +58,8 @@ def restore(saved: dict[str, Any], learner: Learner, changes: list[KeyChange]) -
     if goes_on(changes):
         state.stop_reason = None
     over = ["nothing is left to train"] if state.step >= timetable.total_steps else []
+    if not over and timetable.pauses_at(step=state.step, epoch=state.epoch):
+        over = [f"nothing is left to train up to trainer.stop_at={timetable.stop_at}"]
     return replace(learner, timetable=timetable), [*map(str, changes), *notes, *given_up, *over]
 
 

@@ -99,12 +99,14 @@ class Runner:
                 run.stack.callback(shared.data.close)
             learner = build_learner(run.cfg, shared, run.path, pretrained=run.fresh)
             learner = run.begin(self.observer.watch(learner))
-            fit(run, learner, self.observer)
-            final_test(run, learner)
-            if is_member(run.path):
-                keep_predictions(run, learner)
-            export_run(run.cfg, run.path, learner)
-            result = run.finish(learner)
+            if fit(run, learner, self.observer):
+                final_test(run, learner)
+                if is_member(run.path):
+                    keep_predictions(run, learner)
+                export_run(run.cfg, run.path, learner)
+                result = run.finish(learner)
+            else:
+                result = run.pause(learner)
             # That of rank 0 in all processes, none of which goes on before its files are written.
             return MemberResult(member, run.path, session.ranks.shared(lambda: result))
 

@@ -60,6 +60,9 @@ def check_seeds(jobs: Sequence[DictConfig]) -> None:
                 fix="leave hydra/launcher=vectorized out: the plain sweep trains one job after the other",
                 family="hydra",
             )
+    if jobs[0].trainer.stop_at is not None:
+        what, fix = "jobs that train at once do not pause", "trainer.stop_at=null, or no hydra/launcher=vectorized"
+        raise UserError(what, key="trainer.stop_at", received=jobs[0].trainer.stop_at, fix=fix, family="hydra")
     if jobs[0].ensemble.get("_target_") not in (None, "lightkit.ensemble.methods.NoEnsemble"):
         fix = "leave hydra/launcher=vectorized out: the members of each ensemble train at once anyway"
         raise UserError("jobs that train at once are plain runs", key="ensemble", fix=fix, family="hydra")

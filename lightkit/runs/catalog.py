@@ -48,7 +48,7 @@ class RunSummary:
     """Without the time; of a job in a sweep with the name of the job."""
     seed: int | None
     status: str
-    """`finished`, `interrupted`, `failed`, or `unfinished` where it goes on or was killed."""
+    """`finished`, `paused`, `interrupted`, `failed`, or `unfinished` where it goes on or was killed."""
     metric: str
     """Name of the monitored value."""
     best: float | None
@@ -198,7 +198,7 @@ def find_unfinished(root: Path, config_text: str, dated: Sequence[str] = ()) -> 
 
 
 def has_configuration(folder: Path, config_text: str, dated: Sequence[str] = ()) -> bool:
-    """Tell whether a run has this configuration, apart from how it is resumed, and from keys that tell the time."""
+    """Tell whether a run has this configuration, apart from how it is resumed, where it pauses, and times in it."""
     import yaml
 
     with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, KeyError):
@@ -224,8 +224,10 @@ def _drop(tree: Any, key: str) -> None:
 
 
 def _comparable(config: dict[str, Any], asked: str | None) -> dict[str, Any]:
-    """Drop how a configuration is resumed, and what `device.batch_size` becomes when a run begins."""
+    """Drop how a run is resumed, where it pauses, and what `device.batch_size` becomes when a run begins."""
     content = {key: value for key, value in (config or {}).items() if key != "resume"}
+    if isinstance(content.get("trainer"), dict):
+        content["trainer"] = {key: value for key, value in content["trainer"].items() if key != "stop_at"}
     if asked is None:
         return content
     data, trainer, device = (dict(content[group]) for group in ("data", "trainer", "device"))

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightkit.common.errors import UserError
+from lightkit.config.schema import HalvingConfig
 from lightkit.sweep.engines.base import Engine, job_command
 from lightkit.sweep.engines.local import build_local
+from lightkit.sweep.halving import Halving, build_halving
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
 from lightkit.sweep.search import Grid, Search
@@ -53,4 +56,24 @@ def build_search(options: Mapping[str, Any], jobs: Sequence[Job], record: Record
         from lightkit.sweep.study import build_study
 
         return build_study(record.head["study"], record)
-    return Grid(jobs)
+    return _race(options, jobs) or Grid(jobs)
+
+
+def check_race(options: Mapping[str, Any], jobs: Sequence[Job], *, study: bool) -> None:
+    """Check `sweep.halving` before anything is stored.
+
+    Args:
+        options: The section `sweep`.
+        jobs: Those that are planned.
+        study: Whether Optuna chooses the jobs, which has pruners of its own.
+
+    Raises:
+        UserError: Its rungs make no sense for these jobs, or for a study.
+    """
+    if _race(options, jobs) is not None and study:
+        what, fix = "a study stops jobs by a pruner", "hydra.sweeper.pruner=halving or hyperband, without sweep.halving"
+        raise UserError(what, key="sweep.halving", fix=fix)
+
+
+def _race(options: Mapping[str, Any], jobs: Sequence[Job]) -> Halving | None:
+    return build_halving(jobs, HalvingConfig(**(options.get("halving") or {})))

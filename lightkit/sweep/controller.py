@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,12 @@ from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, IN_USE, OUT_OF_MEMORY, of_signal
 from lightkit.common.signals import respected
 from lightkit.loggers.files import write_json
+from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.reading import read_result
 from lightkit.sweep.engines.base import Engine
 from lightkit.sweep.job import Job, Outcome, Start
 from lightkit.sweep.journal import Journal, Record
-from lightkit.sweep.search import Search
+from lightkit.sweep.search import Race, Search
 from lightkit.sweep.state import ENDED, JobState, is_locked, look, of_outcome, reached, read_outcome, running
 from lightkit.sweep.tail import Progress
 
@@ -112,10 +114,12 @@ class Controller:
             with self._signals():
                 stop_file.unlink(missing_ok=True)
                 self._attach()
+                self._give_up()
                 while self._start_more() or self._parts or self._waits():
                     ended = self.engine.wait(_WAIT_SECONDS if self._parts or self._waits() else 0.0)
                     for name, code in ended.items():
                         self._end(name, code)
+                    self._give_up()
                     self._watch()
                     told = stop_file.exists()
                     if not self._signal and told:
@@ -255,6 +259,18 @@ class Controller:
         state = of_outcome(self.record.jobs[outcome.name], outcome)
         self.states[outcome.name] = state
         self.display.ended(state)
+
+    def _give_up(self) -> None:
+        """Remove the checkpoints of jobs that have paused and never go on; what they logged stays."""
+        if not isinstance(self.search, Race):
+            return
+        self.search.leave_out(self.record.given_up)
+        jobs = [self.record.jobs[name] for name in self.search.out_of_race()]
+        left = [job for job in jobs if has_checkpoints(job.folder) and not is_locked(job.folder)]
+        self.journal.give_up([job.name for job in left if job.name not in self.record.given_up])
+        for job in left:
+            self.record.given_up.add(job.name)
+            shutil.rmtree(job.folder / run_files.CHECKPOINTS, ignore_errors=True)
 
     def _attach(self) -> None:
         """Take over jobs that an earlier process of the sweep has left in a queue."""

@@ -38,6 +38,7 @@ class Record:
         ended: How the last part of each ended, by name; no more once it has started again.
         told: Outcomes that the search was told, in their order.
         replanned: Names of jobs that have another configuration since they have ended.
+        given_up: Names of jobs that never go on from where they have paused: their checkpoints are gone.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class Record:
     ended: dict[str, Outcome] = field(default_factory=dict)
     told: list[Outcome] = field(default_factory=list)
     replanned: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Add an event; one of a newer version that is not known is passed over."""
@@ -55,16 +57,13 @@ class Record:
         if kind == "sweep":
             self.head |= event
         elif kind == "planned":
-            overrides = tuple(map(str, event["overrides"]))
-            variables = {str(key): str(value) for key, value in (event.get("environment") or {}).items()}
-            job = Job(name, self.folder / name, overrides, str(event["config"]), variables)
-            if name in self.known and self.known[name].config != job.config:
-                self.replanned.add(name)
-                self.told = [outcome for outcome in self.told if outcome.name != name]
-            self.jobs[name] = self.known[name] = job
+            self._plan(name, event)
         elif kind == "removed":
             self.jobs.pop(name, None)
+        elif kind == "given_up":
+            self.given_up.add(name)
         elif kind == "started":
+            self.given_up.discard(name)
             self.started[name] = float(event["time"])
             self.ended.pop(name, None)
         elif kind == "ended":
@@ -73,6 +72,15 @@ class Record:
             self.replanned.discard(name)
             if event.get("told"):
                 self.told.append(self.ended[name])
+
+    def _plan(self, name: str, event: Mapping[str, Any]) -> None:
+        overrides = tuple(map(str, event["overrides"]))
+        variables = {str(key): str(value) for key, value in (event.get("environment") or {}).items()}
+        job = Job(name, self.folder / name, overrides, str(event["config"]), variables)
+        if name in self.known and self.known[name].config != job.config:
+            self.replanned.add(name)
+            self.told = [outcome for outcome in self.told if outcome.name != name]
+        self.jobs[name] = self.known[name] = job
 
 
 class Journal:
@@ -112,6 +120,10 @@ class Journal:
     def remove(self, names: Sequence[str]) -> None:
         """Take jobs out of the plan; their folders stay."""
         self._append([{"event": "removed", "name": name, "time": _now()} for name in names])
+
+    def give_up(self, names: Sequence[str]) -> None:
+        """Note that jobs never go on from where they have paused, before their checkpoints are removed."""
+        self._append([{"event": "given_up", "name": name, "time": _now()} for name in names])
 
     def started(self, name: str, stop_at: str | None, *, again: str = "") -> None:
         """Note that a job is started; `again` says why it is once more."""

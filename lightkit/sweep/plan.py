@@ -121,7 +121,8 @@ def find_unfinished(root: Path, command: Mapping[str, Any]) -> Path | None:
     for folder in all_sweeps(root)[::-1]:
         if read_head(folder).get("command") == command and lock_holder(folder) is None:
             record = read_journal(folder)
-            states = [look(job, record, controlled=False) for job in record.jobs.values()]
+            jobs = [job for job in record.jobs.values() if job.name not in record.given_up]
+            states = [look(job, record, controlled=False) for job in jobs]
             left = any(state.status not in ("finished", "pruned") for state in states)
             return folder if left or record.head.get("complete") is False else None
     return None

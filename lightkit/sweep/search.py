@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from lightkit.sweep.job import Job, Outcome, Start
 
@@ -37,6 +37,19 @@ class Search(Protocol):
     @property
     def ended(self) -> bool:
         """Whether nothing will be named any more."""
+        ...
+
+
+@runtime_checkable
+class Race(Protocol):
+    """A search that gives jobs up which have paused."""
+
+    def out_of_race(self) -> Sequence[str]:
+        """Return the jobs that have paused and never go on: their checkpoints are of no use any more."""
+        ...
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Never name jobs whose checkpoints are gone, after what they came to before was told."""
         ...
 
 

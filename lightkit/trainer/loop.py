@@ -75,6 +75,13 @@ class Trainer:
         """Tell whether the last step was taken or something ended training."""
         return self.state.step >= self.timetable.total_steps or self.state.stop_reason is not None
 
+    @property
+    def paused(self) -> bool:
+        """Tell whether training has come to where this part of the run ends, which is not the end of the whole."""
+        state, timetable = self.state, self.timetable
+        closed = state.samples_done < timetable.epoch_samples  # an epoch that is over was brought to its end
+        return closed and timetable.pauses_at(step=state.step, epoch=state.epoch) and not self.finished
+
     def stop(self, reason: str) -> None:
         """End training after the step under way."""
         self.state.stop_reason = reason
@@ -91,7 +98,7 @@ class Trainer:
         self._report.values({name: float(value) for name, value in values.items()})
 
     def fit(self) -> State:
-        """Train from where the state stands to the end.
+        """Train from where the state stands to the end, or to where it is to pause.
 
         Returns:
             The counters at the end.
@@ -103,7 +110,7 @@ class Trainer:
         self._call(self.callbacks, "on_fit_start")
         self._go_on()
         self._check_step()
-        while not self.finished:
+        while not self.finished and not self.paused:
             try:
                 self._epoch()
             except RollBack:
@@ -111,6 +118,8 @@ class Trainer:
                 self._saved_step = -1
                 self._save()
                 self._saved_step = -1  # where an epoch ends at this step, that is still to come, and to be saved
+        if self.paused:
+            return self.state
         with self._span("tuning"):
             self.tuning.finish(self.state.step)
         self._call(self.callbacks, "on_fit_end")
@@ -131,13 +140,14 @@ class Trainer:
             self.tuning.train(self.model)
         read = data.epoch(state.epoch, state.samples_done)
         with closing(self.engine.prefetch(read)) as batches:
-            while state.samples_done < self.timetable.epoch_samples and not self.finished:
+            while state.samples_done < self.timetable.epoch_samples and not self.finished and not self.paused:
                 try:
                     self._step(batches)
                 except AskedToEnd:
                     self._poll()
                 self._after_step()
-        self._end_epoch()
+        if not self.paused:
+            self._end_epoch()
 
     def _step(self, batches: Iterator[Any]) -> None:
         """Make one optimizer step over a window of batches; each sample of the window counts the same."""
@@ -219,7 +229,7 @@ class Trainer:
         improved = self._validation_due() and self._take(self._validate())
         if self.finished:
             return  # early: `_end_epoch` is next, and saves
-        if improved or self.timetable.saves_after_step(self.state.step):
+        if improved or self.paused or self.timetable.saves_after_step(self.state.step):
             self._save()
         self._poll()
 
@@ -244,7 +254,7 @@ class Trainer:
         improved = self._take(found) or improved
         state.closed_step = state.step
         saves = timetable.saves_after_epoch(state.epoch) or timetable.saves_after_step(state.step)
-        if improved or saves or self.finished:
+        if improved or saves or self.finished or self.paused:
             self._save()
         self._poll()
 

@@ -18,7 +18,7 @@ def result(
 
     Args:
         state: The counters and newest values.
-        status: `finished`, `failed` or `interrupted`.
+        status: `finished`, `paused`, `failed` or `interrupted`.
         monitor: Name of the value that decides what is best; the objective of a sweep.
         mode: Whether `min` or `max` of it is better.
         reason: Why the run ended, where it did not take its last step.

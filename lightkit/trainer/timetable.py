@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from lightkit.common.lengths import Length
+
 
 @dataclass(frozen=True)
 class Timetable:
@@ -22,6 +24,7 @@ class Timetable:
         save_steps: Steps between two checkpoints in an epoch.
         log_steps: Steps between two logged training values.
         extra_steps: Steps the run has taken more than its epochs would at this batch size; fewer where negative.
+        stop_at: Where this part of the run ends, to go on later; None takes it to its end. Nothing else depends on it.
     """
 
     epoch_samples: int
@@ -35,6 +38,7 @@ class Timetable:
     save_steps: int | None = None
     log_steps: int = 50
     extra_steps: int = 0
+    stop_at: Length | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -64,6 +68,16 @@ class Timetable:
         left = max(0, self.epoch_samples - samples_done)
         usual = (epoch + 1) * self.steps_per_epoch - math.ceil(left / (self.batch_size * self.accumulate))
         return replace(self, extra_steps=step - usual)
+
+    def pauses_at(self, *, step: int, epoch: int) -> bool:
+        """Tell whether this part of the run is over after so many steps and finished epochs."""
+        stop = self.stop_at
+        return stop is not None and (step if stop.unit == "step" else epoch) >= stop.count
+
+    @property
+    def pauses(self) -> bool:
+        """Tell whether this part of the run is over no later than the whole run."""
+        return self.pauses_at(step=self.total_steps, epoch=self.total_epochs)
 
     def validates_after_step(self, step: int) -> bool:
         """Tell whether a validation is due at this step because steps are counted."""

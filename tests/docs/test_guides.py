@@ -17,6 +17,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/devices.md",
         "docs/guides/ensembles.md",
         "docs/guides/fine-tuning.md",
+        "docs/guides/halving.md",
         "docs/guides/hydra.md",
         "docs/guides/notebooks.md",
         "docs/guides/optuna.md",

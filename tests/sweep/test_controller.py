@@ -14,6 +14,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.runs.folder import locked
+from lightkit.sweep.build import build_search
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.job import Job, Outcome, Start
 from lightkit.sweep.journal import Journal, Record, read_journal
@@ -28,6 +29,7 @@ CONFIG = "metrics: {monitor: val/accuracy, mode: max}\ntrainer: {epochs: 4}\n"
 class Engine:
     """Ends every job at the next look, as its name is told to end: by exit statuses, one for each try."""
 
+    survives: bool = False
     slots: int = 2
     codes: dict[str, list[int]] = field(default_factory=dict)
     running: dict[str, Start] = field(default_factory=dict)
@@ -312,3 +314,44 @@ def test_a_full_disk_is_told_and_all_jobs_save(tmp_path: Path, monkeypatch: pyte
         go(tmp_path, engine)
     assert found.value.exit_code == 1
     assert "stop b" in engine.log
+
+
+RACE = """\
+metrics: {monitor: val/accuracy, mode: max}
+trainer: {epochs: 9, steps: null, validate_every: 1, validate_unit: epoch}
+checkpoint: {enabled: true}
+ensemble: {_target_: lightkit.ensemble.methods.NoEnsemble}
+"""
+
+
+class Pausing(Engine):
+    """Trains a job to where it is to pause; the later its name in the alphabet, the better it is."""
+
+    def wait(self, seconds: float) -> Mapping[str, int]:
+        for name, start in self.running.items():
+            folder, status = start.job.folder, "paused" if start.stop_at else "finished"
+            (folder / "checkpoints").mkdir(exist_ok=True)
+            (folder / "checkpoints" / "manifest.json").touch()
+            content = {"status": status, "epochs": int(start.stop_at or 9), "objective": {"value": ord(name)}}
+            (folder / "result.json").write_text(json.dumps(content))
+        ended, self.running = dict.fromkeys(self.running, 0), {}
+        return ended
+
+
+def test_jobs_out_of_the_race_lose_their_checkpoints_and_never_start_again(tmp_path: Path) -> None:
+    options = {**OPTIONS, "halving": {"rungs": [1, 3], "eta": 3}}
+    with Journal(tmp_path) as journal:
+        journal.head(command={}, options=options)
+        journal.plan([Job(name, tmp_path / name, (f"x={name}",), RACE) for name in "abcdef"])
+
+    def race(engine: Engine) -> Controller:
+        record = read_journal(tmp_path)
+        return go(tmp_path, engine, build_search(options, [*record.jobs.values()], record))[0]
+
+    controller = race(engine := Pausing())
+    assert statuses(controller) == "paused paused paused paused paused finished"
+    assert [line for line in engine.log if "e" in line.split("+") or "f" in line.split("+")][-1] == "f"
+    assert [name for name in "abcdef" if (tmp_path / name / "checkpoints").exists()] == ["f"]
+    assert [read_journal(tmp_path).given_up, controller.states["e"].epoch] == [{*"abcde"}, 3]
+    assert race(again := Pausing()).record.given_up == {*"abcde"}
+    assert again.log == ["closed"]

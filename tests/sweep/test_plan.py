@@ -6,9 +6,10 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, compose
+from lightkit.runs.placement import job_names
 from lightkit.sweep.job import Outcome
 from lightkit.sweep.journal import Journal, Record, read_journal
-from lightkit.sweep.plan import Change, all_sweeps, command_of, compare, find_sweep, find_unfinished, names_of, store
+from lightkit.sweep.plan import Change, all_sweeps, command_of, compare, find_sweep, find_unfinished, store
 
 
 def composed(*typed: str) -> list[Composed]:
@@ -21,7 +22,8 @@ def planned(folder: Path, *typed: str) -> tuple[Change, Record]:
     folder.mkdir(parents=True, exist_ok=True)
     begun = (folder / "sweep.jsonl").exists()
     record = read_journal(folder) if begun else Record(folder)
-    change = compare(composed(*typed), record)
+    jobs = composed(*typed)
+    change = compare([*zip(job_names(jobs), jobs)], record)
     with Journal(folder) as journal:
         journal.head(command=command_of(typed, source=None), options={})
         return change, store(journal, record, change)
@@ -29,12 +31,6 @@ def planned(folder: Path, *typed: str) -> tuple[Change, Record]:
 
 def names(change: Change) -> tuple[list[str], list[str]]:
     return [job.name for job in change.jobs], [job.name for job in change.added]
-
-
-def test_names_of_folders() -> None:
-    assert names_of([["data=wine", "seed=0"], ["data=wine", "seed=1"]]) == ["seed=0", "seed=1"]
-    assert names_of([["seed=0"]]) == ["run"]
-    assert names_of([["a=x/y"], ["a=x:y"]]) == ["a=x-y", "a=x-y-2"]
 
 
 @pytest.mark.usefixtures("project")

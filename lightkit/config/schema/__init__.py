@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from lightkit.config.schema.base import GRANTS, LABELS, SIZES, Range, RuleConfig, Target, number
 from lightkit.config.schema.finetune import FinetuneConfig
+from lightkit.config.schema.halving import HalvingConfig
 from lightkit.config.schema.learning import (
     ARGUMENT_RANGES,
     DataConfig,
@@ -59,6 +60,7 @@ __all__ = [
     "EnsembleConfig",
     "FinetuneConfig",
     "FsdpConfig",
+    "HalvingConfig",
     "LoggerConfig",
     "LossConfig",
     "MemberConfig",

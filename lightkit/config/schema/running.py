@@ -7,6 +7,7 @@ from typing import Literal, Optional, Union
 
 from lightkit.config.schema.base import Target, number
 from lightkit.config.schema.clusters import RayConfig, SlurmConfig
+from lightkit.config.schema.halving import HalvingConfig
 
 
 @dataclass
@@ -139,6 +140,10 @@ class TrainerConfig:
     """Passes over the training split; ignored when `steps` is set."""
     steps: Optional[int] = number(None, low=1)
     """Optimizer steps to train for, in place of `epochs`."""
+    stop_at: Optional[Union[int, str]] = None
+    """Where the run pauses: after this many epochs, or `300 steps`; null trains to the end. It saves a checkpoint, and
+    `lightkit resume` goes on with another `stop_at`. Nothing else depends on it: what was trained is the beginning of
+    the whole run, to the bit. The final test comes at the end only."""
     accumulate: int = number(1, low=1)
     """Batches whose gradients are added up for one optimizer step. A last partial window is stepped too."""
     clip_norm: Optional[float] = number(None, above=0)
@@ -272,6 +277,8 @@ class SweepConfig:
     on_error: Literal["continue", "stop", "stop_if_first"] = "continue"
     """What a failed job does to those after it. `stop` starts no other; `stop_if_first` does so if none has finished
     before, as then a mistake in all of them is likely. Jobs that run already go on."""
+    halving: HalvingConfig = field(default_factory=HalvingConfig)
+    """Jobs that pause at rungs, of which only the best go on."""
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     """What Slurm is asked for."""
     ray: RayConfig = field(default_factory=RayConfig)

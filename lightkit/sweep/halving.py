@@ -1,0 +1,235 @@
+"""Successive halving: jobs pause at rungs, and the best of them go on from where they are."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.lengths import Length
+from lightkit.config.schema.halving import HalvingConfig
+from lightkit.sweep.bracket import Bracket
+from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.pasha import agree, noise_of
+
+Unit = Literal["epoch", "step"]
+_KEY = "sweep.halving"
+
+
+class Halving:
+    """Let the jobs of a sweep compete in brackets.
+
+    Args:
+        jobs: All jobs, in the order in which they start.
+        brackets: Each job is in one of them.
+        unit: What their rungs count, `epoch` or `step`.
+    """
+
+    tries_failed_again = True
+
+    def __init__(self, jobs: Iterable[Job], brackets: Iterable[Bracket], *, unit: Unit = "epoch") -> None:
+        self.jobs, self.brackets, self.unit = {job.name: job for job in jobs}, list(brackets), unit
+        self._bracket = {name: bracket for bracket in self.brackets for name in bracket.names}
+        self._under_way = set[str]()
+
+    def next(self, room: int) -> Sequence[Start]:
+        """Name jobs that are to start, or to go on from a rung; those that are further come first."""
+        wanted = [(rung, name) for bracket in self.brackets for rung, name in bracket.wanted()]
+        left = [(rung, name) for rung, name in wanted if name not in self._under_way]
+        named = sorted(left, key=lambda one: -one[0])[: max(0, room)]
+        self._under_way |= {name for _, name in named}
+        return [Start(self.jobs[name], self._stop_at(name, rung)) for rung, name in named]
+
+    def tell(self, outcome: Outcome) -> None:
+        """Take how far a job has come, and with which value.
+
+        A job that was interrupted is named again for the same rung. One that failed or was pruned is out.
+        """
+        bracket = self._bracket[outcome.name]
+        self._under_way.discard(outcome.name)
+        if outcome.status in ("failed", "pruned"):
+            bracket.lose(outcome.name)
+        elif outcome.status in ("paused", "finished"):
+            done = outcome.epoch if self.unit == "epoch" else outcome.step
+            reached, value = sum(rung <= done for rung in bracket.rungs), outcome.values.get("objective")
+            bracket.record(outcome.name, reached, value, ended=outcome.status == "finished")
+
+    def watch(self, name: str, row: Mapping[str, Any]) -> bool:
+        """Let every job run to its rung."""
+        return False
+
+    @property
+    def ended(self) -> bool:
+        """Whether no job is to come to any rung."""
+        return not any(stage.pending for bracket in self.brackets for stage in bracket.stages())
+
+    def out_of_race(self) -> list[str]:
+        """Return the jobs that have paused and never go on: their checkpoints are of no use any more."""
+        return [name for bracket in self.brackets for name in bracket.out()]
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Never let jobs go on whose checkpoints were removed, also where the sweep has become larger since.
+
+        Args:
+            names: The jobs, after what they came to before was told.
+        """
+        gone = {*names}
+        for bracket in self.brackets:
+            bracket.leave_out(gone & {*bracket.names})
+
+    def _stop_at(self, name: str, rung: int) -> str | None:
+        rungs = self._bracket[name].rungs
+        return str(Length(rungs[rung], self.unit)) if rung < len(rungs) else None
+
+
+def build_halving(jobs: Sequence[Job], options: HalvingConfig) -> Halving | None:
+    """Build the search that `sweep.halving` asks for; None where it asks for none.
+
+    Args:
+        jobs: The jobs of the sweep.
+        options: The section `sweep.halving`.
+
+    Raises:
+        UserError: The settings make no sense for these jobs.
+    """
+    if not jobs or (options.method is None and options.rungs is None):
+        return None
+    terms = _read_terms(jobs, options.unit)
+    rungs = _rungs(options, terms)
+    order = [job.name for job in jobs]
+    facts: dict[str, Any] = {"eta": options.eta, "mode": terms.mode}
+    if options.method == "hyperband":
+        dealt = deal(order, hyperband_shares(len(rungs) + 1, options.eta))
+        brackets = [Bracket(names, rungs[first:], **facts) for first, names in enumerate(dealt) if names]
+    elif options.method == "pasha":
+        folders = {job.name: job.folder for job in jobs}
+
+        def settled(rung: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+            curves = [read_curve(folders[name], terms.monitor, options.unit, end=rungs[rung]) for name in now]
+            return agree(before, now, mode=terms.mode, noise=noise_of(curves))
+
+        brackets = [Bracket(order, rungs, **facts, agree=settled)]
+    else:
+        brackets = [Bracket(order, rungs, **facts)]
+    return Halving(jobs, brackets, unit=options.unit)
+
+
+class Terms(NamedTuple):
+    """What all jobs have in common that compete."""
+
+    monitor: str
+    """The value they are compared by."""
+    mode: str
+    """Whether `min` or `max` of it is better."""
+    length: int | None
+    """How long they are, in the unit of the rungs; None where only the data tell."""
+    first_value: int | None
+    """How far they are at the first validation; None where only the data tell."""
+
+
+def _read_terms(jobs: Sequence[Job], unit: Unit) -> Terms:
+    """Read what jobs are compared by.
+
+    Raises:
+        UserError: They cannot be compared, or cannot pause.
+    """
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: Terms | None = None
+    for job in jobs:
+        cfg = yaml.load(job.config, Loader=loader)
+        trainer, metrics = cfg["trainer"], cfg["metrics"]
+        if not cfg["checkpoint"]["enabled"]:
+            what, fix = "jobs without checkpoints cannot go on from a rung", "no checkpoint=none"
+            raise UserError(what, key=_KEY, received=" ".join(job.overrides), fix=fix)
+        if trainer.get("stop_at") is not None:
+            what = "halving says itself where jobs pause"
+            raise UserError(what, key="trainer.stop_at", received=trainer["stop_at"], fix="trainer.stop_at=null")
+        if not cfg["ensemble"]["_target_"].endswith(".NoEnsemble"):
+            raise UserError(
+                "an ensemble does not pause", key=_KEY, received=" ".join(job.overrides), fix="ensemble=none"
+            )
+        steps, epochs = trainer["steps"], trainer["epochs"]
+        length = steps if unit == "step" else (epochs if steps is None else None)
+        first = trainer["validate_every"] if trainer["validate_unit"] == unit else None
+        terms = Terms(metrics["monitor"], metrics["mode"], length, first)
+        if found is not None and found != terms:
+            what = "jobs that compete have the same length, validations and monitored value"
+            fix = "sweep over other keys than trainer.epochs, trainer.steps, trainer.validate_* and metrics.monitor"
+            raise UserError(what, key=_KEY, received=" ".join(job.overrides), fix=fix)
+        found = terms
+    assert found is not None, "there are jobs"
+    return found
+
+
+def _rungs(options: HalvingConfig, terms: Terms) -> list[int]:
+    """Return the rungs below the end of the jobs.
+
+    Raises:
+        UserError: They do not rise, lie before the first value, or cannot be told.
+    """
+    rungs, key, length = options.rungs, f"{_KEY}.rungs", terms.length
+    if rungs is None:
+        if length is None:
+            what = f"how many {options.unit}s the jobs have is known from the data only"
+            raise UserError(what, key=key, fix=f"name the rungs: {key}=[…], or trainer.{options.unit}s=N")
+        count = math.ceil(math.log(max(1, length / options.first), options.eta)) + 1
+        rungs, key = [options.first * options.eta**power for power in range(count)], f"{_KEY}.first"
+    if not rungs or rungs[0] < 1 or sorted({*rungs}) != list(rungs):
+        raise UserError("rungs rise from 1 or more", key=key, expected="such as [1, 3, 9]", received=rungs)
+    if terms.first_value is not None and rungs[0] < terms.first_value:
+        what = f"there is no value to compare the jobs by: the first validation comes after {terms.first_value}"
+        raise UserError(what, key=key, expected=f"at least {terms.first_value}", received=rungs[0])
+    below = [rung for rung in rungs if length is None or rung < length]
+    if not below:
+        raise UserError("no rung lies before the end of the jobs", key=key, expected=f"below {length}", received=rungs)
+    return below
+
+
+def hyperband_shares(stages: int, eta: int) -> list[int]:
+    """Return how many jobs each bracket of Hyperband begins with; the first begins at the first rung.
+
+    Args:
+        stages: Rungs, the end included.
+        eta: One in so many goes on.
+    """
+    return [math.ceil(stages / (left + 1) * eta**left) for left in reversed(range(stages))]
+
+
+def deal(names: Sequence[str], shares: Sequence[int]) -> list[list[str]]:
+    """Deal jobs out in proportion to shares, without regard to what neighbours in a grid have in common.
+
+    Args:
+        names: The jobs; each hand keeps their order.
+        shares: How much each hand gets.
+    """
+    mixed = sorted(names, key=lambda name: sha256(name.encode()).digest())
+    ends = [round(len(names) * sum(shares[: count + 1]) / sum(shares)) for count in range(len(shares))]
+    hands = [{*mixed[start:end]} for start, end in zip([0, *ends], ends)]
+    return [[name for name in names if name in hand] for hand in hands]
+
+
+def read_curve(folder: Path, monitor: str, unit: Unit, *, end: int) -> dict[float, float]:
+    """Read a monitored value over the course of a run from its `metrics.jsonl`.
+
+    Args:
+        folder: The run's folder.
+        monitor: Name of the value.
+        unit: What counts how far the run is, `epoch` or `step`.
+        end: How far to read.
+    """
+    curve = dict[float, float]()
+    with suppress(OSError):
+        for line in (folder / run_files.METRICS).read_bytes().splitlines():
+            with suppress(ValueError, TypeError, KeyError):
+                row = json.loads(line)
+                if row[unit] <= end:
+                    curve[row[unit]] = float(row[monitor])
+    return curve
