@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from lightkit.runs.reading import read_facts, read_overrides, read_result, read_
 
 _NAMING_RUNS = ("finetune.weights.path", "finetune.distill.teacher")
 """Keys that take the folder of a run, and on the command line its name."""
+_HIDDEN = (".hydra",)
+_OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.TOGETHER)
+"""Folders in that of a run in which there are no others."""
 _SHOWN = 6
 """Names of runs that a message lists."""
 _DATED = re.compile(r"/(?P<date>\d{4}-\d{2}-\d{2})/(?P<time>\d{2}-\d{2}-\d{2})-(?P<name>[^/]+)(?P<job>/[^/]+)?$")
@@ -90,9 +94,24 @@ def runs_below(folder: Path) -> list[Path]:
 
     The members of a run that trains several models belong to it, and are not listed.
     """
-    found = {path.parent for path in folder.glob(f"**/{run_files.CONFIG}") if ".hydra" not in path.parts}
-    found = {run for run in found if run.parent.name != run_files.MEMBERS or run.parent.parent not in found}
-    return sorted(found, key=lambda run: (started(run), run))
+    return sorted(run_folders(folder), key=lambda run: (started(run), run))
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """List what `runs_below` does, in no order, which takes no file to be read."""
+    found, waiting = list[Path](), [str(folder)]
+    while waiting:
+        place = waiting.pop()
+        try:
+            with os.scandir(place) as entries:
+                listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError:
+            continue
+        is_run = (run_files.CONFIG, False) in listed
+        found += [Path(place)] if is_run else []
+        own = _OWN if is_run else _HIDDEN
+        waiting += [f"{place}/{name}" for name, is_folder in listed if is_folder and name not in own]
+    return found
 
 
 def summarize(folder: Path) -> RunSummary:
@@ -128,18 +147,23 @@ def dated(folder: Path) -> DatedPath | None:
     return DatedPath(**found.groupdict(default="")) if found else None
 
 
-def started(folder: Path) -> datetime:
+def started(folder: Path, noted: str | None = None) -> datetime:
     """Return when a run was started, in local time.
 
     The name of its folder says so; where it does not, as in a sweep or in a folder of the user's choice, the run's own
     record does, and else the age of its files.
+
+    Args:
+        folder: The run's folder.
+        noted: What its record says, where that is known.
     """
     found = dated(folder)
     named = _time(f"{found.date}T{found.time}", "%Y-%m-%dT%H-%M-%S") if found else None
     if named is None or (found and found.job):
         # The jobs of a sweep start long after the sweep.
-        noted = _time(read_facts(folder).get("time"), "%Y-%m-%dT%H:%M:%S%z")
-        named = noted.astimezone().replace(tzinfo=None) if noted else named
+        text = read_facts(folder).get("time") if noted is None else noted
+        time = _time(text, "%Y-%m-%dT%H:%M:%S%z")
+        named = time.astimezone().replace(tzinfo=None) if time else named
     if named is not None:
         return named
     ages = [0.0]
