@@ -25,7 +25,7 @@ LAYERS = (
     {"config"},
     {"runs"},
     {"assembly"},
-    {"runner", "sweep"},
+    {"runner", "sweep", "compare"},
     {"cli"},
     {"__main__", "__init__"},
 )
@@ -41,13 +41,13 @@ ONLY_IN = {
     "torchvision": ("lightkit/data/", "lightkit/models/"),
     "timm": ("lightkit/models/",),
     "peft": ("lightkit/finetune/peft/peft_bridge.py",),
-    "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/common/pixels.py"),
+    "matplotlib": ("lightkit/metrics/", "lightkit/loggers/", "lightkit/compare/", "lightkit/common/pixels.py"),
     "pynvml": ("lightkit/monitor/nvml.py",),
     "psutil": ("lightkit/monitor/", "lightkit/diagnostics/"),
     "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_reader.py"),
 }
 NEVER_IN = {
-    "torch": ("lightkit/cli/", "lightkit/config/"),
+    "torch": ("lightkit/cli/", "lightkit/config/", "lightkit/compare/"),
     "lightning": ("lightkit/",),
 }
 TERMINAL = ("lightkit/cli/", "lightkit/loggers/console.py")

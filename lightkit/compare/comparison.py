@@ -308,7 +308,7 @@ def _verdict(test: PairedTest | None, p_holm: float | None, mode: str | None) ->
     if p_holm is None:
         return "no difference" if test.mean == 0 else "no spread: no test"
     if p_holm >= LEVEL:
-        return "not shown"
+        return "may be chance"
     if mode is None:
         return "higher" if test.mean > 0 else "lower"
     return "better" if (test.mean > 0) == (mode == "max") else "worse"

@@ -43,16 +43,17 @@ def draw_png(comparison: Comparison, title: str) -> bytes:
     logged = dict.fromkeys(name for each in curves for name in each)
     wanted = [*comparison.metrics, *(name for name in logged if name.startswith("val/")), "train/loss"]
     names = [name for name in dict.fromkeys(wanted) if name in logged][:_PANELS]
-    lines, has_axes = math.ceil(len(names) / 3), bool(comparison.keys) and len(comparison.rows) > 1
+    across = 2 if len(names) in (2, 4) else 3
+    lines, has_axes = math.ceil(len(names) / across), bool(comparison.keys) and len(comparison.rows) > 1
     heights = [3.2] * lines + [3.6] * has_axes or [1.0]
     figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), dpi=_DPI, layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
     grid = figure.add_gridspec(len(heights), 6, height_ratios=heights)
     colours = _colours(len(comparison.rows))
     for place, name in enumerate(names):
-        columns = 6 // min(3, len(names))
-        column = place % 3 * columns
-        axes = figure.add_subplot(grid[place // 3, column : column + columns])
+        columns = 6 // min(across, len(names))
+        column = place % across * columns
+        axes = figure.add_subplot(grid[place // across, column : column + columns])
         _draw_curves(axes, name, [each.get(name) for each in curves], colours)
     if names and 1 < len(comparison.rows) <= _NAMED:
         labels = [row.label for row in comparison.rows]
@@ -104,12 +105,12 @@ def _draw_parallel(axes: Axes, comparison: Comparison) -> None:
         share = None if colour is None else 1 - colour if mode == "min" else colour
         shade = _FAINT if share is None else colormaps["viridis"](0.95 * share)
         axes.plot(*zip(*points), color=shade, linewidth=1.6, alpha=0.85)
+    written: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 7.5}
+    written["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
     for place, (_, marks) in enumerate(scales):
         axes.axvline(place, color=_INK, linewidth=0.8)
         for height, text in marks:
-            axes.annotate(
-                text, (place, height), (-5, 0), textcoords="offset points", ha="right", va="center", fontsize=7.5
-            )
+            axes.annotate(text, (place, height), (-6, 0), **written)
     short = comparison.names
     axes.set_xticks(range(len(names)), [short.get(name, name) for name in names], fontsize=9, fontweight="bold")
     axes.xaxis.tick_top()

@@ -65,9 +65,9 @@ class Condition:
 
     def holds(self, record: RunRecord) -> bool:
         """Tell whether it is so of a run; of one without this key it never is."""
-        if not has(record, self.key):
-            return False
         value = look_up(record, self.key)
+        if not has(record, self.key) or (value is None and self.key in COLUMNS):
+            return False
         texts = [_text(value)]
         if _leaf(record, self.key).endswith(_TARGET):
             texts.append(texts[0].rpartition(".")[2])
