@@ -36,7 +36,9 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     Args:
         records: The runs.
     """
-    names = dict.fromkeys(key for record in records for key in record.keys)
+    shared = set.intersection(*({*map(id, record.sections)} for record in records))
+    own = {id(section): section for record in records for section in record.sections if id(section) not in shared}
+    names = dict.fromkeys(key for section in own.values() for key in section.keys)
     found = list[str]()
     for name in names:
         if name == SEED or name.partition(".")[0] in _LEFT_OUT:

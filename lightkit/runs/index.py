@@ -36,6 +36,22 @@ _WORTH = 16
 """What was read anew, as a share of the cache, from which on the cache is written."""
 
 
+class Section:
+    """A top-level node of a configuration, which many runs may share.
+
+    Args:
+        node: The node under its name.
+    """
+
+    def __init__(self, node: Mapping[str, Any]) -> None:
+        self.node = node
+
+    @cached_property
+    def keys(self) -> dict[str, Any]:
+        """Its values by dotted keys."""
+        return dict(_flat(self.node))
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """What the files of a run say; what is missing or damaged stays empty.
@@ -51,7 +67,7 @@ class RunRecord:
     """
 
     folder: Path
-    sections: tuple[Mapping[str, Any], ...]
+    sections: tuple[Section, ...]
     result: Mapping[str, Any]
     progress: Mapping[str, Any]
     overrides: tuple[str, ...]
@@ -61,12 +77,12 @@ class RunRecord:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Its configuration."""
-        return {name: node for section in self.sections for name, node in section.items()}
+        return {name: node for section in self.sections for name, node in section.node.items()}
 
     @cached_property
     def keys(self) -> dict[str, Any]:
         """Its configuration by dotted keys; a list is one value."""
-        return dict(_flat(self.config))
+        return {name: value for section in self.sections for name, value in section.keys.items()}
 
     @cached_property
     def status(self) -> str:
@@ -129,7 +145,9 @@ class RunRecord:
 
 def read_record(folder: Path) -> RunRecord:
     """Read what the files of a run say."""
-    return _record(folder, {}, _content(folder, {}))
+    known = dict[str, Mapping[str, Any]]()
+    entry = _content(folder, known)
+    return _record(folder, {mark: Section(node) for mark, node in known.items()}, entry)
 
 
 class RunIndex:
@@ -143,6 +161,7 @@ class RunIndex:
         self.root = root
         self._path = root / run_files.OUTPUTS / run_files.INDEX
         self._sections = dict[str, Mapping[str, Any]]()
+        self._shared = dict[str, Section]()
         self._known = dict[str, dict[str, Any]]()
         self._size = self._read = 0
 
@@ -167,7 +186,10 @@ class RunIndex:
                 entry = {"digest": digest, **_content(folder, self._sections)}
                 self._known[name] = entry
                 self._read += size
-            found.append(_record(folder, self._sections, entry))
+            for mark in entry["sections"]:
+                if mark not in self._shared:
+                    self._shared[mark] = Section(self._sections[mark])
+            found.append(_record(folder, self._shared, entry))
         if self._read * _WORTH > self._size:
             self._save()
         return found
@@ -240,7 +262,7 @@ def _content(folder: Path, sections: dict[str, Mapping[str, Any]]) -> dict[str, 
     }
 
 
-def _record(folder: Path, sections: Mapping[str, Mapping[str, Any]], entry: Mapping[str, Any]) -> RunRecord:
+def _record(folder: Path, sections: Mapping[str, Section], entry: Mapping[str, Any]) -> RunRecord:
     rest = {name: entry[name] for name in ("result", "progress", "noted", "data")}
     nodes = tuple(sections[mark] for mark in entry["sections"])
     return RunRecord(folder=folder, sections=nodes, overrides=tuple(entry["overrides"]), **rest)
