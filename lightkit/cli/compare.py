@@ -9,18 +9,22 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import fitting, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.compare.comparison import Comparison, build_comparison, pairs
-from lightkit.compare.report import as_csv, markdown, tables
-from lightkit.compare.rows import check_alike, compare_rows, is_current
-from lightkit.runs.catalog import dated, find_run, project, run_folders
+from lightkit.runs.catalog import dated, find_run, project
 from lightkit.runs.filters import Condition, matching, read_statuses
-from lightkit.runs.index import RunIndex, RunRecord, newest_last
+from lightkit.runs.index import RunIndex, newest_last
+from lightkit.runs.reading import run_folders
+from lightkit.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from lightkit.compare.comparison import Comparison
+
+# What computes is imported inside the functions: numpy takes its time, and help needs none.
 
 HELP = {
     "compare": """\
@@ -81,6 +85,8 @@ def compare(args: list[str]) -> int:
         raise UserError("overrides are for --rows", key="lightkit compare", received=overrides[0], fix="--rows test")
     records = _records(names, options, root)
     metrics = [name for name in options.metric.split(",") if name]
+    from lightkit.compare.comparison import build_comparison
+
     made = build_comparison(records, metrics=metrics, sort=options.sort, baseline=options.baseline)
     if options.rows is not None:
         _compare_rows(made, options.rows, overrides)
@@ -174,6 +180,9 @@ def _compare_rows(made: Comparison, split: str, overrides: Sequence[str]) -> Non
     Raises:
         UserError: There is no baseline, or the rows cannot be compared.
     """
+    from lightkit.compare.comparison import pairs
+    from lightkit.compare.rows import check_alike, compare_rows, is_current
+
     if made.baseline is None:
         labels = [row.label for row in made.rows]
         raise UserError("rows are compared with a baseline", key="--rows", fix="--baseline RUN", choices=labels)
@@ -197,6 +206,8 @@ def _compare_rows(made: Comparison, split: str, overrides: Sequence[str]) -> Non
 
 def _report(made: Comparison, options: Namespace, title: str) -> int:
     """Write the files that were asked for, and print the tables or what is asked for in their place."""
+    from lightkit.compare.report import as_csv, markdown
+
     texts = {"csv": as_csv, "markdown": markdown}
     printed = [write(made) for name, write in texts.items() if getattr(options, name) == "-"]
     contents = {
@@ -225,6 +236,8 @@ def _report(made: Comparison, options: Namespace, title: str) -> int:
 
 
 def _print_tables(made: Comparison) -> None:
+    from lightkit.compare.report import tables
+
     for place, one in enumerate(tables(made)):
         if place:
             say(f"\n{one.title}:")

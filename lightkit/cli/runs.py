@@ -13,7 +13,8 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import no_project_note, project
 from lightkit.runs.filters import Condition, direction_of, look_up, matching, order, read_statuses
-from lightkit.runs.index import RunRecord, all_records
+from lightkit.runs.index import all_records
+from lightkit.runs.record import RunRecord
 
 HELP = {
     "runs": """\

@@ -10,11 +10,11 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
-from lightkit.compare.grouping import Group, columns, differing_keys, group, label, short_names
+from lightkit.compare.grouping import Group, columns, differing_keys, group, labels_of, once_a_seed, short_names
 from lightkit.compare.rows import RowTest, SeedTable
 from lightkit.compare.statistics import PairedTest, holm, mean_and_sd, paired
 from lightkit.runs.filters import as_number, direction_of
-from lightkit.runs.index import RunRecord
+from lightkit.runs.record import RunRecord
 
 LEVEL = 0.05
 """p below which a difference counts as more than chance."""
@@ -151,12 +151,12 @@ def build_comparison(
     Raises:
         UserError: There is no such metric, key or run.
     """
-    distinct, notes = _once_a_seed(records)
+    distinct, notes = once_a_seed(records)
     differing = differing_keys(distinct)
     keys = columns(distinct, differing)
     groups = group(distinct, keys, differing)
     chosen = {name: direction_of(name, distinct) for name in _metrics(distinct, metrics)}
-    labels = _labels(groups, keys)
+    labels = labels_of(groups, keys)
     base = _baseline(baseline, groups, labels, records[0])
     rows = [Row(text, one, _cells(one, chosen)) for text, one in zip(labels, groups)]
     first = rows[base] if base is not None else None
@@ -196,19 +196,6 @@ def pairs(comparison: Comparison) -> dict[str, list[tuple[RunRecord, RunRecord]]
     return found
 
 
-def _once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str]]:
-    """Leave out repeats with the same seed, which would count twice: what has finished counts, else the newest."""
-    kept = dict[tuple[int, object], RunRecord]()
-    differing = differing_keys(records)
-    for number, one in enumerate(group(records, differing)):
-        for run in sorted(one.runs, key=lambda run: (run.status == "finished", run.started)):
-            kept[number, run.folder if run.seed is None else run.seed] = run
-    left = len(records) - len(kept)
-    note = f"{left} run{'s' if left > 1 else ''} left out: the same configuration and seed as another"
-    chosen = {run.folder for run in kept.values()}
-    return [run for run in records if run.folder in chosen], [note] if left else []
-
-
 def _metrics(records: Sequence[RunRecord], asked: Sequence[str]) -> list[str]:
     """Return the names of the metrics to compare.
 
@@ -228,12 +215,6 @@ def _metrics(records: Sequence[RunRecord], asked: Sequence[str]) -> list[str]:
             raise UserError("no run has this metric", key="--metric", received=text, choices=known)
         found += fitting
     return list(dict.fromkeys(found))
-
-
-def _labels(groups: Sequence[Group], keys: Sequence[str]) -> list[str]:
-    """Name the groups, each by another name."""
-    texts = [label(one, keys) for one in groups]
-    return [f"{text} ({i + 1})" if texts.count(text) > 1 else text for i, text in enumerate(texts)]
 
 
 def _cells(one: Group, metrics: dict[str, str | None]) -> dict[str, Cell]:

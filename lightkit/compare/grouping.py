@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightkit.runs.index import RunRecord
+from lightkit.runs.record import RunRecord
 
 SEED = "seed"
 _LEFT_OUT = ("name", "resume", "sweep", "trust", "logger")
@@ -118,3 +118,22 @@ def label(one: Group, keys: Sequence[str]) -> str:
     names = short_names(keys)
     parts = [f"{names[key]}={shown(key, one.values[key])}" for key in keys if key in one.values]
     return ", ".join(parts) or one.runs[0].name
+
+
+def once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str]]:
+    """Leave out repeats with the same seed, which would count twice: what has finished counts, else the newest."""
+    kept = dict[tuple[int, object], RunRecord]()
+    differing = differing_keys(records)
+    for number, one in enumerate(group(records, differing)):
+        for run in sorted(one.runs, key=lambda run: (run.status == "finished", run.started)):
+            kept[number, run.folder if run.seed is None else run.seed] = run
+    left = len(records) - len(kept)
+    note = f"{left} run{'s' if left > 1 else ''} left out: the same configuration and seed as another"
+    chosen = {run.folder for run in kept.values()}
+    return [run for run in records if run.folder in chosen], [note] if left else []
+
+
+def labels_of(groups: Sequence[Group], keys: Sequence[str]) -> list[str]:
+    """Name the groups, each by another name."""
+    texts = [label(one, keys) for one in groups]
+    return [f"{text} ({i + 1})" if texts.count(text) > 1 else text for i, text in enumerate(texts)]

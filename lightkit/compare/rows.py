@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.compare.statistics import Bootstrap, McNemar, bootstrap, holm, mcnemar
-from lightkit.runs.index import RunRecord
+from lightkit.runs.record import RunRecord
 
 _SMALLEST = 1e-12
 """Probability below which a log loss grows no more."""
@@ -210,6 +210,6 @@ def _adjusted(tables: Sequence[Any], tests: Sequence[Any]) -> tuple[list[SeedTab
         adjusted = holm([test.p for *_, test in same])
         of_tests |= {(entry[0], loss): value for entry, value in zip(same, adjusted)}
     return (
-        [SeedTable(*entry, p_holm=value or 0.0) for entry, value in zip(tables, of_tables)],
-        [RowTest(*entry, p_holm=of_tests[entry[0], entry[1]] or 0.0) for entry in tests],
+        [SeedTable(*entry, value or 0.0) for entry, value in zip(tables, of_tables)],
+        [RowTest(*entry, of_tests[entry[0], entry[1]] or 0.0) for entry in tests],
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +14,10 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
-from lightkit.runs.reading import read_facts, read_overrides, read_result, read_seed
+from lightkit.runs.reading import read_facts, read_overrides, read_result, read_seed, run_folders
 
 _NAMING_RUNS = ("finetune.weights.path", "finetune.distill.teacher")
 """Keys that take the folder of a run, and on the command line its name."""
-_HIDDEN = (".hydra",)
-_OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.TOGETHER)
-"""Folders in that of a run in which there are no others."""
 _SHOWN = 6
 """Names of runs that a message lists."""
 _DATED = re.compile(r"/(?P<date>\d{4}-\d{2}-\d{2})/(?P<time>\d{2}-\d{2}-\d{2})-(?P<name>[^/]+)(?P<job>/[^/]+)?$")
@@ -95,23 +91,6 @@ def runs_below(folder: Path) -> list[Path]:
     The members of a run that trains several models belong to it, and are not listed.
     """
     return sorted(run_folders(folder), key=lambda run: (started(run), run))
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """List what `runs_below` does, in no order, which takes no file to be read."""
-    found, waiting = list[Path](), [str(folder)]
-    while waiting:
-        place = waiting.pop()
-        try:
-            with os.scandir(place) as entries:
-                listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        except OSError:
-            continue
-        is_run = (run_files.CONFIG, False) in listed
-        found += [Path(place)] if is_run else []
-        own = _OWN if is_run else _HIDDEN
-        waiting += [f"{place}/{name}" for name, is_folder in listed if is_folder and name not in own]
-    return found
 
 
 def summarize(folder: Path) -> RunSummary:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.common.patterns import Pattern
-from lightkit.runs.index import RunRecord
+from lightkit.runs.record import RunRecord
 
 STATUSES = ("running", "finished", "paused", "pruned", "interrupted", "failed", "unfinished")
 COLUMNS = ("name", "folder", "status", "seed", "epochs", "best", "metric", "started")
@@ -194,7 +194,8 @@ def direction_of(name: str, records: Iterable[RunRecord]) -> str | None:
         node = metrics if isinstance(metrics, dict) else {}
         said = record.result.get("objective")
         monitored = said.get("mode") if isinstance(said, dict) else None
-        if name in ("best", record.metric):
+        _, split, measure = name.partition("/")
+        if name == "best" or (split and measure == record.metric.partition("/")[2]):
             found = monitored or node.get("mode") or direction(node)
         else:
             found = direction({**node, "monitor": name})

@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightkit.compare.grouping import columns, differing_keys, group, label, short_names, shown
-from lightkit.runs.index import RunRecord, read_record
+from lightkit.runs.index import read_record
+from lightkit.runs.record import RunRecord
 from tests.compare.made import CONFIG, a_run
 
 

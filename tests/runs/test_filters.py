@@ -6,7 +6,8 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.runs.filters import Condition, direction_of, matching, order, read_statuses
-from lightkit.runs.index import RunRecord, read_record
+from lightkit.runs.index import read_record
+from lightkit.runs.record import RunRecord
 from tests.compare.made import a_run
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lightkit.runs.folder import locked
-from lightkit.runs.index import RunIndex, RunRecord, all_records, read_record
+from lightkit.runs.index import RunIndex, all_records, read_record
+from lightkit.runs.record import RunRecord
 from tests.compare.made import CONFIG, SWEEP, a_run, a_sweep
 
 VALUES = {0.1: [0.5, 0.75], 0.01: [0.25, 0.5]}
