@@ -25,7 +25,7 @@ LAYERS = (
     {"config"},
     {"runs"},
     {"assembly"},
-    {"runner", "sweep"},
+    {"runner", "sweep", "compare"},
     {"cli"},
     {"__main__", "__init__"},
 )
@@ -44,6 +44,7 @@ ONLY_IN = {
     "matplotlib": (
         "lightkit/metrics/",
         "lightkit/loggers/",
+        "lightkit/compare/",
         "lightkit/common/pixels.py",
         "lightkit/sweep/study_plots.py",
     ),
@@ -52,7 +53,7 @@ ONLY_IN = {
     "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_reader.py"),
 }
 NEVER_IN = {
-    "torch": ("lightkit/cli/", "lightkit/config/"),
+    "torch": ("lightkit/cli/", "lightkit/config/", "lightkit/compare/"),
     "lightning": ("lightkit/",),
 }
 TERMINAL = ("lightkit/cli/", "lightkit/loggers/console.py")

@@ -16,6 +16,7 @@ COMMANDS = {
     "plan": ("lightkit.cli.plan", "plan", "what a run would train, at which rate and when, without training"),
     "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
     "runs": ("lightkit.cli.runs", "runs", "list the runs in outputs/"),
+    "compare": ("lightkit.cli.compare", "compare", "runs side by side: what differs, over seeds and row by row"),
     "ckpt": ("lightkit.cli.ckpt", "ckpt", "look into checkpoints and weights, convert, compare and prune them"),
     "gpus": ("lightkit.cli.gpus", "gpus", "the GPUs of this machine, who uses them, and what they are called here"),
     "explain": ("lightkit.cli.explain", "explain", "what an error means, by the code below it, and how to mend it"),

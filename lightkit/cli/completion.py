@@ -13,13 +13,20 @@ from lightkit.cli.terminal import say
 from lightkit.common.error_families import FAMILIES
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import all_runs, project, run_name
+from lightkit.runs.filters import STATUSES
 
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
 OF_RUNS = ("eval", "predict", "resume", "ckpt")
 OVERRIDDEN = ("train", "plan", "config", "verify-resume", "eval", "predict", "resume")
-VALUES = {"--cfg": ("job", "hydra", "all"), "--split": ("val", "test", "train"), "--checkpoint": ("best", "last")}
-"""Values of options that are the same for every command; for `--from` they are the runs."""
+VALUES = {
+    "--cfg": ("job", "hydra", "all"),
+    "--split": ("val", "test", "train"),
+    "--rows": ("val", "test", "train"),
+    "--checkpoint": ("best", "last"),
+    "--status": STATUSES,
+}
+"""Values of options that are the same for every command; for `--from` and `--baseline` they are the runs."""
 
 
 def completion(args: Sequence[str]) -> int:
@@ -66,7 +73,7 @@ def _candidates(before: list[str], word: str) -> list[str]:
         return list(COMMANDS)
     if command not in COMMANDS:
         return []
-    if rest and rest[-1] == "--from":
+    if rest and rest[-1] in ("--from", "--baseline"):
         return _runs()
     if rest and rest[-1] in VALUES:
         return list(VALUES[rest[-1]])
@@ -84,7 +91,9 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         return ["last", *_sweeps()] if given else list(ACTIONS)
     if command == "explain":
         return [text for family in FAMILIES for text in (family.code, family.slug)]
-    if command == "ensemble" or (command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt")):
+    if command in ("ensemble", "compare") or (
+        command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt")
+    ):
         return _runs()
     if command not in OVERRIDDEN:
         return []

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import fitting, number, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import all_runs, no_project_note, project, summarize
+from lightkit.runs.catalog import no_project_note, project
+from lightkit.runs.filters import Condition, direction_of, look_up, matching, order, read_statuses
+from lightkit.runs.index import all_records
+from lightkit.runs.record import RunRecord
 
 HELP = {
     "runs": """\
-usage: lightkit runs [--limit N] [--json]
+usage: lightkit runs [--status NAMES] [--where CONDITION]... [--sort NAME] [--limit N] [--json]
 
-The runs in outputs/, newest last: when, name, seed, status, best monitored value, epochs, folder. An ensemble is one
-run; where there is one, a column counts the members. Other commands take the name: of several runs that have it, the
-newest. Long names are cut to fit the terminal, but not in a pipe.
+The runs in outputs/, newest last: when, name, seed, status, best monitored value (of a run that goes on, the best so
+far), epochs, folder. An ensemble is one run; where there is one, a column counts the members. Other commands take the
+name: of several runs that have it, the newest. Long names are cut to fit the terminal, but not in a pipe.
 
 options:
-  --limit N  at most the N newest (default: 20; 0 shows all)
-  --json     as a JSON list
+  --status NAMES     only runs with one of these, joined by commas: running, finished, paused, pruned, interrupted,
+                     failed, unfinished (killed)
+  --where CONDITION  only runs for which it holds, such as 'optim.lr>0.01'; may be given several times. Left stands a
+                     key, a metric (val/accuracy) or a column; a group (model) stands for its class. Then = != < <= >
+                     >= or ~ for a pattern, such as 'name~wine*'
+  --sort NAME        by a metric, the best first, or by a key, the smallest first; -NAME turns it round. N are the
+                     first ones then
+  --limit N          at most the N newest (default: 20; 0 shows all)
+  --json             as a JSON list
 
 examples:
   lightkit runs
-  lightkit runs --limit 3 --json""",
+  lightkit runs --limit 3 --json
+  lightkit runs --status finished --where 'optim.lr>0.01' --sort val/accuracy""",
 }
 
 COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "members", "folder")
@@ -34,29 +47,74 @@ COLUMNS = ("when", "name", "seed", "status", "metric", "best", "epochs", "member
 def runs(args: list[str]) -> int:
     """List the runs."""
     parser = Parser("runs")
+    parser.add_argument("--status", default="")
+    parser.add_argument("--where", action="append", default=[])
+    parser.add_argument("--sort")
     parser.add_argument("--limit", default="20")
     parser.add_argument("--json", action="store_true")
-    options = parser.read(args)
+    options = parser.read(_joined(args))
     if not options.limit.isdecimal():
         expected = "a whole number, 0 for all"
         raise UserError("not a number of runs", key="--limit", received=options.limit, expected=expected)
+    statuses, conditions = read_statuses(options.status), [Condition.parse(text) for text in options.where]
     root = project()
+    everything = all_records(root)
+    chosen = _chosen(matching(everything, statuses=statuses, conditions=conditions), everything, options)
+    asked = [*(condition.key for condition in conditions), (options.sort or "").removeprefix("-")]
+    more = [key for key in dict.fromkeys(asked) if key and key not in (*COLUMNS, "started")]
     rows = list[dict[str, Any]]()
-    for folder in all_runs(root)[-int(options.limit) :]:
-        run = summarize(folder)
-        place = str(folder.relative_to(root))
+    for run in chosen:
+        place = str(run.folder.relative_to(root))
         cells = (run.name, run.seed, run.status, run.metric, run.best, run.epochs, run.members, place)
-        rows.append(dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells))))
+        row = dict(zip(COLUMNS, (f"{run.started:%Y-%m-%d %H:%M:%S}", *cells)))
+        rows.append(row | {key: look_up(run, key) for key in more})
     if options.json:
         say(json.dumps(rows, indent=2, allow_nan=False))
     elif rows:
-        heads = [name for name in COLUMNS if name != "members" or any(row[name] for row in rows)]
-        texts = [[number(row[name]) for name in heads] for row in rows]
-        right = [heads.index(name) for name in ("seed", "best", "epochs", "members") if name in heads]
-        cut = [heads.index(name) for name in ("name", "folder")]
-        say(table(heads, fitting(heads, texts, columns=cut, width=width()), right=right))
+        say(_table(rows, more))
+    elif everything:
+        say(f"none of the {len(everything)} runs in {root / run_files.OUTPUTS} is like that")
     else:
         say(f"no runs in {root / run_files.OUTPUTS} yet: `lightkit train` makes one")
         if note := no_project_note():
             say(note)
     return 0
+
+
+def _joined(args: Sequence[str]) -> list[str]:
+    """Tie a value that begins with a dash to its option, which argparse would take for an option of its own."""
+    joined = list[str]()
+    for text in args:
+        if joined and joined[-1] == "--sort" and text.startswith("-"):
+            joined[-1] = f"--sort={text}"
+        else:
+            joined.append(text)
+    return joined
+
+
+def _chosen(found: list[RunRecord], everything: list[RunRecord], options: Namespace) -> list[RunRecord]:
+    """Order the runs that were found, and take as many as were asked for."""
+    count = int(options.limit)
+    if options.sort is None:
+        return found[-count:]
+    if not found:
+        return []
+    ranked = order(found, options.sort, lambda name: direction_of(name, everything[::-1]))
+    return ranked[:count] if count else ranked
+
+
+def _table(rows: Sequence[dict[str, Any]], more: Sequence[str]) -> str:
+    heads = [name for name in COLUMNS[:-1] if name != "members" or any(row[name] for row in rows)]
+    heads += [*more, COLUMNS[-1]]
+    texts = [[_cell(name, row[name], more) for name in heads] for row in rows]
+    numeric = {name for name in more if all(isinstance(row[name], int | float | None) for row in rows)}
+    right = [heads.index(name) for name in heads if name in {"seed", "best", "epochs", "members", *numeric}]
+    cut = [heads.index(name) for name in ("name", "folder")]
+    return table(heads, fitting(heads, texts, columns=cut, width=width()), right=right)
+
+
+def _cell(name: str, value: Any, more: Sequence[str]) -> str:
+    """Write a value; those of the configuration as they are."""
+    if name in more and "/" not in name and value is not None:
+        return value if isinstance(value, str) else json.dumps(value)
+    return number(value)

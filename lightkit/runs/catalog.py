@@ -14,7 +14,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.suggest import nearest
-from lightkit.runs.reading import read_facts, read_overrides, read_result, read_seed
+from lightkit.runs.reading import read_facts, read_overrides, read_result, read_seed, run_folders
 
 _NAMING_RUNS = ("finetune.weights.path", "finetune.distill.teacher")
 """Keys that take the folder of a run, and on the command line its name."""
@@ -90,9 +90,7 @@ def runs_below(folder: Path) -> list[Path]:
 
     The members of a run that trains several models belong to it, and are not listed.
     """
-    found = {path.parent for path in folder.glob(f"**/{run_files.CONFIG}") if ".hydra" not in path.parts}
-    found = {run for run in found if run.parent.name != run_files.MEMBERS or run.parent.parent not in found}
-    return sorted(found, key=lambda run: (started(run), run))
+    return sorted(run_folders(folder), key=lambda run: (started(run), run))
 
 
 def summarize(folder: Path) -> RunSummary:
@@ -128,18 +126,23 @@ def dated(folder: Path) -> DatedPath | None:
     return DatedPath(**found.groupdict(default="")) if found else None
 
 
-def started(folder: Path) -> datetime:
+def started(folder: Path, noted: str | None = None) -> datetime:
     """Return when a run was started, in local time.
 
     The name of its folder says so; where it does not, as in a sweep or in a folder of the user's choice, the run's own
     record does, and else the age of its files.
+
+    Args:
+        folder: The run's folder.
+        noted: What its record says, where that is known.
     """
     found = dated(folder)
     named = _time(f"{found.date}T{found.time}", "%Y-%m-%dT%H-%M-%S") if found else None
     if named is None or (found and found.job):
         # The jobs of a sweep start long after the sweep.
-        noted = _time(read_facts(folder).get("time"), "%Y-%m-%dT%H:%M:%S%z")
-        named = noted.astimezone().replace(tzinfo=None) if noted else named
+        text = read_facts(folder).get("time") if noted is None else noted
+        time = _time(text, "%Y-%m-%dT%H:%M:%S%z")
+        named = time.astimezone().replace(tzinfo=None) if time else named
     if named is not None:
         return named
     ages = [0.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,26 @@ if TYPE_CHECKING:
 # Everything of `lightkit.config` is imported inside the functions: it takes its time, and a list of runs needs none.
 
 _SEED = re.compile(r"^seed: (\d+)\s*$", re.M)
+_HIDDEN = (".hydra",)
+_OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, run_files.MEMBERS, run_files.TOGETHER)
+"""Folders in that of a run in which there are no others."""
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """List every folder below another that holds a run, in no order; see `lightkit.runs.catalog.runs_below`."""
+    found, waiting = list[Path](), [str(folder)]
+    while waiting:
+        place = waiting.pop()
+        try:
+            with os.scandir(place) as entries:
+                listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError:
+            continue
+        is_run = (run_files.CONFIG, False) in listed
+        found += [Path(place)] if is_run else []
+        own = _OWN if is_run else _HIDDEN
+        waiting += [f"{place}/{name}" for name, is_folder in listed if is_folder and name not in own]
+    return found
 
 
 def read_run(folder: Path, overrides: Sequence[str] = (), **options: Any) -> Composed:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.compare.made import a_run as made_run
+from tests.compare.made import a_sweep
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -89,3 +91,39 @@ def test_an_ensemble_is_one_run_with_a_number_of_members(cli: Cli, project: Path
     assert len(lines) == 3
     assert lines[2].split()[-2:] == ["2", "outputs/runs/2026-01-31/10-00-00-many"]
     assert [row["members"] for row in json.loads(cli("runs", "--json").out)] == [None, 2]
+
+
+def test_filters_and_order(cli: Cli, project: Path) -> None:
+    a_sweep(project, {0.1: [0.5, 0.75], 0.01: [0.25, 0.9]})
+    made_run(project / "outputs" / "late", lr=0.3, val=None, curve=[0.3, 0.6, 0.4])
+    done = cli("runs", "--where", "optim.lr>0.05", "--sort", "val/accuracy")
+    lines = done.out.splitlines()
+    assert done.code == 0, done.err
+    assert " ".join(lines[0].split()) == "when name seed status metric best epochs optim.lr val/accuracy folder"
+    assert [line.split()[4] for line in lines[1:]] == ["finished", "unfinished", "finished"]
+    assert [line.split()[-2] for line in lines[1:]] == ["0.7500", "0.6000", "0.5000"]
+    first = json.loads(cli("runs", "--sort", "-val/accuracy", "--limit", "1", "--json").out)
+    assert first[0]["val/accuracy"] == 0.25
+    (late,) = json.loads(cli("runs", "--status", "unfinished", "--json").out)
+    assert (late["best"], late["epochs"], late["metric"]) == (0.6, 3, "val/accuracy")
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (["--where", "optim.learning_rate>1"], "nearest: optim.lr"),
+        (["--where", "lr"], "not a condition"),
+        (["--status", "done"], "no such status"),
+        (["--sort", "val/acc"], "nearest: val/accuracy"),
+    ],
+)
+def test_mistakes_in_filters_are_told(cli: Cli, project: Path, args: list[str], what: str) -> None:
+    a_sweep(project, {0.1: [0.5]})
+    done = cli("runs", *args)
+    assert done.code == 2
+    assert what in done.err
+
+
+def test_none_is_like_that(cli: Cli, project: Path) -> None:
+    a_sweep(project, {0.1: [0.5]})
+    assert "none of the 1 runs" in cli("runs", "--status", "failed").out

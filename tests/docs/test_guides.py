@@ -13,6 +13,7 @@ from tests.docs.conftest import CheckPage
     [
         "docs/guides/checkpoints.md",
         "docs/guides/coming-from.md",
+        "docs/guides/compare.md",
         "docs/guides/configuration.md",
         "docs/guides/devices.md",
         "docs/guides/ensembles.md",

@@ -1,0 +1,260 @@
+"""`lightkit compare`: runs side by side, over their seeds and row by row."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import fitting, say, table, width
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.runs.catalog import dated, find_run, project
+from lightkit.runs.filters import Condition, matching, read_statuses
+from lightkit.runs.index import RunIndex, newest_last
+from lightkit.runs.reading import run_folders
+from lightkit.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from lightkit.compare.comparison import Comparison
+
+# What computes is imported inside the functions: numpy takes its time, and help needs none.
+
+HELP = {
+    "compare": """\
+usage: lightkit compare [RUN... | SWEEP] [--baseline RUN] [--metric NAMES] [--sort NAME] [--rows SPLIT]
+                        [--status NAMES] [--where CONDITION]... [--html FILE] [--png FILE] [--csv FILE]
+                        [--markdown FILE] [--json] [OVERRIDES]
+
+Runs side by side: the keys that differ, and metrics as mean ± standard deviation over the n runs that differ in their
+seed alone, the best marked. Values of validation are those of the best epoch, of a run that goes on the best so far.
+With a baseline, differences to it, and paired tests over the seeds that both have: Student's t with its 95 % interval,
+Wilcoxon's signed ranks and the sign test, exact; Holm's method adjusts to the number of groups. One seed is no test.
+RUN is the folder of a run, its name, or `last` for the newest one; SWEEP the folder of a sweep, its name, or another
+folder with runs below it. Without either, the newest sweep. Of two groups the first is the baseline.
+
+options:
+  --baseline RUN     a run of the group that others are compared with, or the group as the table calls it, as lr=0.01
+  --metric NAMES     metrics to compare, joined by commas, or patterns, as 'test/*' (default: the monitored one, and
+                     the same of the test)
+  --sort NAME        order by a metric, the best first, or by a key; -NAME turns it round (default: the first metric)
+  --rows SPLIT       also compare row by row on val, test or train: McNemar's exact test, and a paired bootstrap of the
+                     loss of each row. Reads predictions-<split>.csv of the runs, and predicts where it is missing or
+                     older than the run; OVERRIDES, such as device=cpu, are for that
+  --status NAMES     only runs with one of these, as finished,running
+  --where CONDITION  only runs for which it holds, such as 'optim.lr>0.01'; see `lightkit runs --help`
+  --html FILE        table, curves and parallel coordinates as one page that needs no network
+  --png FILE         curves and parallel coordinates as a picture
+  --csv FILE         the groups as CSV; `-` prints it
+  --markdown FILE    the tables as Markdown; `-` prints it
+  --json             print everything as JSON
+
+examples:
+  lightkit compare
+  lightkit compare outputs/sweeps/2026-01-31/12-00-00-digits_mlp --baseline lr=0.001 --html compare.html
+  lightkit compare digits_mlp digits_cnn --metric val/accuracy,test/accuracy --rows test""",
+}
+
+_OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
+_SPLITS = ("val", "test", "train")
+
+
+def compare(args: list[str]) -> int:
+    """Put runs side by side."""
+    parser = Parser("compare")
+    parser.add_argument("runs", nargs="*")
+    for name in ("baseline", "sort", "rows", "html", "png", "csv", "markdown"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--metric", default="")
+    parser.add_argument("--status", default="")
+    parser.add_argument("--where", action="append", default=[])
+    parser.add_argument("--json", action="store_true")
+    options = parser.read(_joined(args))
+    if options.rows is not None and options.rows not in _SPLITS:
+        raise UserError("no such split", key="--rows", received=options.rows, choices=_SPLITS)
+    root = project()
+    names = [text for text in options.runs if not _OVERRIDE.match(text) or _is_folder(text, root)]
+    overrides = [text for text in options.runs if text not in names]
+    if overrides and options.rows is None:
+        raise UserError("overrides are for --rows", key="lightkit compare", received=overrides[0], fix="--rows test")
+    records = _records(names, options, root)
+    metrics = [name for name in options.metric.split(",") if name]
+    from lightkit.compare.comparison import build_comparison
+
+    made = build_comparison(records, metrics=metrics, sort=options.sort, baseline=options.baseline)
+    if options.rows is not None:
+        _compare_rows(made, options.rows, overrides)
+    return _report(made, options, _title(names, records, root))
+
+
+def _joined(args: Sequence[str]) -> list[str]:
+    """Tie a value that begins with a dash to its option, which argparse would take for an option of its own."""
+    text = "\0".join(args)
+    return re.sub(r"(^|\0)(--sort|--csv|--markdown)\0(?=-)", r"\1\2=", text).split("\0") if args else []
+
+
+def _records(names: Sequence[str], options: Namespace, root: Path) -> list[RunRecord]:
+    """Read the runs that are meant and fulfil the conditions.
+
+    Raises:
+        UserError: There are none.
+    """
+    statuses, conditions = read_statuses(options.status), [Condition.parse(text) for text in options.where]
+    folders = dict.fromkeys(folder for text in names for folder in _folders(text, root))
+    if not names:
+        folders = dict.fromkeys(_newest_sweep(root))
+    if options.baseline is not None and _is_folder(options.baseline, root):
+        folders |= dict.fromkeys(_folders(options.baseline, root))
+    index = RunIndex(root)
+    found = matching(index.records(folders), statuses=statuses, conditions=conditions)
+    if not found:
+        received = " ".join([*(f"--status {options.status}" for _ in statuses[:1]), *options.where]) or None
+        raise UserError("no runs to compare", key="lightkit compare", received=received, family="no-such-run")
+    return found
+
+
+def _is_folder(text: str, root: Path) -> bool:
+    return any(place.is_dir() for place in _places(text, root))
+
+
+def _places(text: str, root: Path) -> tuple[Path, ...]:
+    return (Path(text), root / text, root / run_files.OUTPUTS / text)
+
+
+def _folders(text: str, root: Path) -> list[Path]:
+    """Return the folders of the runs that a name or a path stands for.
+
+    Raises:
+        UserError: There is no such run or sweep.
+    """
+    for place in _places(text, root):
+        if place.is_dir() and (found := run_folders(place.resolve())):
+            return found[:1] if (place / run_files.CONFIG).is_file() else sorted(found)
+    try:
+        return [find_run(text, root)]
+    except UserError:
+        jobs = [job for job in run_folders(root / run_files.OUTPUTS) if _sweep_name(job) == text]
+        if not jobs:
+            raise
+        newest = max(job.parent for job in jobs)
+        return sorted(job for job in jobs if job.parent == newest)
+
+
+def _sweep_name(job: Path) -> str | None:
+    found = dated(job)
+    return found.name if found and found.job else None
+
+
+def _newest_sweep(root: Path) -> list[Path]:
+    """Return the jobs of the newest sweep.
+
+    Raises:
+        UserError: There is none.
+    """
+    sweeps = root / run_files.OUTPUTS / run_files.SWEEPS
+    jobs = newest_last(RunIndex(root).records(run_folders(sweeps)))
+    if not jobs:
+        fix = "lightkit compare RUN RUN; `lightkit runs` lists the runs"
+        raise UserError(f"no sweep in {sweeps} yet", key="lightkit compare", fix=fix, family="no-such-run")
+    return sorted(job.folder for job in jobs if job.folder.parent == jobs[-1].folder.parent)
+
+
+def _title(names: Sequence[str], records: Sequence[RunRecord], root: Path) -> str:
+    """Say what is compared: the sweep, or the names of the runs."""
+    parents = {record.folder.parent for record in records}
+    if len(names) < 2 and len(parents) == 1 and len(records) > 1:
+        (parent,) = parents
+        return str(parent.relative_to(root) if parent.is_relative_to(root) else parent)
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _compare_rows(made: Comparison, split: str, overrides: Sequence[str]) -> None:
+    """Add the tests by row, with predictions that are made now where they are missing.
+
+    Raises:
+        UserError: There is no baseline, or the rows cannot be compared.
+    """
+    from lightkit.compare.comparison import pairs
+    from lightkit.compare.rows import check_alike, compare_rows, is_current
+
+    if made.baseline is None:
+        labels = [row.label for row in made.rows]
+        raise UserError("rows are compared with a baseline", key="--rows", fix="--baseline RUN", choices=labels)
+    both = pairs(made)
+    for each in both.values():
+        for first, other in each:
+            check_alike(first, other, split)
+    runs = dict.fromkeys(run.folder for each in both.values() for pair in each for run in pair)
+    missing = [folder for folder in runs if not is_current(folder, split)]
+    if missing:
+        from lightkit.cli.evaluate import predict
+
+        with contextlib.redirect_stdout(sys.stderr):  # what it says is none of the tables
+            for folder in missing:
+                predict([str(folder), "--split", split, *overrides])
+    made.split = split
+    made.seed_tables, made.row_tests = compare_rows({label: each for label, each in both.items() if each}, split)
+    if not runs:
+        made.notes.append("no rows compared: no group has finished a seed that the baseline has finished")
+
+
+def _report(made: Comparison, options: Namespace, title: str) -> int:
+    """Write the files that were asked for, and print the tables or what is asked for in their place."""
+    from lightkit.compare.report import as_csv, markdown
+
+    texts = {"csv": as_csv, "markdown": markdown}
+    printed = [write(made) for name, write in texts.items() if getattr(options, name) == "-"]
+    contents = {
+        name: write(made).encode() for name, write in texts.items() if getattr(options, name) not in (None, "-")
+    }
+    if options.html is not None:
+        from lightkit.compare.page import html_page
+
+        contents["html"] = html_page(made, title).encode()
+    if options.png is not None:
+        from lightkit.compare.figures import draw_png
+
+        contents["png"] = draw_png(made, title)
+    for name, content in contents.items():
+        _write(Path(getattr(options, name)), content)
+    if options.json:
+        say(json.dumps(made.plain(), indent=2, allow_nan=False))
+        return 0
+    if printed:
+        say("\n".join(printed).rstrip("\n"))
+        return 0
+    _print_tables(made)
+    if contents:
+        say("\nwritten to " + ", ".join(str(getattr(options, name)) for name in contents))
+    return 0
+
+
+def _print_tables(made: Comparison) -> None:
+    from lightkit.compare.report import tables
+
+    for place, one in enumerate(tables(made)):
+        if place:
+            say(f"\n{one.title}:")
+        first = [i for i in range(len(one.heads)) if i not in one.right]
+        lines = fitting(one.heads, one.rows, columns=first, width=width()) if first else one.rows
+        say(table(one.heads, lines, right=one.right))
+        for note in one.notes:
+            say(note)
+
+
+def _write(path: Path, content: bytes) -> None:
+    from lightkit.loggers.files import replace_bytes
+
+    def fill(file: Any) -> None:
+        file.write(content)
+
+    try:
+        replace_bytes(path, fill, scratch=path.name)
+    except OSError as error:
+        raise UserError(f"cannot write the file: {error.strerror}", key=str(path), family="cannot-write") from error

@@ -1,0 +1,306 @@
+"""Groups of runs in a table: metrics as mean and deviation over seeds, differences to a baseline, and tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightkit.common.errors import UserError
+from lightkit.common.patterns import Pattern
+from lightkit.compare.grouping import Group, columns, differing_keys, group, labels_of, once_a_seed, short_names
+from lightkit.compare.rows import RowTest, SeedTable
+from lightkit.compare.statistics import PairedTest, holm, mean_and_sd, paired
+from lightkit.runs.filters import as_number, direction_of
+from lightkit.runs.record import RunRecord
+
+LEVEL = 0.05
+"""p below which a difference counts as more than chance."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A metric of a group.
+
+    Attributes:
+        mean: Over its runs; None where no run has a value.
+        sd: Standard deviation (of a sample); None for fewer than two.
+        n: Number of runs with a value.
+        best: Whether no group has a better mean.
+        delta: The mean less that of the baseline.
+    """
+
+    mean: float | None
+    sd: float | None
+    n: int
+    best: bool = False
+    delta: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A group with its values."""
+
+    label: str
+    group: Group
+    cells: dict[str, Cell]
+
+
+@dataclass(frozen=True)
+class SeedTest:
+    """A group and the baseline over the seeds that both have.
+
+    Attributes:
+        label: The group's.
+        metric: What was measured.
+        test: The tests; None where no seed is in both.
+        p_holm: p of the t-test, adjusted to the number of groups.
+        verdict: In words.
+    """
+
+    label: str
+    metric: str
+    test: PairedTest | None
+    p_holm: float | None
+    verdict: str
+
+
+@dataclass
+class Comparison:
+    """Everything that a report shows.
+
+    Attributes:
+        keys: The keys that differ, as columns.
+        metrics: Names of metrics, with `min` or `max` for which values are better; None where that is open.
+        rows: The groups, in order.
+        baseline: Label of the one that others are compared with; None where there is none.
+        seed_tests: Tests over seeds.
+        split: The split of the tests by row; empty where there are none.
+        seed_tables: McNemar's tests, for each pair of runs.
+        row_tests: Tests over rows.
+        notes: What a reader has to know besides.
+    """
+
+    keys: list[str]
+    metrics: dict[str, str | None]
+    rows: list[Row]
+    baseline: str | None = None
+    seed_tests: list[SeedTest] = field(default_factory=list)
+    split: str = ""
+    seed_tables: list[SeedTable] = field(default_factory=list)
+    row_tests: list[RowTest] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def row(self, label: str) -> Row:
+        """Return the group with a label."""
+        return next(row for row in self.rows if row.label == label)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The short names of keys."""
+        return short_names(self.keys)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as what JSON knows."""
+        from lightkit.loggers.files import plain
+
+        groups = [
+            {
+                "label": row.label,
+                "values": plain(row.group.values),
+                "metrics": {name: asdict(cell) for name, cell in row.cells.items()},
+                "runs": [self._run(run) for run in row.group.runs],
+            }
+            for row in self.rows
+        ]
+        return {
+            "keys": self.keys,
+            "metrics": self.metrics,
+            "groups": groups,
+            "baseline": self.baseline,
+            "seed_tests": [asdict(test) for test in self.seed_tests],
+            "split": self.split or None,
+            "mcnemar": [asdict(table) for table in self.seed_tables],
+            "row_tests": [asdict(test) for test in self.row_tests],
+            "notes": self.notes,
+        }
+
+    def _run(self, run: RunRecord) -> dict[str, Any]:
+        values = {name: run.values.get(name) for name in self.metrics}
+        return {"folder": str(run.folder), "name": run.name, "seed": run.seed, "status": run.status, "values": values}
+
+
+def build_comparison(
+    records: Sequence[RunRecord],
+    *,
+    metrics: Sequence[str] = (),
+    sort: str | None = None,
+    baseline: str | None = None,
+) -> Comparison:
+    """Put runs side by side.
+
+    Args:
+        records: The runs.
+        metrics: Names or patterns of what to compare; empty for the monitored metric and the same of the test.
+        sort: Metric (the best first) or key (the smallest first) to order by, with `-` the other way round; None goes
+            by the first metric.
+        baseline: Folder or name of a run, or label of a group; None takes of two groups that of the first run.
+
+    Raises:
+        UserError: There is no such metric, key or run.
+    """
+    distinct, notes = once_a_seed(records)
+    differing = differing_keys(distinct)
+    keys = columns(distinct, differing)
+    groups = group(distinct, keys, differing)
+    chosen = {name: direction_of(name, distinct) for name in _metrics(distinct, metrics)}
+    labels = labels_of(groups, keys)
+    base = _baseline(baseline, groups, labels, records[0])
+    rows = [Row(text, one, _cells(one, chosen)) for text, one in zip(labels, groups)]
+    first = rows[base] if base is not None else None
+    rows = [_marked(row, rows, first, chosen) for row in rows]
+    made = Comparison(keys, chosen, _sorted(rows, sort, keys, chosen), None if base is None else labels[base])
+    made.notes = [*notes, *_notes(distinct)]
+    if first is not None:
+        made.seed_tests = [test for name in chosen for test in _seed_tests(made, first, name)]
+    return made
+
+
+def _baseline(text: str | None, groups: Sequence[Group], labels: Sequence[str], first: RunRecord) -> int | None:
+    """Return the number of the group that others are compared with; None where there is none.
+
+    Raises:
+        UserError: None of the groups is meant.
+    """
+    if text is None:
+        return int(first not in groups[0].runs) if len(groups) == 2 else None
+    for number, (one, name) in enumerate(zip(groups, labels)):
+        names = {each for run in one.runs for each in (str(run.folder), run.folder.name, run.name)}
+        if text in {name, *names} or any(run.folder == Path(text).resolve() for run in one.runs):
+            return number
+    raise UserError("none of the runs that are compared", key="--baseline", received=text, choices=labels)
+
+
+def pairs(comparison: Comparison) -> dict[str, list[tuple[RunRecord, RunRecord]]]:
+    """Return of each group but the baseline the finished runs of both that have the same seed."""
+    if comparison.baseline is None:
+        return {}
+    first = {run.seed: run for run in comparison.row(comparison.baseline).group.runs if run.status == "finished"}
+    found = dict[str, list[tuple[RunRecord, RunRecord]]]()
+    for row in comparison.rows:
+        if row.label != comparison.baseline:
+            own = [run for run in row.group.runs if run.status == "finished" and run.seed in first]
+            found[row.label] = [(first[run.seed], run) for run in own]
+    return found
+
+
+def _metrics(records: Sequence[RunRecord], asked: Sequence[str]) -> list[str]:
+    """Return the names of the metrics to compare.
+
+    Raises:
+        UserError: No run has such a metric, or nothing was measured at all.
+    """
+    known = dict.fromkeys(name for record in records for name in record.values)
+    if not asked:
+        monitored = [name for name, _ in Counter(record.metric for record in records if record.metric).most_common()]
+        both = (both for name in monitored for both in (name, f"test/{name.rpartition('/')[2]}"))
+        return [name for name in dict.fromkeys(both) if name in known or name in monitored]
+    found = list[str]()
+    for text in asked:
+        pattern = Pattern(text, key="--metric")
+        fitting = [text] if text in known else [name for name in known if pattern.fits(name)]
+        if not fitting:
+            raise UserError("no run has this metric", key="--metric", received=text, choices=known)
+        found += fitting
+    return list(dict.fromkeys(found))
+
+
+def _cells(one: Group, metrics: dict[str, str | None]) -> dict[str, Cell]:
+    found = dict[str, Cell]()
+    for name in metrics:
+        values = [run.values[name] for run in one.runs if name in run.values]
+        found[name] = Cell(*mean_and_sd(values), len(values))
+    return found
+
+
+def _marked(row: Row, rows: Sequence[Row], first: Row | None, metrics: dict[str, str | None]) -> Row:
+    """Add to a group where it is best, and how it differs from the baseline."""
+    cells = dict[str, Cell]()
+    for name, mode in metrics.items():
+        cell = row.cells[name]
+        means = [mean for mean in (other.cells[name].mean for other in rows) if mean is not None]
+        choose = {"max": max, "min": min}.get(mode or "")
+        top = choose(means) if choose and means else None
+        base = None if first is None or first is row else first.cells[name].mean
+        delta = None if base is None or cell.mean is None else cell.mean - base
+        best = top is not None and cell.mean == top and len(rows) > 1
+        cells[name] = Cell(cell.mean, cell.sd, cell.n, best=best, delta=delta)
+    return Row(row.label, row.group, cells)
+
+
+def _sorted(rows: Sequence[Row], sort: str | None, keys: Sequence[str], metrics: dict[str, str | None]) -> list[Row]:
+    """Order groups; those without a value come last.
+
+    Raises:
+        UserError: There is no such column.
+    """
+    if sort is None and not metrics:
+        return list(rows)
+    asked = sort or next(iter(metrics))
+    name = asked.removeprefix("-")
+    long = {short: key for key, short in short_names(keys).items()}
+    key = long.get(name, name)
+    if key not in (*keys, *metrics):
+        raise UserError("no such column", key="--sort", received=name, choices=[*metrics, *keys])
+
+    def value(row: Row) -> Any:
+        return row.cells[key].mean if key in metrics else row.group.values.get(key)
+
+    backwards = (metrics.get(key) == "max") != (asked != name)
+    filled = [row for row in rows if value(row) is not None]
+    if all(as_number(value(row)) is not None for row in filled):
+        filled.sort(key=lambda row: as_number(value(row)) or 0.0, reverse=backwards)
+    else:
+        filled.sort(key=lambda row: str(value(row)), reverse=backwards)
+    return [*filled, *(row for row in rows if value(row) is None)]
+
+
+def _seed_tests(comparison: Comparison, first: Row, metric: str) -> list[SeedTest]:
+    """Test every group against the baseline, over the seeds that both have finished."""
+    tests = dict[str, PairedTest | None]()
+    for text, each in pairs(comparison).items():
+        both = [(a.values[metric], b.values[metric]) for a, b in each if metric in a.values and metric in b.values]
+        tests[text] = paired([theirs - own for own, theirs in both]) if both else None
+    adjusted = holm([test.t if test is not None else None for test in tests.values()])
+    mode = comparison.metrics[metric]
+    return [
+        SeedTest(text, metric, test, p_holm, _verdict(test, p_holm, mode))
+        for (text, test), p_holm in zip(tests.items(), adjusted)
+    ]
+
+
+def _verdict(test: PairedTest | None, p_holm: float | None, mode: str | None) -> str:
+    if test is None:
+        return "no seed in both"
+    if test.n == 1:
+        return "one seed: no test"
+    if p_holm is None:
+        return "no difference" if test.mean == 0 else "no spread: no test"
+    if p_holm >= LEVEL:
+        return "may be chance"
+    if mode is None:
+        return "higher" if test.mean > 0 else "lower"
+    return "better" if (test.mean > 0) == (mode == "max") else "worse"
+
+
+def _notes(records: Sequence[RunRecord]) -> list[str]:
+    """Say what a reader has to know of the runs."""
+    going = [record for record in records if record.status != "finished"]
+    notes = list[str]()
+    if going:
+        count = Counter(record.status for record in going)
+        told = ", ".join(f"{number} {status}" for status, number in count.items())
+        notes.append(f"of the runs {told}: their values are the best so far, and no test counts them")
+    return notes

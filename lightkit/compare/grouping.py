@@ -1,0 +1,139 @@
+"""Runs that differ in their seed alone become a group; groups are told from each other by the keys that differ."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightkit.runs.record import RunRecord
+
+SEED = "seed"
+_LEFT_OUT = ("name", "resume", "sweep", "trust", "logger")
+"""Keys and groups that no result depends on."""
+_TARGET = "_target_"
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs with the same configuration but for the seed.
+
+    Attributes:
+        values: What tells it from the others, by key; a key that it lacks is not there.
+        runs: The runs, by seed.
+    """
+
+    values: Mapping[str, Any]
+    runs: tuple[RunRecord, ...]
+
+
+def differing_keys(records: Sequence[RunRecord]) -> list[str]:
+    """Name the keys that not all runs have alike, apart from the seed and what follows it.
+
+    Args:
+        records: The runs.
+    """
+    shared = set.intersection(*({*map(id, record.sections)} for record in records))
+    own = {id(section): section for record in records for section in record.sections if id(section) not in shared}
+    names = dict.fromkeys(key for section in own.values() for key in section.keys)
+    found = list[str]()
+    for name in names:
+        if name == SEED or name.partition(".")[0] in _LEFT_OUT:
+            continue
+        values = [record.keys.get(name, _MISSING) for record in records]
+        follows = all(value == record.seed and record.seed is not None for value, record in zip(values, records))
+        if not follows and (_MISSING in values or any(value != values[0] for value in values)):
+            found.append(name)
+    return found
+
+
+def columns(records: Sequence[RunRecord], differing: Sequence[str]) -> list[str]:
+    """Choose the keys to show: arguments that go with the choice of a class, and are alike wherever it is, say no more.
+
+    Args:
+        records: The runs.
+        differing: The keys that differ.
+    """
+    targets = {name.removesuffix(_TARGET) for name in differing if name.endswith(_TARGET)}
+    return [name for name in differing if name.endswith(_TARGET) or not _follows(name, records, targets)]
+
+
+def _follows(name: str, records: Sequence[RunRecord], targets: set[str]) -> bool:
+    above = [target for target in targets if name.startswith(target)]
+    if not above:
+        return False
+    target = max(above, key=len) + _TARGET
+    seen = dict[str, str]()
+    for record in records:
+        value = json.dumps(record.keys.get(name, "(none)"))
+        if seen.setdefault(str(record.keys.get(target)), value) != value:
+            return False
+    return True
+
+
+def group(records: Sequence[RunRecord], keys: Sequence[str], differing: Sequence[str] | None = None) -> list[Group]:
+    """Put runs that differ in their seed alone together, in the order in which they come.
+
+    Args:
+        records: The runs.
+        keys: The keys to show of each group.
+        differing: The keys that differ; None for those to show.
+    """
+    found = dict[str, list[RunRecord]]()
+    for record in records:
+        mark = json.dumps([record.keys.get(key, "(none)") for key in (keys if differing is None else differing)])
+        found.setdefault(mark, []).append(record)
+    groups = list[Group]()
+    for runs in found.values():
+        values = {key: runs[0].keys[key] for key in keys if key in runs[0].keys}
+        groups.append(
+            Group(values, tuple(sorted(runs, key=lambda run: (run.seed is None, run.seed or 0, run.started))))
+        )
+    return groups
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Shorten keys to their last part, where that is of one key only; that of a class to its group.
+
+    Args:
+        keys: Dotted keys.
+    """
+    last = {key: key.removesuffix(f".{_TARGET}").rpartition(".")[2] for key in keys}
+    count = Counter(last.values())
+    return {key: last[key] if count[last[key]] == 1 else key.removesuffix(f".{_TARGET}") for key in keys}
+
+
+def shown(key: str, value: Any) -> str:
+    """Write the value of a key for a table; of a class its own name."""
+    if key.endswith(_TARGET) and isinstance(value, str):
+        return value.rpartition(".")[2]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def label(one: Group, keys: Sequence[str]) -> str:
+    """Say in short what a group is: `lr=0.1, hidden=[8]`; of one without such keys the name of its run."""
+    names = short_names(keys)
+    parts = [f"{names[key]}={shown(key, one.values[key])}" for key in keys if key in one.values]
+    return ", ".join(parts) or one.runs[0].name
+
+
+def once_a_seed(records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str]]:
+    """Leave out repeats with the same seed, which would count twice: what has finished counts, else the newest."""
+    kept = dict[tuple[int, object], RunRecord]()
+    differing = differing_keys(records)
+    for number, one in enumerate(group(records, differing)):
+        for run in sorted(one.runs, key=lambda run: (run.status == "finished", run.started)):
+            kept[number, run.folder if run.seed is None else run.seed] = run
+    left = len(records) - len(kept)
+    note = f"{left} run{'s' if left > 1 else ''} left out: the same configuration and seed as another"
+    chosen = {run.folder for run in kept.values()}
+    return [run for run in records if run.folder in chosen], [note] if left else []
+
+
+def labels_of(groups: Sequence[Group], keys: Sequence[str]) -> list[str]:
+    """Name the groups, each by another name."""
+    texts = [label(one, keys) for one in groups]
+    return [f"{text} ({i + 1})" if texts.count(text) > 1 else text for i, text in enumerate(texts)]

@@ -1,0 +1,179 @@
+"""A comparison as tables of text: for the terminal, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lightkit.compare.comparison import Cell, Comparison, Row
+from lightkit.compare.grouping import shown
+
+_EXACT = 6
+"""Pairs from which on a rank test can fall below 5 %."""
+
+
+@dataclass
+class TextTable:
+    """A table of text.
+
+    Attributes:
+        title: What stands above it; empty for the main one.
+        heads: Heads of the columns.
+        rows: Cells.
+        right: Numbers of the columns that are aligned to the right.
+        notes: What stands below it.
+    """
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    right: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def tables(comparison: Comparison) -> list[TextTable]:
+    """Return what a reader is shown: the groups, the tests over seeds, those over rows."""
+    found = [_groups(comparison)]
+    if any(test.test is not None for test in comparison.seed_tests):
+        found.append(_over_seeds(comparison))
+    if comparison.split:
+        found += _over_rows(comparison)
+    return found
+
+
+def _groups(comparison: Comparison) -> TextTable:
+    names = comparison.names
+    counts = {len(row.group.runs) for row in comparison.rows}
+    heads = [names[key] for key in comparison.keys] or ["run"]
+    marks = [""] if comparison.baseline is not None else []
+    table = TextTable("", [*marks, *heads, "n"], [])
+    for name in comparison.metrics:
+        table.heads += [name, "Δ"] if comparison.baseline is not None else [name]
+    for row in comparison.rows:
+        cells = [shown(key, row.group.values[key]) if key in row.group.values else "–" for key in comparison.keys]
+        is_baseline = ["baseline" if row.label == comparison.baseline else ""] if marks else []
+        line = [*is_baseline, *(cells or [row.label]), str(len(row.group.runs))]
+        for name in comparison.metrics:
+            line += [value(row.cells[name])]
+            line += [signed(row.cells[name].delta)] if marks else []
+        table.rows.append(line)
+    table.right = list(range(len(marks) + len(heads), len(table.heads)))
+    best = any(cell.best for row in comparison.rows for cell in row.cells.values())
+    table.notes += ["* best" + (", ± standard deviation over n seeds" if counts != {1} else "")] if best else []
+    table.notes += comparison.notes
+    return table
+
+
+def value(cell: Cell) -> str:
+    """Write a metric of a group: mean, deviation, and a star where it is best; as many columns for all."""
+    if cell.mean is None:
+        return "–"
+    spread = f" ± {cell.sd:.4f}" if cell.sd is not None else ""
+    return f"{cell.mean:.4f}{spread}{' *' if cell.best else '  '}"
+
+
+def signed(value: float | None) -> str:
+    """Write a difference with its sign; nothing for None."""
+    return "" if value is None else f"{value:+.4f}"
+
+
+def p_value(p: float | None) -> str:
+    """Write a p-value; a dash where there was no test."""
+    if p is None:
+        return "–"
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def _over_seeds(comparison: Comparison) -> TextTable:
+    heads = ["against the baseline", "metric", "pairs", "Δ", "95 %", "t", "Wilcoxon", "sign", "t (Holm)", ""]
+    table = TextTable(f"by seed, paired, against {comparison.baseline}", heads, [], list(range(2, 9)))
+    for entry in comparison.seed_tests:
+        test = entry.test
+        line = [entry.label, entry.metric, "0" if test is None else str(test.n)]
+        line += [signed(None if test is None else test.mean)]
+        line += [_interval(test.low, test.high)] if test is not None else ["–"]
+        line += [p_value(getattr(test, name, None)) for name in ("t", "wilcoxon", "sign")]
+        table.rows.append([*line, p_value(entry.p_holm), entry.verdict])
+    others = len(comparison.rows) - 1
+    if others > 1:
+        table.notes.append(f"p-values are two-sided; Holm: adjusted to {others} comparisons with the baseline")
+    sizes = [entry.test.n for entry in comparison.seed_tests if entry.test is not None and entry.test.n > 1]
+    if sizes and min(sizes) < _EXACT:
+        least = 2 / 2 ** min(sizes)
+        table.notes.append(
+            f"of {min(sizes)} pairs Wilcoxon and sign cannot fall below {least:.2g}, whatever the values"
+        )
+    if not sizes:
+        table.notes.append("one seed says nothing about chance: train with seed=0,1,2")
+    return table
+
+
+def _over_rows(comparison: Comparison) -> list[TextTable]:
+    heads = ["against the baseline", "loss", "seeds", "rows", "Δ", "95 %", "p", "p (Holm)"]
+    table = TextTable(
+        f"by row of {comparison.split}, bootstrap, against {comparison.baseline}", heads, [], list(range(2, 8))
+    )
+    for entry in comparison.row_tests:
+        test = entry.test
+        line = [entry.label, entry.loss, str(entry.seeds), str(test.n), signed(test.mean)]
+        table.rows.append([*line, _interval(test.low, test.high), p_value(test.p), p_value(entry.p_holm)])
+    table.notes.append("smaller losses are better; rows stand for other rows, not for other seeds")
+    found = [table] if table.rows else []
+    heads = ["against the baseline", "seed", "only it is right", "only baseline is", "p", "p (Holm)"]
+    tests = TextTable(
+        f"by row of {comparison.split}, McNemar, against {comparison.baseline}", heads, [], [1, 2, 3, 4, 5]
+    )
+    for one in comparison.seed_tables:
+        counts = [str(one.test.gained), str(one.test.lost)]
+        seed = "" if one.seed is None else str(one.seed)
+        tests.rows.append([one.label, seed, *counts, p_value(one.test.p), p_value(one.p_holm)])
+    return [*found, tests] if tests.rows else found
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "–" if low is None or high is None else f"{low:+.4f} … {high:+.4f}"
+
+
+def markdown(comparison: Comparison) -> str:
+    """Write all tables as Markdown."""
+    parts = list[str]()
+    for table in tables(comparison):
+        parts += [f"**{_escaped([table.title])[0]}**\n"] if table.title else []
+        rule = ["---:" if place in table.right else "---" for place in range(len(table.heads))]
+        parts += [_line(_escaped(table.heads)), _line(rule), *(_line(_escaped(row)) for row in table.rows), ""]
+        parts += [f"{note}  " for note in table.notes] + [""] if table.notes else []
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(cells: Iterable[str]) -> list[str]:
+    signs = {ord(sign): f"\\{sign}" for sign in "\\|*_<`["}
+    return [" ".join(cell.translate(signs).split()) for cell in cells]
+
+
+def as_csv(comparison: Comparison) -> str:
+    """Write the groups as CSV, a line each, with every figure in a column of its own."""
+    heads = ["group", *comparison.keys, "runs"]
+    for name in comparison.metrics:
+        heads += [f"{name} {what}" for what in ("mean", "sd", "n", "best", "delta")]
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(heads)
+    for row in comparison.rows:
+        writer.writerow(_csv_row(row, comparison))
+    return written.getvalue()
+
+
+def _csv_row(row: Row, comparison: Comparison) -> list[object]:
+    line: list[object] = [row.label]
+    line += [shown(key, row.group.values[key]) if key in row.group.values else "" for key in comparison.keys]
+    line.append(len(row.group.runs))
+    for name in comparison.metrics:
+        cell = row.cells[name]
+        line += [cell.mean, cell.sd, cell.n, int(cell.best), cell.delta]
+    return line

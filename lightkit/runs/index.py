@@ -1,0 +1,209 @@
+"""What is known of many runs at once, read from their folders through a cache that may be deleted at any time.
+
+The cache (`outputs/.index.json`) holds of each run what its files said, and the times and sizes of these files. Whoever
+reads it looks at every file again, and reads those that have changed. Whether a run goes on is never kept: see
+`lightkit.runs.record.RunRecord.status`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightkit.common import run_files
+from lightkit.runs.progress import read_progress
+from lightkit.runs.reading import read_config, read_facts, read_overrides, read_result, run_folders
+from lightkit.runs.record import RunRecord, Section, as_dict
+
+_VERSION = 1
+_FILES = (run_files.CONFIG, run_files.RESULT, run_files.OVERRIDES, run_files.ENVIRONMENT)
+_OF_RESULT = ("status", "reason", "objective", "best", "test", "metrics", "epochs", "steps", "seconds")
+"""What of `result.json` is kept."""
+_TOP = re.compile(r"^(?=[^\s#-])", re.M)
+"""Where a top-level key of a configuration begins."""
+_ALIAS = re.compile(r"(?:[:\-,] |\[)\*\w")
+"""A reference of YAML, which no run writes: a few of them in each other are gigabytes."""
+_WORTH = 16
+"""What was read anew, as a share of the cache, from which on the cache is written."""
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read what the files of a run say."""
+    known = dict[str, Mapping[str, Any]]()
+    entry = _content(folder, known)
+    return _record(folder, {mark: Section(node) for mark, node in known.items()}, entry)
+
+
+class RunIndex:
+    """The runs of a project.
+
+    Args:
+        root: The project.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._path = root / run_files.OUTPUTS / run_files.INDEX
+        self._sections = dict[str, Mapping[str, Any]]()
+        self._shared = dict[str, Section]()
+        self._known = dict[str, dict[str, Any]]()
+        self._size = self._read = 0
+
+    def records(self, folders: Iterable[Path]) -> list[RunRecord]:
+        """Return what is known of runs, in their order.
+
+        Args:
+            folders: Theirs; those outside of `outputs/` are read from their files.
+        """
+        self._load()
+        home = f"{self._path.parent}{os.sep}"
+        found = list[RunRecord]()
+        for folder in folders:
+            path = str(folder)
+            name = path.removeprefix(home)
+            if name == path:
+                found.append(read_record(folder))
+                continue
+            digest, size = _digest(path)
+            entry = self._known.get(name)
+            if entry is None or entry.get("digest") != digest:
+                entry = {"digest": digest, **_content(folder, self._sections)}
+                self._known[name] = entry
+                self._read += size
+            for mark in entry["sections"]:
+                if mark not in self._shared:
+                    self._shared[mark] = Section(self._sections[mark])
+            found.append(_record(folder, self._shared, entry))
+        if self._read * _WORTH > self._size:
+            self._save()
+        return found
+
+    def _load(self) -> None:
+        """Read the cache; one that is missing, damaged or of another version is empty."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            content = self._path.read_bytes()
+            head, _, body = content.partition(b"\n")
+            if head == _head(body):
+                found = json.loads(body)
+                self._sections, self._known, self._size = found["sections"], found["runs"], len(content)
+
+    def _save(self) -> None:
+        """Write the cache as a whole; where that cannot be done, the next one reads the folders again."""
+        runs = {name: entry for name, entry in self._known.items() if (self._path.parent / name).is_dir()}
+        used = {mark for entry in runs.values() for mark in entry["sections"]}
+        sections = {mark: self._sections[mark] for mark in used}
+        body = json.dumps({"sections": sections, "runs": runs}, separators=(",", ":")).encode()
+        temporary = self._path.with_name(f"{run_files.INDEX}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+            try:
+                with temporary.open("xb") as file:  # never through a link of that name
+                    file.write(_head(body) + b"\n" + body)
+                temporary.replace(self._path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        self._size, self._read = len(body), 0
+
+
+def _head(body: bytes) -> bytes:
+    return f"lightkit index {_VERSION} {hashlib.sha256(body).hexdigest()}".encode()
+
+
+def _digest(folder: str) -> tuple[str, int]:
+    """Return times, sizes and numbers of a run's files, and how much there is to read."""
+    marks, size = list[str](), 0
+    for name in (*_FILES, run_files.METRICS):
+        if name == run_files.METRICS and marks[1]:  # with a result nobody reads what was logged
+            break
+        try:
+            facts = os.stat(f"{folder}/{name}")  # noqa: PTH116  a path for each file would take twice as long
+        except OSError:
+            marks.append("")
+            continue
+        marks.append(f"{facts.st_mtime_ns:x}.{facts.st_size:x}.{facts.st_ino:x}")
+        size += facts.st_size
+    return "|".join(marks), size
+
+
+def _content(folder: Path, sections: dict[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Read a run.
+
+    Args:
+        folder: Its folder.
+        sections: Nodes of configurations by a checksum of their text; gets those that are new.
+    """
+    result, facts = read_result(folder), read_facts(folder)
+    found = _parse(read_config(folder), sections)
+    config = {name: node for mark in found for name, node in sections[mark].items()}
+    noted, data = facts.get("time"), facts.get("data")
+    return {
+        "sections": found,
+        "result": {name: result[name] for name in _OF_RESULT if name in result},
+        "progress": {}
+        if (folder / run_files.RESULT).exists()
+        else read_progress(folder, as_dict(config.get("metrics"))),
+        "overrides": read_overrides(folder),
+        "noted": noted if isinstance(noted, str) else "",
+        "data": data if isinstance(data, str) else "",
+    }
+
+
+def _record(folder: Path, sections: Mapping[str, Section], entry: Mapping[str, Any]) -> RunRecord:
+    rest = {name: entry[name] for name in ("result", "progress", "noted", "data")}
+    nodes = tuple(sections[mark] for mark in entry["sections"])
+    return RunRecord(folder=folder, sections=nodes, overrides=tuple(entry["overrides"]), **rest)
+
+
+def _parse(text: str, known: dict[str, Mapping[str, Any]]) -> list[str]:
+    """Parse a configuration by its top-level nodes, as most runs share most of these.
+
+    Args:
+        text: As YAML.
+        known: Nodes by a checksum of their text; gets those that are new.
+    """
+    parts = _TOP.split(text)
+    for choice in (parts, [text]):  # as a whole where the parts are no YAML by themselves
+        marks = [hashlib.sha256(part.encode(errors="replace")).hexdigest()[:24] for part in choice]
+        with contextlib.suppress(ValueError):
+            for mark, part in zip(marks, choice):
+                if mark not in known:
+                    known[mark] = _node(part)
+            return [mark for mark in marks if known[mark]]
+    return []
+
+
+def _node(text: str) -> dict[str, Any]:
+    """Parse YAML as what JSON knows.
+
+    Raises:
+        ValueError: It is none, or no mapping.
+    """
+    import yaml
+
+    if _ALIAS.search(text):
+        raise ValueError("a reference of YAML")
+    try:
+        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        found = json.loads(json.dumps({} if found is None else found, default=str))
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(found, dict):
+        raise ValueError("no mapping")
+    return found
+
+
+def all_records(root: Path) -> list[RunRecord]:
+    """Return what is known of all runs below `outputs/`, the newest last."""
+    found = RunIndex(root).records(run_folders(root / run_files.OUTPUTS))
+    return newest_last(found)
+
+
+def newest_last(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Order runs by when they began."""
+    return sorted(records, key=lambda record: (record.started, record.folder))

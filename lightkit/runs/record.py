@@ -1,0 +1,138 @@
+"""What is known of a run without building anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lightkit.runs.catalog import count_members, run_name, started
+
+
+class Section:
+    """A top-level node of a configuration, which many runs may share.
+
+    Args:
+        node: The node under its name.
+    """
+
+    def __init__(self, node: Mapping[str, Any]) -> None:
+        self.node = node
+
+    @cached_property
+    def keys(self) -> dict[str, Any]:
+        """Its values by dotted keys."""
+        return dict(_flat(self.node))
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What the files of a run say; what is missing or damaged stays empty.
+
+    Attributes:
+        folder: The run's.
+        sections: The top-level nodes of its configuration.
+        result: Parts of `result.json`; empty as long as the run has not ended.
+        progress: How far a run without a result is; see `lightkit.runs.progress`.
+        overrides: What was typed on the command line.
+        noted: When it began, as it wrote that down.
+        data: Fingerprint of its data set.
+    """
+
+    folder: Path
+    sections: tuple[Section, ...]
+    result: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    overrides: tuple[str, ...]
+    noted: str
+    data: str
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its configuration."""
+        return {name: node for section in self.sections for name, node in section.node.items()}
+
+    @cached_property
+    def keys(self) -> dict[str, Any]:
+        """Its configuration by dotted keys; a list is one value."""
+        return {name: value for section in self.sections for name, value in section.keys.items()}
+
+    @cached_property
+    def status(self) -> str:
+        """How it ended; `running` while a process holds its folder, `unfinished` where it was killed.
+
+        It is found out anew for each record.
+        """
+        from lightkit.runs.folder import lock_holder
+
+        if lock_holder(self.folder) is not None:
+            return "running"
+        status = self.result.get("status")
+        return status if isinstance(status, str) and status else "unfinished"
+
+    @cached_property
+    def name(self) -> str:
+        """See `lightkit.runs.catalog.run_name`."""
+        return run_name(self.folder)
+
+    @cached_property
+    def started(self) -> datetime:
+        """See `lightkit.runs.catalog.started`."""
+        return started(self.folder, self.noted)
+
+    @cached_property
+    def members(self) -> int | None:
+        """Number of models of a run that trains several; None for a run of one."""
+        return count_members(self.folder) or None
+
+    @property
+    def seed(self) -> int | None:
+        """Its seed."""
+        seed = self.keys.get("seed")
+        return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+
+    @property
+    def metric(self) -> str:
+        """Name of the monitored value."""
+        name = as_dict(self.result.get("objective")).get("name") or self.progress.get("name")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def best(self) -> float | None:
+        """Its best value, of a run that goes on the best so far."""
+        return _finite(as_dict(self.result.get("objective")).get("value", self.progress.get("value")))
+
+    @property
+    def epochs(self) -> int | None:
+        """Epochs done."""
+        epochs = self.result.get("epochs", self.progress.get("epochs"))
+        return epochs if isinstance(epochs, int) else None
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """The values that count: validation where the monitored one was best, the test, and of others the last."""
+        found = [as_dict(self.result.get(part)) for part in ("metrics", "best", "test")]
+        found += [as_dict(self.progress.get("values")), {self.metric: self.best} if self.metric else {}]
+        return {name: value for part in found for name, value in part.items() if _finite(value) is not None}
+
+
+def _flat(node: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def as_dict(value: Any) -> Mapping[str, Any]:
+    """Return a node as it is, and nothing in the place of what is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < float("inf") else None

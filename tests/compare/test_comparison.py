@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from lightkit.common.errors import UserError
+from lightkit.compare.comparison import Comparison, build_comparison
+from lightkit.runs.index import read_record
+from tests.compare.made import SWEEP, a_run, a_sweep
+
+VALUES = {0.1: [0.90, 0.92, 0.91, 0.95], 0.01: [0.80, 0.85, 0.79, 0.90], 0.001: [0.89, 0.93, 0.90, 0.94]}
+
+
+def compared(root: Path, **options: object) -> Comparison:
+    return build_comparison([read_record(folder) for folder in sorted((root / SWEEP).iterdir())], **options)
+
+
+def test_seeds_become_mean_and_deviation_and_the_best_is_marked(tmp_path: Path) -> None:
+    a_sweep(tmp_path, VALUES)
+    made = compared(tmp_path)
+    assert (made.keys, made.metrics) == (["optim.lr"], {"val/accuracy": "max", "test/accuracy": "max"})
+    assert [row.label for row in made.rows] == ["lr=0.1", "lr=0.001", "lr=0.01"]
+    cell = made.rows[0].cells["val/accuracy"]
+    assert (cell.mean, cell.sd, cell.n, cell.best) == (pytest.approx(0.92), pytest.approx(0.0216025), 4, True)
+    assert [row.cells["test/accuracy"].best for row in made.rows] == [True, False, False]
+    assert made.seed_tests == []
+
+
+def test_a_baseline_gives_differences_and_tests_as_scipy_has_them(tmp_path: Path) -> None:
+    a_sweep(tmp_path, VALUES)
+    made = compared(tmp_path, baseline="optim.lr=0.01,seed=2", metrics=["val/accuracy"])
+    assert made.baseline == "lr=0.01"
+    assert [row.cells["val/accuracy"].delta for row in made.rows] == [pytest.approx(0.085), pytest.approx(0.08), None]
+    plain = {
+        test.label: stats.ttest_rel(VALUES[float(test.label[3:])], VALUES[0.01]).pvalue for test in made.seed_tests
+    }
+    for entry in made.seed_tests:
+        assert entry.test is not None
+        assert entry.test.t == pytest.approx(plain[entry.label], rel=1e-8)
+    smallest, largest = sorted(plain.values())
+    assert sorted(entry.p_holm or 0 for entry in made.seed_tests) == pytest.approx(
+        [2 * smallest, max(2 * smallest, largest)], rel=1e-8
+    )
+    assert [entry.verdict for entry in made.seed_tests] == ["better", "better"]
+
+
+def test_one_seed_is_never_called_better(tmp_path: Path) -> None:
+    a_sweep(tmp_path, {0.1: [0.9], 0.01: [0.1]})
+    made = compared(tmp_path)
+    assert made.baseline == "lr=0.01"  # the first run of two groups
+    assert {entry.verdict for entry in made.seed_tests} == {"one seed: no test"}
+    assert all(entry.p_holm is None for entry in made.seed_tests)
+
+
+def test_what_differs_by_the_same_everywhere_has_no_test(tmp_path: Path) -> None:
+    a_sweep(tmp_path, {0.1: [0.5, 0.75], 0.01: [0.25, 0.5]})
+    assert {entry.verdict for entry in compared(tmp_path).seed_tests} == {"no spread: no test"}
+
+
+def test_runs_that_go_on_are_told_and_no_test_counts_them(tmp_path: Path) -> None:
+    a_sweep(tmp_path, {0.1: [0.5, 0.75], 0.01: [0.25, 0.5]})
+    a_run(tmp_path / SWEEP / "late", lr=0.01, seed=2, val=None, curve=[0.3, 0.9, 0.2])
+    made = compared(tmp_path, baseline="lr=0.1")
+    row = made.row("lr=0.01")
+    assert (row.cells["val/accuracy"].n, row.cells["val/accuracy"].mean) == (3, pytest.approx(0.55))
+    assert made.seed_tests[0].test is not None
+    assert made.seed_tests[0].test.n == 2
+    assert made.notes == ["of the runs 1 unfinished: their values are the best so far, and no test counts them"]
+
+
+def test_a_repeat_with_the_same_seed_counts_once(tmp_path: Path) -> None:
+    a_sweep(tmp_path, {0.1: [0.5, 0.75]})
+    a_run(tmp_path / SWEEP / "again", lr=0.1, seed=1, val=0.25, status="failed")
+    made = compared(tmp_path)
+    assert made.rows[0].cells["val/accuracy"].mean == pytest.approx(0.625)
+    assert made.notes == ["1 run left out: the same configuration and seed as another"]
+
+
+def test_smaller_losses_are_better_and_an_open_metric_has_no_best(tmp_path: Path) -> None:
+    for lr, loss in ((0.1, 0.4), (0.01, 0.3)):
+        more = {"best": {"val/loss": loss, "val/odd": loss}}
+        a_run(tmp_path / SWEEP / f"{lr}", lr=lr, more=more)
+    made = compared(tmp_path, metrics=["val/loss", "val/o*"])
+    assert made.metrics == {"val/loss": "min", "val/odd": None}
+    assert [(row.label, row.cells["val/loss"].best) for row in made.rows] == [("lr=0.01", True), ("lr=0.1", False)]
+    assert not any(row.cells["val/odd"].best for row in made.rows)
+
+
+def test_order_by_a_key_or_a_metric(tmp_path: Path) -> None:
+    a_sweep(tmp_path, VALUES)
+    for sort, labels in (("lr", ["lr=0.001", "lr=0.01", "lr=0.1"]), ("-optim.lr", ["lr=0.1", "lr=0.01", "lr=0.001"])):
+        assert [row.label for row in compared(tmp_path, sort=sort).rows] == labels
+    assert [row.label for row in compared(tmp_path, sort="-test/accuracy").rows] == ["lr=0.01", "lr=0.001", "lr=0.1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"sort": "epochs"}, "--sort: no such column"),
+        ({"metrics": ["val/accurracy"]}, r"(?s)--metric: no run has this metric.*nearest: val/accuracy"),
+        ({"baseline": "lr=0.2"}, "--baseline: none of the runs that are compared"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, options: dict[str, object], what: str) -> None:
+    a_sweep(tmp_path, VALUES)
+    with pytest.raises(UserError, match=what):
+        compared(tmp_path, **options)
+
+
+def test_all_of_it_as_json(tmp_path: Path) -> None:
+    a_sweep(tmp_path, {0.1: [0.5, 0.75], 0.01: [0.25, 0.5]})
+    found = json.loads(json.dumps(compared(tmp_path, baseline="lr=0.1").plain(), allow_nan=False))
+    first = found["groups"][0]
+    assert (first["label"], first["values"], found["baseline"]) == ("lr=0.1", {"optim.lr": 0.1}, "lr=0.1")
+    assert [run["values"]["val/accuracy"] for run in first["runs"]] == [0.5, 0.75]
+    assert found["seed_tests"][0]["test"]["n"] == 2
