@@ -38,7 +38,7 @@ def test_two_new_runs_in_one_folder(lightkit: Run, ran: Run, project: Path) -> N
     first.hold()
     (project / "run" / "config.yaml").rename(project / "run" / "hidden.yaml")  # as if it was not written yet
     second = ran(*TRAIN)
-    assert second.code == 2
+    assert second.code == 75
     assert f"process {first.pid} on " in second.err
     first.go()
     assert first.wait() == 0
