@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,15 +200,17 @@ def compare_rows(
     return _adjusted(tables, tests)
 
 
-def _adjusted(tables: Sequence[Any], tests: Sequence[Any]) -> tuple[list[SeedTable], list[RowTest]]:
+def _adjusted(
+    tables: Sequence[tuple[str, int | None, McNemar]], tests: Sequence[tuple[str, str, int, Bootstrap]]
+) -> tuple[list[SeedTable], list[RowTest]]:
     """Add what Holm's method makes of the p-values."""
-    of_tables = holm([test.p for *_, test in tables])
+    of_tables = holm([entry[2].p for entry in tables])
     of_tests = dict[tuple[str, str], float | None]()
     for loss in dict.fromkeys(name for _, name, *_ in tests):
         same = [entry for entry in tests if entry[1] == loss]
-        adjusted = holm([test.p for *_, test in same])
+        adjusted = holm([entry[3].p for entry in same])
         of_tests |= {(entry[0], loss): value for entry, value in zip(same, adjusted)}
     return (
-        [SeedTable(*entry, value or 0.0) for entry, value in zip(tables, of_tables)],
-        [RowTest(*entry, of_tests[entry[0], entry[1]] or 0.0) for entry in tests],
+        [SeedTable(label, seed, test, p or 0.0) for (label, seed, test), p in zip(tables, of_tables)],
+        [RowTest(label, loss, n, test, of_tests[label, loss] or 0.0) for label, loss, n, test in tests],
     )
