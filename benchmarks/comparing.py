@@ -40,7 +40,7 @@ def make_runs(root: Path, count: int) -> None:
     sweep = root / run_files.OUTPUTS / run_files.SWEEPS / "2026-01-31" / "12-00-00-many"
     for number in range(count):
         seed, lr = number % 20, 0.1 / (1 + number // 20)
-        folder = sweep / f"optim.lr={lr:.6f},seed={seed}"
+        folder = sweep / f"optim.lr={lr!r},seed={seed}"
         (folder / run_files.CHECKPOINTS).mkdir(parents=True)
         mine = text.replace("\n  lr: 0.001\n", f"\n  lr: {lr}\n").replace("\nseed: 0\n", f"\nseed: {seed}\n")
         (folder / run_files.CONFIG).write_text(mine)

@@ -204,13 +204,13 @@ def _adjusted(
     tables: Sequence[tuple[str, int | None, McNemar]], tests: Sequence[tuple[str, str, int, Bootstrap]]
 ) -> tuple[list[SeedTable], list[RowTest]]:
     """Add what Holm's method makes of the p-values."""
-    of_tables = holm([test.p for *_, test in tables])
+    of_tables = holm([entry[2].p for entry in tables])
     of_tests = dict[tuple[str, str], float | None]()
     for loss in dict.fromkeys(name for _, name, *_ in tests):
         same = [entry for entry in tests if entry[1] == loss]
-        adjusted = holm([test.p for *_, test in same])
+        adjusted = holm([entry[3].p for entry in same])
         of_tests |= {(entry[0], loss): value for entry, value in zip(same, adjusted)}
     return (
-        [SeedTable(label, seed, test, value or 0.0) for (label, seed, test), value in zip(tables, of_tables)],
-        [RowTest(label, loss, seeds, test, of_tests[label, loss] or 0.0) for label, loss, seeds, test in tests],
+        [SeedTable(label, seed, test, p or 0.0) for (label, seed, test), p in zip(tables, of_tables)],
+        [RowTest(label, loss, n, test, of_tests[label, loss] or 0.0) for label, loss, n, test in tests],
     )
