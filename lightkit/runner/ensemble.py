@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from omegaconf import DictConfig
 from torch import Tensor
 
 from lightkit.assembly import Shared, build_logger
+from lightkit.assembly.ensemble import is_of_finished_runs
 from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, public, to_plain
 from lightkit.config.member_values import member_label, member_values
+from lightkit.config.schema import FinetuneConfig
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
@@ -32,6 +34,9 @@ from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
 
+_NEW: dict[str, Any] = {"~finetune": None, "finetune": asdict(FinetuneConfig())}
+"""Values of a meta-model, which is a new network also where the members are fine-tuned."""
+
 
 def build_plan(run: Session, shared: Shared) -> RunPlan:
     """Build the plan that the configuration asks for: one model, or the members of an ensemble.
@@ -43,6 +48,10 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
     Raises:
         UserError: The method does not go with the data or the rest of the configuration.
     """
+    if is_of_finished_runs(run.place.path):
+        from lightkit.runner.library import reopened  # builds on this module
+
+        return reopened(run, shared)
     method: Method = instantiate(run.cfg.ensemble, key="ensemble", expected=Method)
     if isinstance(method, NoEnsemble):
         return OneModel()
@@ -78,7 +87,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
             (member_label(entry, i)[3:], member_values(entry))
             for i, entry in enumerate(cfg.ensemble.get("members") or [])
         ],
-        meta=member_values(to_plain(cfg.ensemble.get("meta") or {})),
+        meta=_NEW | member_values(to_plain(cfg.ensemble.get("meta") or {})),
     )
 
 

@@ -160,7 +160,17 @@ class Stacking(Method):
             bases += [Base(tuple(folds), last[kind] if last else None) for kind, folds in enumerate(columns)]
             role = {"features": columns, "refits": last, "passthrough": True}
         role |= {"passthrough": self.passthrough, "holdout": self.holdout, "draw": facts.seed}
-        yield [member(facts, number, "meta", _meta_values(facts, len(self.rows(facts).training)), **role)]
+        yield [self.meta_model(facts, number, **role)]
+
+    def meta_model(self, facts: RunFacts, number: int, **role: Any) -> RunMember:
+        """Return the meta-model as a member.
+
+        Args:
+            facts: What is known of the run.
+            number: Its number among the members.
+            **role: What it is among them.
+        """
+        return member(facts, number, "meta", _meta_values(facts, len(self.rows(facts).training)), **role)
 
 
 def _meta_values(facts: RunFacts, rows: int) -> dict[str, Any]:
