@@ -290,7 +290,7 @@ class MemberGroup:
         pairs = [(own, part) for own, part in zip(self.group, self.stack.members) if part.lost is None]
         for own, part in zip(self.group, self.stack.members):
             if part.lost is not None:
-                run.tell(f"member {own.name} is trained again, alone: {part.lost}")
+                run.members.message(f"member {own.name} is trained again, alone: {part.lost}")
         done = self.finished
         if pairs:
             outputs = self._counted([part for _, part in pairs], splits)
