@@ -26,6 +26,8 @@ _COLDEST, _HOTTEST = 0.1, 1e2
 """Limits of a temperature: where all rows to fit on are right, none would be cold enough."""
 _SINGLES = 20
 """Single networks at most whose mean stands for one network."""
+_PARTS = 5
+"""Parts of the rows for which it is tried whether a temperature helps that was fitted on the others."""
 _HALVINGS = 5
 """How often rows are cut into halves where no other rows are there to fit a temperature on."""
 
@@ -130,6 +132,35 @@ def fit_temperature(predictions: Tensor, targets: Tensor, task: str) -> float:
         if abs(inverse - before) <= 1e-6 * before:
             break
     return 1 / inverse
+
+
+def useful_temperature(predictions: Tensor, targets: Tensor, task: str, *, seed: int = 0) -> float:
+    """Fit a temperature, and take it only where temperatures help on rows that they were not fitted on; else 1.
+
+    The rows are cut into parts; the temperature that is fitted on the others has to make the rows of a part more
+    likely, in the mean over all rows and by more than chance (a one-sided t-test at 5 %). So a few rows rarely change
+    anything.
+
+    Args:
+        predictions: `(N, C)`.
+        targets: `(N, ...)`.
+        task: Kind of targets.
+        seed: Seed of the parts.
+    """
+    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(mix(seed, "temperature")))
+    parts = [part for part in order.tensor_split(_PARTS) if len(part)]
+    gains = []
+    for part in parts if len(parts) > 1 else ():
+        rest = order[~torch.isin(order, part)]
+        temperature = fit_temperature(predictions[rest], targets[rest], task)
+        scaled = with_temperature(predictions[part], temperature, task)
+        gains.append(
+            log_likelihood(scaled, targets[part], task) - log_likelihood(predictions[part], targets[part], task)
+        )
+    gain, others = torch.cat(gains) if gains else torch.zeros(1), len(targets) - 1
+    if others < 1 or float(gain.mean()) <= _quantile(others) * float(gain.std()) / math.sqrt(len(gain)):
+        return 1.0
+    return fit_temperature(predictions, targets, task)
 
 
 def with_temperature(predictions: Tensor, temperature: float, task: str) -> Tensor:
@@ -239,6 +270,11 @@ def _parts(known: Tensor, fitting: Tensor | None, seed: int) -> Iterator[tuple[T
         first, second = order[: len(order) // 2], order[len(order) // 2 :]
         yield first, second
         yield second, first
+
+
+def _quantile(freedom: int) -> float:
+    """Return the 95 % quantile of Student's t, by its expansion around that of the normal distribution."""
+    return 1.645 + 1.524 / freedom + 1.42 / freedom**2
 
 
 def _off_limits(predictions: Tensor) -> Tensor:
