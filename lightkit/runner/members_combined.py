@@ -42,13 +42,21 @@ class SplitMeter:
         # One process has all rows.
         self._metrics = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
         self._criterion = build_loss(cfg, shared.data.info, shared.engine)
+        loader = shared.data.loaders().get(split)
+        self._batch = None if loader is None or split == "train" else loader.batch_size
 
     def __call__(self, rows: MemberPredictions) -> dict[str, float]:
-        """Return the values of some rows, all of which were predicted."""
+        """Return the values of some rows, all of which were predicted.
+
+        They are taken in the batches of an evaluation: of shares of votes many are equal, and a softmax rounds by where
+        a row stands in its batch.
+        """
         target = rows.targets.to(self._device)
         output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
         self._metrics.reset()
-        self._metrics.update(output, target, self._criterion(output, target), len(rows))
+        size = self._batch or len(rows)
+        for own, truth in zip(output.split(size), target.split(size)):
+            self._metrics.update(own, truth, self._criterion(own, truth), len(truth))
         return {f"{self._name}/{key.partition('/')[2]}": value for key, value in self._metrics.compute().items()}
 
 

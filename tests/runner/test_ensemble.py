@@ -61,7 +61,7 @@ def test_the_plan_and_the_result_are_recorded(tmp_path: Path) -> None:
     "how",
     [
         ("ensemble.weights=uniform",),
-        pytest.param(("ensemble.weights=uniform", "ensemble.vote=hard"), marks=pytest.mark.thorough),
+        ("ensemble.weights=uniform", "ensemble.vote=hard", "ensemble.size=5"),
         pytest.param(("ensemble.weights=validation",), marks=pytest.mark.thorough),
     ],
     ids=["soft", "hard", "weighted"],
@@ -69,8 +69,6 @@ def test_the_plan_and_the_result_are_recorded(tmp_path: Path) -> None:
 def test_evaluation_says_what_the_result_says(how: tuple[str, ...], tmp_path: Path) -> None:
     run, result = trained(tmp_path, "voting", *how)
     for values in run.evaluate_splits(["val", "test"]).values():
-        if "ensemble.vote=hard" in how:
-            values.pop("test/auroc", None)  # shares of votes are often equal, and rounding orders those
         assert values == pytest.approx({name: result["metrics"][name] for name in values}, rel=1e-4, abs=1e-5)
 
 
