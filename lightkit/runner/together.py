@@ -194,7 +194,6 @@ class MemberGroup:
             "they learn what other members leave": role.adds_to is not None,
             "they learn from what other members predict": role.features,
             "they are several networks each": role.joint,
-            "adversarial inputs take gradients within a step": role.epsilon,
         }
         return next((reason for reason, holds in reasons.items() if holds), "")
 
