@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ MOST_BYTES = 64 << 20
 """What the validations of one member may take; of a member that would need more none is kept."""
 KEPT_BYTES = 1 << 20
 """What they may still take once the ensemble is combined: a larger file is removed then."""
+_ALIGNED = 64
 
 
 class Validation(NamedTuple):
@@ -39,7 +41,9 @@ class Validation(NamedTuple):
     def packed(self) -> bytes:
         """Return the record."""
         head = {"step": self.step, "epoch": self.epoch, "shape": list(self.outputs.shape), "members": self.members}
-        return json.dumps(head).encode() + b"\n" + self.outputs.contiguous().numpy().tobytes()
+        line = json.dumps(head)
+        line += " " * (-(len(line) + 1) % _ALIGNED)  # the numbers are read where they lie in the file
+        return line.encode() + b"\n" + self.outputs.contiguous().numpy().tobytes()
 
 
 def read_validations(path: Path) -> list[Validation]:
@@ -47,15 +51,18 @@ def read_validations(path: Path) -> list[Validation]:
     found: dict[int, Validation] = {}
     try:
         with path.open("rb") as file:
-            while line := file.readline():
-                head = json.loads(line)
-                content = bytearray(file.read(4 * math.prod(head["shape"])))
-                outputs = torch.frombuffer(content, dtype=torch.float32).reshape(head["shape"])
-                found[head["step"]] = Validation(head["step"], head["epoch"], outputs, tuple(head["members"]))
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # only what is used is read
+            while line := content.readline():
+                head, begin = json.loads(line), content.tell()
+                count = math.prod(head["shape"])
+                outputs = torch.frombuffer(content, dtype=torch.float32, count=count, offset=begin)
+                own = head["step"], head["epoch"], outputs.reshape(head["shape"]), tuple(head["members"])
+                found[head["step"]] = Validation(*own)
+                content.seek(begin + 4 * count)
     except FileNotFoundError:
         return []
-    except (ValueError, KeyError, TypeError, RuntimeError):
-        pass  # torn here: what comes before is whole
+    except (ValueError, KeyError, TypeError):
+        pass  # empty, or torn here: what comes before is whole
     return [found[step] for step in sorted(found)]
 
 

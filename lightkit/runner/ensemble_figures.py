@@ -14,6 +14,7 @@ from lightkit.ensemble.combining import hard, soft
 from lightkit.ensemble.diversity import BySize, by_size, disagreement, error_correlation
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult
+from lightkit.ensemble.validations import read_validations
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner.ensemble_report import Outcome
 from lightkit.runner.validations import CurvePoint
@@ -127,5 +128,7 @@ def epochs(members: Sequence[MemberResult], name: str) -> dict[str, tuple[list[f
     for result in members:
         rows = [row for row in read_jsonl(result.folder / run_files.METRICS) if row.get(name) is not None]
         if rows:
-            curves[result.member.name] = ([row["epoch"] for row in rows], [row[name] for row in rows])
+            places = {own.step: own.epoch for own in read_validations(result.folder / run_files.VALIDATIONS)}
+            reached = [places.get(row["step"], row["epoch"]) for row in rows]  # also in the middle of an epoch
+            curves[result.member.name] = (reached, [row[name] for row in rows])
     return curves
