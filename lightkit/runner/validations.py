@@ -83,7 +83,8 @@ def over_validations(
     steps, found = list[int](), list[Tensor]()
     for place in (place for place in places if place >= begin):
         newest = [[record for record in records if record.epoch <= place][-1] for records in kept.values()]
-        predictions = torch.stack([as_probabilities(record.outputs, truth.task) for record in newest])[:, order]
+        outputs = torch.stack([record.outputs for record in newest])[:, order]
+        predictions = as_probabilities(outputs.flatten(0, 1), truth.task).unflatten(0, outputs.shape[:2])
         votes = outcome.rule == "hard" and truth.task != "regression"
         found.append(hard(predictions, shares, task=truth.task) if votes else soft(predictions, shares))
         steps.append(max(record.step for record in newest))
