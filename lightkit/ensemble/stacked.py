@@ -16,6 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.data.loaders import Batches, Loader
 from lightkit.device import Engine
 from lightkit.ensemble.dropout import Draw, drawn, recorded, replayed
+from lightkit.ensemble.tasks import FastGradientSign
 from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 
@@ -138,8 +139,9 @@ class Computation:
     """
 
     def __init__(self, model: StackedModel, network: nn.Module, task: Task, criterion: Criterion) -> None:
-        self.model, self._task = model, task
-        self._whole = _Whole(network, task, criterion)
+        self.model = model
+        self._attack = task if isinstance(task, FastGradientSign) else None
+        self._whole = _Whole(network, self._attack.task if self._attack else task, criterion)
         self._draws: dict[Any, list[Draw]] = {}
         self._together: dict[Any, Callable[..., Any]] = {}
 
@@ -153,13 +155,24 @@ class Computation:
             shared: All models get the same batch, `(B, ...)` each.
             seeds: Seeds the generators for each model, in training.
         """
-        tensors, masks = self.model.tensors, tuple[Tensor, ...]()
-        if self.model.training and (draws := self._calls(batch)):
-            masks = drawn(draws, seeds, batch[0].device)
+        if not self.model.training:
+            return self._forward(batch, (), shared=shared)
+        draws, times = self._calls(batch), 2 if self._attack else 1
+        masks = drawn(draws * times, seeds, batch[0].device) if draws else ()
+        if self._attack is None:
+            return self._forward(batch, masks, shared=shared)
+        left = iter((masks[: len(draws)], masks[len(draws) :]))  # a model alone draws them one after the other, too
+        found = self._attack.on_both(
+            batch, lambda inputs: StepOutput(*self._forward(inputs, next(left), shared=shared))
+        )
+        return Computed(found.loss, found.preds, found.target)
+
+    def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> Computed:
+        """Compute a batch with all models once."""
         key = shared, self.model.training, bool(masks)
         if key not in self._together:
             self._together[key] = vmap(self._one, in_dims=(0, None if shared else 0, 0 if masks else None))
-        losses, preds, target = self._together[key](tensors, tuple(batch), masks)
+        losses, preds, target = self._together[key](self.model.tensors, tuple(batch), masks)
         return Computed(losses, preds if self._whole.has_preds else None, target if self._whole.has_target else None)
 
     def _one(self, tensors: Mapping[str, Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

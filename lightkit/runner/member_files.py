@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,21 @@ from lightkit.assembly import build_store
 from lightkit.common import run_files
 from lightkit.config import as_yaml, public, save_text
 from lightkit.ensemble.plan import RunMember
-from lightkit.ensemble.stack import StackMember
+from lightkit.ensemble.stack import Stack, StackMember
+from lightkit.ensemble.validations import (
+    Validation,
+    ValidationOutputs,
+    of_member,
+    read_validations,
+    write_validations,
+)
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
+from lightkit.runner.predictions import is_member
 from lightkit.runner.session import Session, make_result
 from lightkit.runner.trained import member_config
 from lightkit.runs.folder import unwritable
+from lightkit.trainer.evaluate import ValidationMeter
 
 _STAND_IN = 728_350_001
 """A number that stands for a value in a text that is the same for all members but for it."""
@@ -99,6 +109,7 @@ class MemberFiles:
         self._overrides = typed or "[]\n"
         self._store = build_store(cfg, run.place.path)
         self._tensorboard = bool(cfg.logger.tensorboard.enabled)
+        self._together: Path | None = None
         self._goal = str(cfg.metrics.monitor), str(cfg.metrics.mode)
 
     def folder(self, name: str) -> Path:
@@ -123,6 +134,27 @@ class MemberFiles:
                 (path / run_files.ENVIRONMENT).write_text(text, encoding="utf-8")
             except OSError as error:
                 raise unwritable(path, error) from error
+
+    def meters(self, stack: Stack, folder: Path) -> list[ValidationMeter]:
+        """Return what keeps the outputs of the validations of all members, where they are those of an ensemble.
+
+        Args:
+            stack: The members, as they stand.
+            folder: Folder of the state of all.
+        """
+        learner = stack.learner
+        if not is_member(self.folder(self.members[0].name)) or learner.data.val is None:
+            return []
+        self._together = folder / run_files.VALIDATIONS
+        names: Any = lambda: [member.name for member in stack.active]  # noqa: E731
+        kept = ValidationOutputs(self._together, learner.timetable, names=names, tell=self.run.tell)
+        kept.start(learner.state.step)
+        return [kept]
+
+    @cached_property
+    def _validations(self) -> list[Validation]:
+        """The validations of all members, once they have ended."""
+        return read_validations(self._together) if self._together else []
 
     def save(self, member: RunMember, trained: StackMember) -> None:
         """Write the checkpoints of a member that has ended.
@@ -157,6 +189,7 @@ class MemberFiles:
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
             if self._tensorboard:
                 TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
+            write_validations(path / run_files.VALIDATIONS, of_member(self._validations, member.name))
             result = make_result(self.run, self._cfg, state, "finished", reason=state.stop_reason, system=system)
             result["seconds"] = round(seconds, 3)
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")

@@ -57,6 +57,7 @@ class StackingPlan(EnsemblePlan):
     """
 
     method: Stacking
+    votes = False
 
     def __init__(self, run: Session, shared: Shared, method: Stacking, facts: RunFacts) -> None:
         super().__init__(run, shared, method, facts)

@@ -194,7 +194,6 @@ class MemberGroup:
             "they learn what other members leave": role.adds_to is not None,
             "they learn from what other members predict": role.features,
             "they are several networks each": role.joint,
-            "adversarial inputs take gradients within a step": role.epsilon,
         }
         return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -246,7 +245,8 @@ class MemberGroup:
             around.enter_context(run.signals.caught())
             files = self._open()
             machine = Machine(self.cfg, run.place.path, first)
-            services = Services(console, run.signals, machine.clock, save=lambda value: self._save())
+            meters = files.meters(stack, self.folder)
+            services = Services(console, run.signals, machine.clock, save=lambda value: self._save(), meters=meters)
             goal: dict[str, Any] = {"monitor": self.cfg.metrics.monitor, "mode": self.cfg.metrics.mode}
             goal["judged"] = lambda name, value: run.members.update(name, value=value)
             try:
