@@ -20,7 +20,7 @@ from torch import Tensor
 from lightkit.common.argument_checks import check_range
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
-from lightkit.ensemble.combining import as_logits, subsets
+from lightkit.ensemble.combining import as_logits, soft, subsets
 
 _COLDEST, _HOTTEST = 0.1, 1e2
 """Limits of a temperature: where all rows to fit on are right, none would be cold enough."""
@@ -233,8 +233,8 @@ def independent_networks(
         chosen, values = subsets(len(members), size, draws=most, seed=seed), list[float]()
         block = max(1, _ELEMENTS // max(1, ensemble.numel()))
         for first in range(0, len(chosen), block):
-            means = [members[subset].mean(0, dtype=torch.float64) for subset in chosen[first : first + block]]
-            together = torch.stack(means).to(members.dtype)
+            # With the bits of the ensemble itself, which all members together have to reach.
+            together = torch.stack([soft(members[subset]) for subset in chosen[first : first + block]])
             values += _calibrated(together, targets, task, parts)
         return math.fsum(values) / len(values)
 
