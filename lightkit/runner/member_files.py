@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 import lightkit.trainer.summary as summary
 from lightkit.assembly import build_store
@@ -29,7 +30,6 @@ from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.predictions import is_member
 from lightkit.runner.session import Session, make_result
-from lightkit.runner.trained import member_config
 from lightkit.runs.folder import unwritable
 from lightkit.trainer.evaluate import ValidationMeter
 
@@ -42,21 +42,20 @@ class ConfigTexts:
     """Makes the configurations of alike members as text, of which only the values differ that are each member's own.
 
     Args:
-        run: The run.
-        members: They have values for the same keys.
+        member: One of them; all have values for the same keys.
+        cfg: Its configuration.
+        overrides: What was typed.
     """
 
-    def __init__(self, run: Session, members: Sequence[RunMember]) -> None:
-        self._run, first = run, members[0]
-        self._keys = [key for key in leaves(first.values) if is_own(key)]
-        stand_ins = {key: _STAND_IN + number for number, key in enumerate(self._keys)}
-        cfg: Any = member_config(run.cfg, first)
-        OmegaConf.set_readonly(cfg, False)
-        for key, number in stand_ins.items():
-            OmegaConf.update(cfg, key, number)
-        content = public(cfg)
-        self._text, self._settings = as_yaml(content), columns(content, run.overrides)
-        self._stand_ins = stand_ins
+    def __init__(self, member: RunMember, cfg: DictConfig, overrides: Sequence[str]) -> None:
+        own = [key for key in leaves(member.values) if is_own(key)]
+        self._stand_ins = {key: _STAND_IN + number for number, key in enumerate(own)}
+        changed: Any = copy.deepcopy(cfg)
+        OmegaConf.set_readonly(changed, False)
+        for key, number in self._stand_ins.items():
+            OmegaConf.update(changed, key, number)
+        content = public(changed)
+        self._text, self._settings = as_yaml(content), columns(content, overrides)
 
     def of(self, member: RunMember) -> str:
         """Return the configuration of a member as YAML."""
@@ -98,11 +97,12 @@ class MemberFiles:
     """The run."""
     members: Sequence[RunMember]
     """The members."""
+    cfg: DictConfig
+    """The configuration of the first member: that of all, but for what is each one's own."""
 
     def __post_init__(self) -> None:
-        run = self.run
-        self._cfg = cfg = member_config(run.cfg, self.members[0])
-        self.texts = ConfigTexts(run, self.members)
+        run, cfg = self.run, self.cfg
+        self.texts = ConfigTexts(self.members[0], cfg, run.overrides)
         self._facts = {**run.place.facts(), "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         typed = "".join(f"- {json.dumps(text)}\n" for text in run.overrides)
@@ -190,7 +190,7 @@ class MemberFiles:
             if self._tensorboard:
                 TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
             write_validations(path / run_files.VALIDATIONS, of_member(self._validations, member.name))
-            result = make_result(self.run, self._cfg, state, "finished", reason=state.stop_reason, system=system)
+            result = make_result(self.run, self.cfg, state, "finished", reason=state.stop_reason, system=system)
             result["seconds"] = round(seconds, 3)
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             unfinished = path / f".{run_files.RESULT}.unfinished"
@@ -204,7 +204,7 @@ class MemberFiles:
         """Return the contents of the checkpoints to keep, with the monitored value."""
         monitor, found = self._goal[0], list[tuple[dict[str, Any], float | None]]()
         last, best = trained.last, trained.best
-        wanted = self._cfg.checkpoint.keep_best > 0
+        wanted = self.cfg.checkpoint.keep_best > 0
         if best is not None and wanted and last is not None and best["state"]["step"] != last["state"]["step"]:
             found.append((best | {"config": text}, best["state"]["best_value"]))
         if last is not None:

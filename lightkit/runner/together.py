@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import time
@@ -218,9 +219,8 @@ class MemberGroup:
 
     def _twins(self, first: Learner) -> list[Learner]:
         """Build the others: of them only model, seeds and rows."""
-        cfg: Any = member_config(self.run.cfg, self.group[0])
+        cfg, twins = copy.deepcopy(self.cfg), list[Learner]()
         OmegaConf.set_readonly(cfg, False)
-        twins = list[Learner]()
         for own in self.group[1:]:
             for key, value in ((key, value) for key, value in leaves(own.values).items() if is_own(key)):
                 OmegaConf.update(cfg, key, value)
@@ -261,7 +261,7 @@ class MemberGroup:
 
     def _open(self) -> MemberFiles:
         """Go on from the state that was saved, or begin the folders; returns what writes them."""
-        files = MemberFiles(self.run, self.group)
+        files = MemberFiles(self.run, self.group, self.cfg)
         saved = self.store.load_newest() if self.saves and self.folder.exists() else None
         if saved is not None:
             self.stack.load_state_dict(saved[1])
