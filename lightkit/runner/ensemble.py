@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from omegaconf import DictConfig
@@ -16,6 +16,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, public, to_plain
 from lightkit.config.member_values import member_label, member_values
+from lightkit.config.schema import FinetuneConfig
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
@@ -79,6 +80,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
             for i, entry in enumerate(cfg.ensemble.get("members") or [])
         ],
         meta=member_values(to_plain(cfg.ensemble.get("meta") or {})),
+        anew={"~finetune": None, "finetune": asdict(FinetuneConfig())},
     )
 
 
