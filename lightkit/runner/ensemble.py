@@ -36,9 +36,6 @@ from lightkit.runner.session import Session
 from lightkit.runner.validations import CurvePoint, over_validations
 from lightkit.runs.reading import read_config
 
-_NEW: dict[str, Any] = {"~finetune": None, "finetune": asdict(FinetuneConfig())}
-"""Values of a meta-model, which is a new network also where the members are fine-tuned."""
-
 
 def build_plan(run: Session, shared: Shared) -> RunPlan:
     """Build the plan that the configuration asks for: one model, or the members of an ensemble.
@@ -89,7 +86,8 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
             (member_label(entry, i)[3:], member_values(entry))
             for i, entry in enumerate(cfg.ensemble.get("members") or [])
         ],
-        meta=_NEW | member_values(to_plain(cfg.ensemble.get("meta") or {})),
+        meta=member_values(to_plain(cfg.ensemble.get("meta") or {})),
+        anew={"~finetune": None, "finetune": asdict(FinetuneConfig())},
     )
 
 

@@ -159,6 +159,7 @@ class Stacking(Method):
             last = [one.name for one in refits]
             bases += [Base(tuple(folds), last[kind] if last else None) for kind, folds in enumerate(columns)]
             role = {"features": columns, "refits": last, "passthrough": True}
+            kinds = [(label, _anew(facts, values)) for label, values in kinds]
         role |= {"passthrough": self.passthrough, "holdout": self.holdout, "draw": facts.seed}
         yield [self.meta_model(facts, number, **role)]
 
@@ -173,12 +174,19 @@ class Stacking(Method):
         return member(facts, number, "meta", _meta_values(facts, len(self.rows(facts).training)), **role)
 
 
+def _anew(facts: RunFacts, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a network that learns from predictions: no base fits these, so it begins anew."""
+    own = {key: value for key, value in values.items() if key.lstrip("~").split(".")[0] != "finetune"}
+    return {**own, **facts.anew}
+
+
 def _meta_values(facts: RunFacts, rows: int) -> dict[str, Any]:
     """Return the values of the meta-model: it trains in short steps over few columns, and its last weights count.
 
     A weight decay that is left open is that of scikit-learn's `LogisticRegression`, which sees the sum of the losses.
     """
     values = {
+        **facts.anew,
         "trainer.test": "last",
         "trainer.validate_unit": "step",
         "trainer.validate_every": _INTERVAL,
