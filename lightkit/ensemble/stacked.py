@@ -217,11 +217,13 @@ def _slots(template: nn.Module, network: nn.Module) -> Iterator[tuple[dict[str, 
     `torch.func.functional_call` looks for these places in every step, which takes as long as a small layer.
     """
     names = {id(tensor): name for name, tensor in (*template.named_parameters(), *template.named_buffers())}
-    for module in network.modules():
-        for holder in (module._parameters, module._buffers):
-            for key, tensor in holder.items():
-                if tensor is not None:
-                    yield cast("dict[str, Any]", holder), key, names[id(tensor)]
+    holders: list[dict[str, Any]] = [
+        cast("dict[str, Any]", holder)
+        for module in network.modules()
+        for holder in (module._parameters, module._buffers)
+    ]
+    for holder in holders:
+        yield from ((holder, key, names[id(tensor)]) for key, tensor in holder.items() if tensor is not None)
 
 
 @contextmanager
