@@ -23,7 +23,7 @@ from lightkit.data import Data, DataInfo
 from lightkit.device import Engine
 from lightkit.ensemble.file import StoredMember, read_ensemble
 from lightkit.ensemble.module import Ensemble, members_only
-from lightkit.ensemble.nested import assembled
+from lightkit.ensemble.nested import assembled, grouped
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.stacked_ensemble import Inputs, StackedEnsemble
 from lightkit.runs.reading import read_json
@@ -34,6 +34,11 @@ _LOG = logging.getLogger(__name__)
 def is_ensemble(run: Path) -> bool:
     """Tell whether a folder holds the run of an ensemble that has been put together."""
     return (run / run_files.ENSEMBLE_WEIGHTS).is_file()
+
+
+def is_of_finished_runs(run: Path) -> bool:
+    """Tell whether a folder holds an ensemble that `lightkit ensemble` made, or makes, of finished runs."""
+    return "rows" in read_json(run / run_files.ENSEMBLE)
 
 
 def build_ensemble(
@@ -59,9 +64,10 @@ def build_ensemble(
     sizes = {name: replace(info, input_shape=(len(own.shift),)) for name, own in inputs.items()}
     networks = {one.name: _network(one, run, sizes.get(one.name, info), engine, trust) for one in stored.members}
     if inputs:
-        weights = [member.weight for member in stored.members]
-        chosen: dict[str, Any] = {"weights": weights, "names": list(networks), "inputs": inputs}
-        return StackedEnsemble(list(networks.values()), task=stored.task, **chosen)
+        found, weights = grouped(stored, networks)
+        names = sorted(found, key=inputs.__contains__)  # each behind those whose predictions it takes
+        chosen: dict[str, Any] = {"weights": [weights[name] for name in names], "names": names, "inputs": inputs}
+        return StackedEnsemble([found[name] for name in names], task=stored.task, **chosen)
     ensemble = assembled(stored, networks)
     for name in members:
         if name not in ensemble.names:
@@ -79,7 +85,7 @@ def own_splits(data: Data, run: Path) -> Data:
     Raises:
         UserError: Its predictions are missing or damaged, which tell the rows.
     """
-    if not is_ensemble(run) or "rows" not in read_json(run / run_files.ENSEMBLE):
+    if not is_ensemble(run) or not is_of_finished_runs(run):
         return data
     known = MemberPredictions.read(run / run_files.PREDICTIONS_HELD_OUT)
     if known.data != data.info.fingerprint:

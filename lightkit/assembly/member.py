@@ -24,7 +24,7 @@ from lightkit.data.loaders import Loader
 from lightkit.data.prepare import Prepare
 from lightkit.data.tensors import TensorData
 from lightkit.device import Engine
-from lightkit.ensemble.oof import MemberPredictions, aligned
+from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned
 from lightkit.ensemble.rows import cut_holdout, member_rows
 from lightkit.ensemble.stacking import base_predictions, feature_scaling, stack_features
 from lightkit.ensemble.tasks import FastGradientSign, JointResiduals, Residual
@@ -74,6 +74,8 @@ def own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
     if role.rows == "all" and not role.holdout and not role.features:
         return data
     rows, source = data.rows["train"], data.source
+    if role.rows == "predicted":
+        return _with_features(role, data, rows, rows[:0], folder)
     dealt: dict[str, Any] = {
         "strata": getattr(source, "strata", None),
         "groups": getattr(source, "groups", None),
@@ -118,7 +120,10 @@ def _with_features(role: MemberConfig, data: Data, drawn: Tensor, left: Tensor, 
     rows, task, info = bases[0].rows[known], data.info.task, data.info
     inputs = _inputs(data, rows) if role.passthrough else None
     found = stack_features([base.predictions[known] for base in bases], task, inputs)
-    learnt = torch.isin(rows, drawn)
+    parts = data.rows | {"train": drawn}
+    if role.rows == "predicted":
+        parts = {name: rows[bases[0].split[known] == number] for number, name in enumerate(SPLITS)}
+    learnt = torch.isin(rows, parts["train"])
     if not learnt.any():
         raise UserError("there is no training row that all members predicted", key="ensemble.member.features")
     predicted = found.shape[1] - (0 if inputs is None else inputs[0].numel())
@@ -129,11 +134,12 @@ def _with_features(role: MemberConfig, data: Data, drawn: Tensor, left: Tensor, 
     kept = {name: getattr(data.source, name, None) for name in ("strata", "groups")}
     size = {"input_shape": (found.shape[1],), "vocab_size": None, "context_length": None}
     source = Features(x, y, replace(info, **size), shift=shift, scale=scale, **kept)  # type: ignore[arg-type]
-    parts = {name: part[torch.isin(part, rows)] for name, part in (data.rows | {"train": drawn}).items()}
-    loaders: dict[str, Any] = {
-        name: Loader(source, parts[name], loader.options, prepare=Prepare(loader.options.seed))
-        for name, loader in data.loaders().items()
-    }
+    parts = {name: part[torch.isin(part, rows)] for name, part in parts.items()}
+    loaders: dict[str, Any] = dict.fromkeys(("val", "test"))
+    for name, loader in data.loaders().items():
+        if len(parts[name]):
+            loaders[name] = Loader(source, parts[name], loader.options, prepare=Prepare(loader.options.seed))
+    parts = {name: part for name, part in parts.items() if len(part)}
     left = left[torch.isin(left, rows)]
     return replace(data, info=source.info, source=source, rows=parts, left_out=left, **loaders)
 

@@ -201,8 +201,10 @@ def check_joint(cfg: DictConfig) -> None:
         UserError: The configuration asks for more than a teacher.
     """
     joint = role_of(cfg).joint
+    if joint is None:
+        return
     taught = OmegaConf.merge(cfg, {"finetune": {"distill": {"teacher": None}}})
-    if joint is None or finetune_options(cast(DictConfig, taught)) is None:
+    if finetune_options(cast(DictConfig, taught)) is None:
         return
     raise UserError(
         "the networks of this ensemble are trained as one and from the start: there is no one output layer to tune",

@@ -20,34 +20,40 @@ from lightkit.runs.placement import discard_if_empty, new_run_folder
 
 HELP = {
     "ensemble": """\
-usage: lightkit ensemble RUN RUN... | SWEEP [--method voting|greedy] [--weights HOW] [--name NAME] [OVERRIDES]
+usage: lightkit ensemble RUN RUN... | SWEEP [--method voting|greedy|stacking] [OPTIONS] [OVERRIDES]
 
 One model of runs that have finished, in a new run folder, for `lightkit eval`, `predict` and the rest. Nothing is
-trained. The networks may be of any kind, as long as data and classes are the same, and so may the seeds; a run may
-be an ensemble itself. Weights and metrics come from rows alone that no run trained on.
+trained but the meta-model of a stack. The networks may be of any kind, as long as data and classes are the same, and
+so may the seeds; a run may be an ensemble itself. Weights, metrics and what a meta-model learns from come from rows
+alone that no run trained on.
 RUN is the folder of a run, its name, or `last` for the newest one. SWEEP is the folder of a sweep, or another with
 runs below it, and stands for all that have finished.
 
 options:
-  --method METHOD   voting: all runs; greedy: select runs with replacement that do best together (default: voting)
+  --method METHOD   voting: all runs; greedy: select runs with replacement that do best together; stacking: a
+                    meta-model learns from what the runs predict (default: voting)
   --vote KIND       soft: mean of probabilities; hard: share of votes (default: soft)
   --weights HOW     of a vote: uniform; validation: those with the smallest loss; greedy; or one number a run, as
                     0.5,0.3,0.2 (default: uniform)
-  --rounds N        selections of greedy at most (default: 25)
+  --rounds N        selections of greedy at most, which also judges a stack (default: 25)
+  --meta MODEL      the meta-model of a stack, such as mlp (default: a linear model)
   --name NAME       ends the name of the new run's folder (default: the method)
   --json            print what result.json holds
 
-OVERRIDES are of device, metrics, logger and the loading of data, such as device=cpu or data.eval_batch_size=256.
+OVERRIDES are of device, metrics, logger and the loading of data, such as device=cpu or data.eval_batch_size=256; of a
+stack also ensemble.meta, ensemble.passthrough and ensemble.holdout, the share of the rows that judge it (1/3).
 
 examples:
   lightkit ensemble digits_mlp digits_cnn --method greedy
   lightkit ensemble outputs/sweeps/2026-01-31/12-00-00-run --weights validation --name best
+  lightkit ensemble digits_mlp digits_cnn --method stacking ensemble.meta.trainer.steps=500
   lightkit eval best""",
 }
 
 METHODS = ("voting", "greedy", "stacking")
 WEIGHTS = ("uniform", "validation", "greedy")
 _OVERRIDE = re.compile(r"[+~]*[\w.@]+=")
+_OF_STACKS = re.compile(r"[+~]*ensemble\.(meta|passthrough|holdout)([.=]|$)")
 _ALLOWED = re.compile(
     r"[+~]*(device|logger|metrics|trust)([.=]|$)|[+~]*data\.(eval_batch_size|num_workers|pin_memory)="
 )
@@ -61,12 +67,15 @@ def ensemble(args: list[str]) -> int:
     parser.add_argument("--vote", choices=("soft", "hard"), default="soft")
     parser.add_argument("--weights")
     parser.add_argument("--rounds")
+    parser.add_argument("--meta")
     parser.add_argument("--name")
     parser.add_argument("--json", action="store_true")
     options = parser.read(args)
     root = project()
     overrides = [text for text in options.runs if _OVERRIDE.match(text) and not _places(text, root)]
-    for text in overrides:
+    own = [text for text in overrides if options.method == "stacking" and _OF_STACKS.match(text)]
+    shared = [text for text in overrides if text not in own]
+    for text in shared:
         if not _ALLOWED.match(text):
             fix = "this only of device, metrics, logger and the loading of data"
             raise UserError("a finished run stays as it is", key=text.partition("=")[0], received=text, fix=fix)
@@ -74,7 +83,9 @@ def ensemble(args: list[str]) -> int:
     node, weights = _method(options, folders)
     from lightkit.runs.reading import read_run
 
-    composed = [read_run(folder, overrides) for folder in folders]
+    composed = [read_run(folder, shared) for folder in folders]
+    if options.method == "stacking":
+        node = _stacking(options, folders, [*shared, *own])
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     with held():
         from lightkit.runner.library import combine_runs
@@ -137,24 +148,38 @@ def _method(options: Namespace, folders: Sequence[Path]) -> tuple[dict[str, Any]
     Raises:
         UserError: An option does not go with the method, or is out of its range.
     """
-    if options.method == "stacking":
-        fix = "lightkit train ensemble=stacking, or --method greedy"
-        raise UserError("finished runs cannot be stacked", key="--method", received="stacking", fix=fix)
     from lightkit.config.schema import MemberConfig
 
     base: dict[str, Any] = {"size": len(folders), "members": [], "member": asdict(MemberConfig())}
-    for given, name in (("weights", "voting"), ("rounds", "greedy")):
-        if getattr(options, given) is not None and options.method != name:
-            raise UserError(f"this is of --method {name}", key=f"--{given}", received=getattr(options, given))
+    for given, names in (("weights", ["voting"]), ("rounds", ["greedy", "stacking"]), ("meta", ["stacking"])):
+        if getattr(options, given) is not None and options.method not in names:
+            what = f"this is of --method {' and '.join(names)}"
+            raise UserError(what, key=f"--{given}", received=getattr(options, given))
+    rounds = options.rounds or "25"
+    if not rounds.isdecimal() or int(rounds) < 1:
+        raise UserError("not a number of rounds", key="--rounds", received=rounds, expected="1 or more")
     if options.method == "greedy":
-        rounds = options.rounds or "25"
-        if not rounds.isdecimal() or int(rounds) < 1:
-            raise UserError("not a number of rounds", key="--rounds", received=rounds, expected="1 or more")
         return {"_target_": "lightkit.ensemble.methods.Greedy", "rounds": int(rounds), **base}, None
     how = options.weights or "uniform"
     numbers = None if how in WEIGHTS else _numbers(how, len(folders))
     chosen = how if numbers is None else "uniform"
     return {"_target_": "lightkit.ensemble.methods.Voting", "vote": options.vote, "weights": chosen, **base}, numbers
+
+
+def _stacking(options: Namespace, folders: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a stack as a node of the configuration; its meta-model differs by it from the first of the runs.
+
+    Raises:
+        UserErrors: Everything that is wrong with the meta-model.
+    """
+    from lightkit.config import to_plain
+    from lightkit.runs.reading import read_run
+
+    own = [f"ensemble.size={len(folders)}", f"ensemble.rounds={options.rounds or 25}", f"ensemble.holdout={1 / 3}"]
+    own += ["ensemble.refit=false", *([f"ensemble.meta.model={options.meta}"] if options.meta else [])]
+    composed = read_run(folders[0], ["ensemble=stacking", *own, *overrides], new=True)
+    node: dict[str, Any] = to_plain(composed.cfg.ensemble)
+    return node
 
 
 def _numbers(text: str, count: int) -> list[float]:

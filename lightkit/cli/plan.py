@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, fitting, say, table, width
 from lightkit.common import run_files
-from lightkit.runs.catalog import project
+from lightkit.runs.catalog import find_run, project
 
 if TYPE_CHECKING:
     from lightkit.assembly import Learner
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = {
     "plan": """\
-usage: lightkit plan [OVERRIDES] [--long | --json]
+usage: lightkit plan [OVERRIDES] [--from RUN] [--long | --json]
 
 What `lightkit train OVERRIDES` would train, without training: for every phase and every parameter group its size,
 whether it trains, the learning rate at the start of each epoch (first, highest, last), weight decay, the mode of
@@ -31,6 +31,7 @@ together.
 Everything is built on the CPU; nothing is written.
 
 options:
+  --from RUN            start from the configuration of an earlier run, such as a member of an ensemble
   --long                every group in every phase
   --json                all of it as JSON, with every rate and the names of all parameters
   --config-dir FOLDER   one more folder of options, searched first
@@ -47,22 +48,29 @@ def plan(args: list[str]) -> int:
     """Print what would be trained."""
     parser = Parser("plan")
     parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--from", dest="source", metavar="RUN")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default="config")
     options = parser.read(args)
-    from lightkit.config import compose
+    on_cpu, folder = [*options.overrides, "device.name=cpu"], project() / run_files.OUTPUTS
+    if options.source is None:
+        from lightkit.config import compose
 
-    on_cpu = [*options.overrides, "device.name=cpu"]
-    cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
+        cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
+    else:
+        from lightkit.runs.reading import read_run
+
+        folder = find_run(options.source, project())
+        cfg = read_run(folder, on_cpu, new=True).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.assembly import build
     from lightkit.assembly.matches import matches_of
     from lightkit.assembly.origin import notes_on_base
     from lightkit.assembly.phases import build_plan_of, notes_on_weights
 
-    parts = build(cfg, project() / run_files.OUTPUTS, report=complain)
+    parts = build(cfg, folder, report=complain)
     with closing(parts.data):
         found, matches = build_plan_of(parts), matches_of(cfg, parts)
         if options.json:

@@ -6,7 +6,9 @@ it is written out by its values, so that what is saved needs no files of options
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
@@ -17,6 +19,7 @@ from lightkit.config.check import complete
 from lightkit.config.defaults import unknown_option
 from lightkit.config.entries import as_typed
 from lightkit.config.experiments import GROUP
+from lightkit.config.fields import valid_keys
 from lightkit.config.grants import granting_keys
 from lightkit.config.hydra_compat import ConfigLoader
 from lightkit.config.left_over import drop_inherited, drop_left_over
@@ -49,6 +52,7 @@ _FIXES = {
     "data": "train another run, and `lightkit ensemble RUN1 RUN2` makes one ensemble of both",
     "ensemble": "take it out",
 }
+_MEANT = re.compile(r"did you mean ([\w.]+)\?(.*)", re.DOTALL)
 _ENTRY = "a mapping of keys and values, such as {model: mlp, optim.lr: 0.01}"
 
 Variant = Callable[[Sequence[str]], "tuple[DictConfig, Sources]"]
@@ -326,10 +330,21 @@ def _not_own(key: str, shared: str, what: str) -> UserError:
 
 
 def _below(error: UserError, place: str, origin: str | None = None) -> UserError:
-    """Return an error of one member with the full key."""
-    key = f"{place}.{error.key}" if error.key else place
-    facts: Any = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": error.fix}
+    """Return an error of one member with the full key, also where it says how to mend it."""
+    key, fix = f"{place}.{error.key}" if error.key else place, error.fix
+    meant = _MEANT.match(fix) if fix else None
+    if meant and meant[1].partition(".")[0] in _groups():
+        fix = f"did you mean {place}.{meant[1]}?{meant[2]}"
+    elif fix == f"remove it: ~{error.key}":
+        fix = f"remove it from {place}"
+    facts: Any = {"expected": error.expected, "received": error.received, "choices": error.choices, "fix": fix}
     return UserError(error.what, key=key, origin=origin or error.origin, family=error.families[0].slug, **facts)
+
+
+@cache
+def _groups() -> frozenset[str]:
+    """Return the first parts of all keys."""
+    return frozenset(key.partition(".")[0] for key in valid_keys())
 
 
 def _identity(error: UserError) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ Predictions are `(N, C)`: N rows, C classes, labels or targets; probabilities, o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -26,8 +26,12 @@ _COLDEST, _HOTTEST = 0.1, 1e2
 """Limits of a temperature: where all rows to fit on are right, none would be cold enough."""
 _SINGLES = 20
 """Single networks at most whose mean stands for one network."""
+_PARTS = 5
+"""Parts of the rows for which it is tried whether a temperature helps that was fitted on the others."""
 _HALVINGS = 5
 """How often rows are cut into halves where no other rows are there to fit a temperature on."""
+_ELEMENTS = 1 << 20
+"""Probabilities that are scaled at once at most, unless those of one ensemble are more."""
 
 
 def log_likelihood(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
@@ -106,30 +110,66 @@ def fit_temperature(predictions: Tensor, targets: Tensor, task: str) -> float:
     The log-likelihood is concave in the inverse of the temperature, so that Newton's method inside of a bracket finds
     its one maximum, between 0.1 and 100.
     """
-    logits, truth = as_logits(_off_limits(predictions), task), targets
+    return float(_temperatures(predictions[None], targets, task)[0])
+
+
+def _temperatures(predictions: Tensor, targets: Tensor, task: str) -> Tensor:
+    """Find the temperatures of several predictions `(S, N, C)` of the same rows at once, `(S,)` float64."""
+    logits = as_logits(_off_limits(predictions), task)
+    truth = targets
     if task == "multiclass":
-        truth = torch.nn.functional.one_hot(truth.reshape(-1).long(), logits.shape[1])
-    aim = (logits * (truth.reshape(logits.shape) > 0.5)).sum(1)
+        truth = torch.nn.functional.one_hot(truth.reshape(-1).long(), logits.shape[-1])
+    aim = (logits * (truth.reshape(logits.shape[1:]) > 0.5)).sum(-1)
 
-    def derivatives(inverse: float) -> tuple[float, float]:
-        slope, curvature = _derivatives(logits, inverse, task)
-        return float((slope - aim).mean()), float(curvature.mean())
+    def derivatives(inverse: Tensor) -> tuple[Tensor, Tensor]:
+        slope, curvature = _derivatives(logits, inverse[:, None, None], task)
+        return (slope - aim).mean(1), curvature.mean(1)
 
-    low, high, inverse = 1 / _HOTTEST, 1 / _COLDEST, 1.0
-    if derivatives(high)[0] < 0:
-        return _COLDEST
-    if derivatives(low)[0] > 0:
-        return _HOTTEST
+    inverse = torch.ones(len(logits), dtype=torch.float64)
+    low, high = inverse / _HOTTEST, inverse / _COLDEST
+    coldest, hottest = derivatives(high)[0] < 0, derivatives(low)[0] > 0
+    left = ~(coldest | hottest)
     for _ in range(60):
+        if not left.any():
+            break
         gradient, curvature = derivatives(inverse)
-        if gradient == 0:
-            break
-        low, high = (inverse, high) if gradient < 0 else (low, inverse)
-        step = inverse - gradient / max(curvature, 1e-300)
-        before, inverse = inverse, step if low < step < high else math.sqrt(low * high)
-        if abs(inverse - before) <= 1e-6 * before:
-            break
-    return 1 / inverse
+        left = left & (gradient != 0)
+        low, high = torch.where(gradient < 0, inverse, low), torch.where(gradient < 0, high, inverse)
+        step = inverse - gradient / curvature.clamp_min(1e-300)
+        step = torch.where((low < step) & (step < high), step, (low * high).sqrt())
+        before, inverse = inverse, torch.where(left, step, inverse)
+        left = left & ((inverse - before).abs() > 1e-6 * before)
+    found = torch.where(coldest, _COLDEST, 1 / inverse)
+    return torch.where(hottest & ~coldest, _HOTTEST, found)
+
+
+def useful_temperature(predictions: Tensor, targets: Tensor, task: str, *, seed: int = 0) -> float:
+    """Fit a temperature, and take it only where temperatures help on rows that they were not fitted on; else 1.
+
+    The rows are cut into parts; the temperature that is fitted on the others has to make the rows of a part more
+    likely, in the mean over all rows and by more than chance (a one-sided t-test at 5 %). So a few rows rarely change
+    anything.
+
+    Args:
+        predictions: `(N, C)`.
+        targets: `(N, ...)`.
+        task: Kind of targets.
+        seed: Seed of the parts.
+    """
+    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(mix(seed, "temperature")))
+    parts = [part for part in order.tensor_split(_PARTS) if len(part)]
+    gains = []
+    for part in parts if len(parts) > 1 else ():
+        rest = order[~torch.isin(order, part)]
+        temperature = fit_temperature(predictions[rest], targets[rest], task)
+        scaled = with_temperature(predictions[part], temperature, task)
+        gains.append(
+            log_likelihood(scaled, targets[part], task) - log_likelihood(predictions[part], targets[part], task)
+        )
+    gain, others = torch.cat(gains) if gains else torch.zeros(1), len(targets) - 1
+    if others < 1 or float(gain.mean()) <= _quantile(others) * float(gain.std()) / math.sqrt(len(gain)):
+        return 1.0
+    return fit_temperature(predictions, targets, task)
 
 
 def with_temperature(predictions: Tensor, temperature: float, task: str) -> Tensor:
@@ -158,20 +198,28 @@ def calibrated_log_likelihood(
         UserError: No row is left to fit on, or to measure.
     """
     known = (~predictions.isnan().any(1)).nonzero().reshape(-1)
+    (value,) = _calibrated(predictions[None], targets, task, _parts(known, fitting, seed))
+    return value
+
+
+def _calibrated(predictions: Tensor, targets: Tensor, task: str, parts: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
+    """Measure the mean calibrated log-likelihood of several predictions `(S, N, C)` of the same rows."""
     values = []
-    for fitted, measured in _parts(known, fitting, seed):
+    for fitted, measured in parts:
         if not len(fitted) or not len(measured):
             what = "a calibrated log-likelihood needs rows to fit on, and others to measure"
             raise UserError(what, argument="fitting", received=f"{len(fitted)} and {len(measured)} rows")
         if task == "regression":
-            errors = (predictions.double() - targets.reshape(predictions.shape).double()).square()
-            variance = errors[fitted].mean(0).clamp_min(1e-30)
-            values.append(-0.5 * float((torch.log(2 * torch.pi * variance) + errors[measured] / variance).mean()))
+            errors = (predictions.double() - targets.reshape(predictions.shape[1:]).double()).square()
+            variance = errors[:, fitted].mean(1, keepdim=True).clamp_min(1e-30)
+            likelihood = -0.5 * (torch.log(2 * torch.pi * variance) + errors[:, measured] / variance)
+            values.append(likelihood.mean((1, 2)).tolist())
             continue
-        temperature = fit_temperature(predictions[fitted], targets[fitted], task)
-        scaled = with_temperature(predictions[measured], temperature, task)
-        values.append(float(log_likelihood(scaled, targets[measured], task).mean()))
-    return math.fsum(values) / len(values)
+        temperatures = _temperatures(predictions[:, fitted], targets[fitted], task)
+        chosen = zip(predictions[:, measured], temperatures.tolist())
+        scaled = [with_temperature(own, temperature, task) for own, temperature in chosen]
+        values.append([float(log_likelihood(own, targets[measured], task).mean()) for own in scaled])
+    return [math.fsum(column) / len(column) for column in zip(*values)]
 
 
 def independent_networks(
@@ -208,16 +256,21 @@ def independent_networks(
     members, targets, ensemble = members[:, known], targets[known], ensemble[known]
     fitting = fitting[known] if fitting is not None else None
 
-    def judged(predictions: Tensor) -> float:
-        return calibrated_log_likelihood(predictions, targets, task, fitting=fitting, seed=seed)
+    parts = list(_parts(torch.arange(len(targets)), fitting, seed))
 
     @cache
     def reached(size: int) -> float:
         most = min(len(members), max(draws, _SINGLES)) if size == 1 else draws
-        chosen = subsets(len(members), size, draws=most, seed=seed)
-        return math.fsum(judged(soft(members[subset])) for subset in chosen) / len(chosen)
+        chosen, values = subsets(len(members), size, draws=most, seed=seed), list[float]()
+        block = max(1, _ELEMENTS // max(1, ensemble.numel()))
+        for first in range(0, len(chosen), block):
+            # With the bits of the ensemble itself, which all members together have to reach.
+            together = torch.stack([soft(members[subset]) for subset in chosen[first : first + block]])
+            values += _calibrated(together, targets, task, parts)
+        return math.fsum(values) / len(values)
 
-    aim, low, high = judged(ensemble), 1, len(members)
+    (aim,) = _calibrated(ensemble[None], targets, task, parts)
+    low, high = 1, len(members)
     if reached(1) >= aim - 1e-12:
         return 1.0
     if reached(high) < aim - 1e-12:
@@ -241,17 +294,22 @@ def _parts(known: Tensor, fitting: Tensor | None, seed: int) -> Iterator[tuple[T
         yield second, first
 
 
+def _quantile(freedom: int) -> float:
+    """Return the 95 % quantile of Student's t, by its expansion around that of the normal distribution."""
+    return 1.645 + 1.524 / freedom + 1.42 / freedom**2
+
+
 def _off_limits(predictions: Tensor) -> Tensor:
     """Return probabilities in double precision that are neither 0 nor 1."""
     eps = torch.finfo(predictions.dtype).eps
     return predictions.double().clamp(eps, 1 - eps)
 
 
-def _derivatives(logits: Tensor, inverse: float, task: str) -> tuple[Tensor, Tensor]:
+def _derivatives(logits: Tensor, inverse: Tensor, task: str) -> tuple[Tensor, Tensor]:
     """Return the first and second derivative of the logarithm of the normalising sum by the inverse temperature."""
     if task == "multiclass":
-        chance = (logits * inverse).softmax(1)
-        expected = (chance * logits).sum(1)
-        return expected, (chance * logits.square()).sum(1) - expected.square()
+        chance = (logits * inverse).softmax(-1)
+        expected = (chance * logits).sum(-1)
+        return expected, (chance * logits.square()).sum(-1) - expected.square()
     chance = (logits * inverse).sigmoid()
-    return (chance * logits).sum(1), (chance * (1 - chance) * logits.square()).sum(1)
+    return (chance * logits).sum(-1), (chance * (1 - chance) * logits.square()).sum(-1)

@@ -77,13 +77,19 @@ def as_probabilities(outputs: Tensor, task: str) -> Tensor:
 
 
 def as_logits(predictions: Tensor, task: str) -> Tensor:
-    """Turn predictions `(..., C)` into what a model would have put out for them; always finite."""
+    """Turn predictions `(..., C)` into what a model would have put out for them; always finite.
+
+    The logarithm is taken in double precision. In single precision it differs in the last bit by where a number stands
+    in a batch, and so equal shares of votes would not stay equal.
+    """
     if task == "regression":
         return predictions
     # Near 0 a probability is as small as it says; near 1 it is rounded, and could as well be half an eps less.
-    limits = torch.finfo(predictions.dtype)
-    log_yes = predictions.clamp_min(limits.tiny).log()
-    return log_yes if task == "multiclass" else log_yes - (1 - predictions).clamp_min(limits.eps / 2).log()
+    limits, wide = torch.finfo(predictions.dtype), predictions.double()
+    logits = wide.clamp_min(limits.tiny).log()
+    if task != "multiclass":
+        logits = logits - (1 - wide).clamp_min(limits.eps / 2).log()
+    return logits.to(predictions.dtype)
 
 
 def subsets(count: int, size: int, *, draws: int = 20, seed: int = 0) -> list[list[int]]:

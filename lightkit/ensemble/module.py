@@ -67,7 +67,7 @@ class Ensemble(nn.Module):
         self.estimators = nn.ModuleList(estimators)
         self.task, self.rule = task, rule
         self.names = tuple(names) or tuple(f"{i:02}" for i in range(len(self.estimators)))
-        shares = torch.tensor(weights or [1 / len(self.estimators)] * len(self.estimators))
+        shares = torch.tensor(weights or [1 / len(self.estimators)] * len(self.estimators), dtype=torch.float64)
         self.weights = nn.Buffer(shares)
         self._stacked: Stacked | None = None
         self._stackable = True
@@ -137,7 +137,8 @@ class Ensemble(nn.Module):
             self._observer(found)
         if self.rule == "hard" and self.task != "regression":
             chosen = F.one_hot(found.argmax(-1), found.shape[-1]) if self.task == "multiclass" else found > 0.5
-            found = chosen.to(found.dtype)
+            # In double precision, as equal shares stay equal then whoever voted; so `combining.hard` adds them, too.
+            return as_logits(self._weighed(chosen.double()).to(found.dtype), self.task)
         return as_logits(self._weighed(found), self.task)
 
     def _weighed(self, found: Tensor) -> Tensor:

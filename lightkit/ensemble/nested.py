@@ -72,19 +72,32 @@ def assembled(stored: StoredEnsemble, networks: Mapping[str, nn.Module]) -> Ense
         stored: What its file says.
         networks: Its networks with their weights, by name.
     """
+    found, weights = grouped(stored, networks)
+    shares = [weights[name] for name in found]
+    rule = cast("Rule", stored.rule)
+    return Ensemble(list(found.values()), task=stored.task, rule=rule, weights=shares, names=list(found))
+
+
+def grouped(stored: StoredEnsemble, networks: Mapping[str, nn.Module]) -> tuple[dict[str, nn.Module], dict[str, float]]:
+    """Make ensembles of the networks that belong to one, and let each scale its inputs.
+
+    Args:
+        stored: What the file of the whole ensemble says.
+        networks: Its networks with their weights, by name.
+
+    Returns:
+        The members of the whole ensemble, and how much each counts, by name.
+    """
     more = stored.more or {}
     weights = {member.name: member.weight for member in stored.members}
     found = {name: _scaled(network, more.get(_SCALING, {}).get(name)) for name, network in networks.items()}
-
-    def joined(names: list[str], rule: str) -> Ensemble:
-        estimators, shares = [found.pop(name) for name in names], [weights.pop(name) for name in names]
-        return Ensemble(estimators, task=stored.task, rule=cast("Rule", rule), weights=shares, names=names)
-
     for group in more.get(_GROUPS, ()):
-        name = group["name"]
-        ensemble = joined(group["members"], group["rule"])
+        name, names = group["name"], group["members"]
+        estimators, shares = [found.pop(one) for one in names], [weights.pop(one) for one in names]
+        rule = cast("Rule", group["rule"])
+        ensemble = Ensemble(estimators, task=stored.task, rule=rule, weights=shares, names=names)
         found[name], weights[name] = _scaled(ensemble, more.get(_SCALING, {}).get(name)), group["weight"]
-    return joined(list(found), stored.rule)
+    return found, weights
 
 
 def _scaled(network: nn.Module, scaling: Mapping[str, Any] | None) -> nn.Module:

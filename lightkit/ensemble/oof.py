@@ -111,8 +111,8 @@ class MemberPredictions:
         """
         from safetensors.torch import save
 
-        ordered = self.take(_order(self.rows, self.split))
-        tensors = {name: getattr(ordered, name).detach().cpu().contiguous() for name in _PARTS}
+        order = _order(self.rows, self.split)
+        tensors = {name: getattr(self, name)[order].detach().cpu().contiguous() for name in _PARTS}
         facts = {"task": self.task, "data": self.data, "classes": json.dumps(self.classes)}
         content = save(tensors, metadata={"format": _FORMAT, "version": str(_VERSION), **facts})
         scratch = f".{path.name}.unfinished"

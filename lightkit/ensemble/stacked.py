@@ -6,16 +6,19 @@ Shapes: M models, B samples of a batch, `...` further dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from lightkit.common.errors import UserError
 from lightkit.data.loaders import Batches, Loader
 from lightkit.device import Engine
 from lightkit.ensemble.dropout import Draw, drawn, recorded, replayed
+from lightkit.ensemble.tasks import FastGradientSign
 from lightkit.trainer.tasks import Criterion, StepOutput, Task
 
 
@@ -138,8 +141,11 @@ class Computation:
     """
 
     def __init__(self, model: StackedModel, network: nn.Module, task: Task, criterion: Criterion) -> None:
-        self.model, self._task = model, task
-        self._whole = _Whole(network, task, criterion)
+        self._attack = task if isinstance(task, FastGradientSign) else None
+        self.model, self._network, self._criterion = model, network, criterion
+        self._task = self._attack.task if self._attack else task
+        self._slots = list(_slots(model.template, network))
+        self._has_preds = self._has_target = True
         self._draws: dict[Any, list[Draw]] = {}
         self._together: dict[Any, Callable[..., Any]] = {}
 
@@ -153,51 +159,108 @@ class Computation:
             shared: All models get the same batch, `(B, ...)` each.
             seeds: Seeds the generators for each model, in training.
         """
-        tensors, masks = self.model.tensors, tuple[Tensor, ...]()
-        if self.model.training and (draws := self._calls(batch)):
-            masks = drawn(draws, seeds, batch[0].device)
-        key = shared, self.model.training, bool(masks)
-        if key not in self._together:
-            self._together[key] = vmap(self._one, in_dims=(0, None if shared else 0, 0 if masks else None))
-        losses, preds, target = self._together[key](tensors, tuple(batch), masks)
-        return Computed(losses, preds if self._whole.has_preds else None, target if self._whole.has_target else None)
+        if not self.model.training:
+            return self._forward(batch, (), shared=shared)
+        draws, times = self._calls(batch), 2 if self._attack else 1
+        masks = drawn(draws * times, seeds, batch[0].device) if draws else ()
+        if self._attack is None:
+            return self._forward(batch, masks, shared=shared)
+        left = iter((masks[: len(draws)], masks[len(draws) :]))  # a model alone draws them one after the other, too
+        found = self._attack.on_both(
+            batch, lambda inputs: StepOutput(*self._forward(inputs, next(left), shared=shared))
+        )
+        return Computed(found.loss, found.preds, found.target)
 
-    def _one(self, tensors: Mapping[str, Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        with replayed(masks):
-            found: tuple[Tensor, ...] = functional_call(self._whole, _below(tensors), (batch,))
-        return found
+    def _forward(self, batch: Sequence[Tensor], masks: tuple[Tensor, ...], *, shared: bool) -> Computed:
+        """Compute a batch with all models once."""
+        tensors = tuple(self.model.tensors.values())
+        if shared not in self._together:
+            self._together[shared] = vmap(self._one, in_dims=(0, None, 0) if shared else 0)
+        losses, preds, target = self._together[shared](tensors, tuple(batch), masks)
+        return Computed(losses, preds if self._has_preds else None, target if self._has_target else None)
+
+    def _one(self, tensors: Sequence[Tensor], batch: Any, masks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        with replayed(masks), cheap_cross_entropy():
+            return self._step(tensors, batch)
 
     def _calls(self, batch: Sequence[Tensor]) -> list[Draw]:
         """Find out which masks a model asks for with batches of this shape, by computing one with the first model."""
         key = tuple((part.shape[1:], part.dtype) for part in batch)
         if key not in self._draws:
             draws = self._draws[key] = []
-            own = {name: tensor[0].clone() for name, tensor in self.model.tensors.items()}
+            own = [tensor[0].clone() for tensor in self.model.tensors.values()]
             with torch.no_grad(), recorded(draws):
-                functional_call(self._whole, _below(own), (tuple(part[0] for part in batch),))
+                self._step(own, tuple(part[0] for part in batch))
         return self._draws[key]
 
-
-class _Whole(nn.Module):
-    """Network, task and loss as one module, in which `functional_call` puts the weights in their place."""
-
-    def __init__(self, network: nn.Module, task: Task, criterion: Criterion) -> None:
-        super().__init__()
-        self.network, self.criterion, self._step = network, criterion, task.step
-        self.has_preds = self.has_target = True
-
-    def forward(self, batch: Any) -> tuple[Tensor, ...]:
-        """Return loss, predictions and targets; the loss in place of what there is none of."""
-        step = self._step(self.network, batch, self.criterion)
+    def _step(self, tensors: Sequence[Tensor], batch: Any) -> tuple[Tensor, ...]:
+        """Return loss, predictions and targets with these weights; the loss in place of what there is none of."""
+        by_name = dict(zip(self.model.tensors, tensors))
+        before = [(holder, key, holder[key]) for holder, key, _ in self._slots]
+        for holder, key, name in self._slots:
+            holder[key] = by_name[name]
+        try:
+            step = self._task.step(self._network, batch, self._criterion)
+        finally:
+            for holder, key, tensor in before:
+                holder[key] = tensor
         if step.metric_kwargs:
             what = "the metrics take more than output and target"
             raise UserError(what, key="trainer.task", received=", ".join(step.metric_kwargs))
-        self.has_preds, self.has_target = step.preds is not None, step.target is not None
+        self._has_preds, self._has_target = step.preds is not None, step.target is not None
         return step.loss, *(step.loss if part is None else part for part in (step.preds, step.target))
 
 
-def _below(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"network.{name}": tensor for name, tensor in tensors.items()}
+def _slots(template: nn.Module, network: nn.Module) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Yield every place in the modules of a network that holds a tensor, with the name that its model has for it.
+
+    `torch.func.functional_call` looks for these places in every step, which takes as long as a small layer.
+    """
+    names = {id(tensor): name for name, tensor in (*template.named_parameters(), *template.named_buffers())}
+    holders: list[dict[str, Any]] = [
+        cast("dict[str, Any]", holder)
+        for module in network.modules()
+        for holder in (module._parameters, module._buffers)
+    ]
+    for holder in holders:
+        yield from ((holder, key, names[id(tensor)]) for key, tensor in holder.items() if tensor is not None)
+
+
+@contextmanager
+def cheap_cross_entropy() -> Iterator[None]:
+    """Let `torch.nn.functional.cross_entropy` be a few plain operations inside.
+
+    `vmap` would spell it out in Python at every call, in more operations, which give the same bits.
+    """
+    F.cross_entropy = _cross_entropy
+    try:
+        yield
+    finally:
+        F.cross_entropy = _CROSS_ENTROPY
+
+
+def _cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Compute the cross-entropy, by plain operations where it is the mean over classes that are given as numbers."""
+    usual = weight is None and size_average is None and reduce is None and reduction == "mean" and not label_smoothing
+    numbers = target.dtype == torch.int64 and input.dtype in (torch.float32, torch.float64)
+    if not usual or not numbers or input.ndim < 2 or input.ndim != target.ndim + 1:
+        options: dict[str, Any] = {"reduction": reduction, "label_smoothing": label_smoothing}
+        return _CROSS_ENTROPY(input, target, weight, size_average, ignore_index, reduce, **options)
+    counted = target != ignore_index
+    picked = F.log_softmax(input, 1).gather(1, torch.where(counted, target, 0).unsqueeze(1)).squeeze(1)
+    return torch.where(counted, picked, 0.0).sum() / -counted.sum()
+
+
+_CROSS_ENTROPY = F.cross_entropy
 
 
 class StackedTask(Task):

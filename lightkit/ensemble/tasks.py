@@ -6,7 +6,7 @@ Shapes: B samples, C classes, labels or targets, M networks.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,12 +34,21 @@ class FastGradientSign(Task):
         """Compute the loss on the inputs, and in training on the changed ones too; see `Task.step`."""
         if not model.training:
             return self.task.step(model, batch, criterion)
+        return self.on_both(batch, lambda inputs: self.task.step(model, inputs, criterion))
+
+    def on_both(self, batch: Any, compute: Callable[[Any], StepOutput]) -> StepOutput:
+        """Compute the mean of the losses on the inputs and on the changed ones; outputs are those of the first.
+
+        Args:
+            batch: Inputs and targets, of one model or of several at once.
+            compute: Computes a batch. The losses of several models, `(M,)`, depend on the inputs of each alone.
+        """
         x, y = batch
         x = x.detach().requires_grad_()
-        plain = self.task.step(model, (x, y), criterion)
-        (gradient,) = torch.autograd.grad(plain.loss, x, retain_graph=True)
+        plain = compute((x, y))
+        (gradient,) = torch.autograd.grad(plain.loss.sum(), x, retain_graph=True)
         changed = (x.detach() + self.epsilon * gradient.sign()).clamp_(0.0, 1.0)
-        worst = self.task.step(model, (changed, y), criterion)
+        worst = compute((changed, y))
         return plain._replace(loss=(plain.loss + worst.loss) / 2)
 
 

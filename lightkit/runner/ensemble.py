@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from omegaconf import DictConfig
 from torch import Tensor
 
 from lightkit.assembly import Shared, build_logger
+from lightkit.assembly.ensemble import is_of_finished_runs
 from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.errors import keys_under
 from lightkit.config import instantiate, public, to_plain
 from lightkit.config.member_values import member_label, member_values
+from lightkit.config.schema import FinetuneConfig
 from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import as_logits
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.ensemble.methods import Method, NoEnsemble, RunFacts, Stacking
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, OneModel, RunMember, RunPlan
+from lightkit.ensemble.validations import read_validations
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.metrics import Figures, write_figures
@@ -30,6 +33,7 @@ from lightkit.runner.ensemble_report import Outcome, comparison, make_report, to
 from lightkit.runner.members_combined import SplitMeter, combined, count_weights, counted_checkpoint
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
+from lightkit.runner.validations import CurvePoint, over_validations
 from lightkit.runs.reading import read_config
 
 
@@ -43,6 +47,10 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
     Raises:
         UserError: The method does not go with the data or the rest of the configuration.
     """
+    if is_of_finished_runs(run.place.path):
+        from lightkit.runner.library import reopened  # builds on this module
+
+        return reopened(run, shared)
     method: Method = instantiate(run.cfg.ensemble, key="ensemble", expected=Method)
     if isinstance(method, NoEnsemble):
         return OneModel()
@@ -79,6 +87,7 @@ def facts_of(cfg: DictConfig, shared: Shared) -> RunFacts:
             for i, entry in enumerate(cfg.ensemble.get("members") or [])
         ],
         meta=member_values(to_plain(cfg.ensemble.get("meta") or {})),
+        anew={"~finetune": None, "finetune": asdict(FinetuneConfig())},
     )
 
 
@@ -92,11 +101,16 @@ class EnsemblePlan:
         facts: What the method knows of the run.
     """
 
+    votes = True
+    """Whether the weights of the result are those of a vote of the members."""
+
     def __init__(self, run: Session, shared: Shared, method: Method, facts: RunFacts) -> None:
         self.run, self.shared, self.method, self.facts = run, shared, method, facts
         run.members.opening = introduction(run.cfg, run.place.path, shared.data, type(method).__name__)
         self.found: dict[str, Any] = {}
         """What else is told of the ensemble, in `ensemble.json` and `result.json`."""
+        self.lines: list[str] = []
+        """What else is told of it below the table."""
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`."""
@@ -229,7 +243,10 @@ class EnsemblePlan:
         logger = build_logger(cfg, folder, console=Logger())  # the table on the console says it all
         logger.start(0)
         step, epoch = (max(int(found.result.get(key) or 0) for found in outcome.members) for key in ("steps", "epochs"))
-        self._draw(outcome, logger, step=step)
+        curve = self._over_epochs(outcome)
+        self._draw(outcome, logger, curve, step=step)
+        for point in curve:
+            logger.scalars(point.values, step=point.step, epoch=int(point.epoch))
         logger.scalars(outcome.values, step=step, epoch=epoch)
         logger.hparams(public(cfg), outcome.values, self.run.overrides)
         table = comparison(report, outcome.values, outcome.monitor)
@@ -243,9 +260,28 @@ class EnsemblePlan:
 
     def _more_lines(self) -> list[str]:
         """Return what else there is to be told."""
-        return []
+        return self.lines
 
-    def _draw(self, outcome: Outcome, logger: Logger, *, step: int) -> None:
+    def _over_epochs(self, outcome: Outcome) -> list[CurvePoint]:
+        """Measure the ensemble at each validation of members that have learnt by themselves."""
+        val, folder = self.shared.data.evaluation("val"), self.run.place.path / run_files.MEMBERS
+        counted = [member for member in outcome.members if outcome.weights.get(member.member.name)]
+        if (
+            not self.votes
+            or not outcome.independent
+            or val is None
+            or any(member.folder.parent != folder for member in counted)
+        ):
+            return []
+        kept = {own.member.name: read_validations(own.folder / run_files.VALIDATIONS) for own in counted}
+        missing = [name for name, records in kept.items() if not records]
+        if missing:
+            told = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+            self.lines.append(f"over epochs  only the members: no predictions of their validations are left of {told}")
+            return []
+        return over_validations(outcome, kept, val.rows, SplitMeter(self.run.cfg, self.shared, "val"))
+
+    def _draw(self, outcome: Outcome, logger: Logger, curve: Sequence[CurvePoint], *, step: int) -> None:
         """Draw the figures that `metrics.figures` names, and log the curve over the size."""
         cfg, info, folder = self.run.cfg, self.shared.data.info, self.run.place.path / run_files.FIGURES
         test = outcome.together.of_split("test")
@@ -260,7 +296,7 @@ class EnsemblePlan:
         if sizes is not None:
             for size, value in zip(sizes.sizes, sizes.mean):
                 logger.scalars({f"{outcome.metric}_over_size": value}, step=size, epoch=0)
-        write_figures(draw(outcome, sizes), logger, folder, step=step)
+        write_figures(draw(outcome, sizes, curve), logger, folder, step=step)
 
     def _result(self, values: Mapping[str, float], report: Mapping[str, Any]) -> dict[str, Any]:
         """Return the content of `result.json`."""

@@ -14,8 +14,10 @@ from lightkit.ensemble.combining import hard, soft
 from lightkit.ensemble.diversity import BySize, by_size, disagreement, error_correlation
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult
+from lightkit.ensemble.validations import read_validations
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner.ensemble_report import Outcome
+from lightkit.runner.validations import CurvePoint
 
 ENSEMBLE = "ensemble"
 """Name of these pictures in `metrics.figures`."""
@@ -70,12 +72,13 @@ def over_size(outcome: Outcome, measure: Measure, *, seed: int = 0) -> BySize | 
     )
 
 
-def draw(outcome: Outcome, sizes: BySize | None) -> dict[str, Any]:
+def draw(outcome: Outcome, sizes: BySize | None, curve: Sequence[CurvePoint] = ()) -> dict[str, Any]:
     """Draw the figures by name, such as `test/over_size`; what is not defined for the task is left out.
 
     Args:
         outcome: The ensemble.
         sizes: See `over_size`.
+        curve: The ensemble at each validation; nothing draws what it came to in the end.
     """
     from lightkit.metrics import ensemble_figures as figures  # matplotlib is slow to import
 
@@ -85,7 +88,11 @@ def draw(outcome: Outcome, sizes: BySize | None) -> dict[str, Any]:
         end = max(epoch for xs, _ in curves.values() for epoch in xs)
         value = outcome.values.get(outcome.monitor)
         together = None if value is None else ([end], [value])
-        found["val/over_epochs"] = figures.over_epochs(curves, together, metric=outcome.monitor)
+        if points := [
+            (point.epoch, point.values[outcome.monitor]) for point in curve if outcome.monitor in point.values
+        ]:
+            together = [epoch for epoch, _ in points], [value for _, value in points]
+        found["val/members-over-epochs"] = figures.over_epochs(curves, together, metric=outcome.monitor)
     if sizes is not None:
         where, _, metric = outcome.metric.partition("/")
         style: dict[str, Any] = {"metric": metric, "mode": outcome.mode, "split": where}
@@ -121,5 +128,7 @@ def epochs(members: Sequence[MemberResult], name: str) -> dict[str, tuple[list[f
     for result in members:
         rows = [row for row in read_jsonl(result.folder / run_files.METRICS) if row.get(name) is not None]
         if rows:
-            curves[result.member.name] = ([row["epoch"] for row in rows], [row[name] for row in rows])
+            places = {own.step: own.epoch for own in read_validations(result.folder / run_files.VALIDATIONS)}
+            reached = [places.get(row["step"], row["epoch"]) for row in rows]  # also in the middle of an epoch
+            curves[result.member.name] = (reached, [row[name] for row in rows])
     return curves

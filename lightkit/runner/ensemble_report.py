@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lightkit.ensemble.calibration import (
     calibrated_log_likelihood,
-    fit_temperature,
     independent_networks,
     log_likelihood,
     reliability,
+    useful_temperature,
     with_temperature,
 )
 from lightkit.ensemble.diversity import disagreement, double_fault, error_correlation
@@ -180,7 +180,8 @@ def calibration(outcome: Outcome, *, seed: int = 0) -> dict[str, Any]:
     """Return how far the probabilities can be believed, before and after a temperature.
 
     The temperature is fitted on validation rows and measured on the test split; without one, on halves of the
-    validation rows. Of regression there is only the log-likelihood of a normal distribution of the errors.
+    validation rows. It stays 1 where cross-validation does not show that another one helps. Of regression there is
+    only the log-likelihood of a normal distribution of the errors.
     """
     chosen, fitting = _judged(outcome)
     rows = outcome.together.take(chosen)
@@ -195,10 +196,13 @@ def calibration(outcome: Outcome, *, seed: int = 0) -> dict[str, Any]:
         found["log_likelihood"] = float(log_likelihood(measured.predictions, measured.targets, task).mean())
     if task != "regression" and fitting is not None:
         held = rows.take(fitting)
-        found["temperature"] = fit_temperature(held.predictions, held.targets, task)
+        found["temperature"] = useful_temperature(held.predictions, held.targets, task, seed=seed)
+        found["temperature_rows"] = len(held)
         scaled = with_temperature(measured.predictions, found["temperature"], task)
         found["ece_calibrated"] = reliability(scaled, measured.targets, task).error
-    found["log_likelihood_calibrated"] = calibrated_log_likelihood(*data, **options)
+        found["log_likelihood_calibrated"] = float(log_likelihood(scaled, measured.targets, task).mean())
+    else:
+        found["log_likelihood_calibrated"] = calibrated_log_likelihood(*data, **options)
     return found
 
 
@@ -297,7 +301,9 @@ def _differing(values: Mapping[str, Any]) -> str:
 def _calibrated(values: Mapping[str, Any]) -> str:
     """Word how far the probabilities can be believed."""
     parts = [f"error (ECE) {values['ece']:.3f}"] if "ece" in values else []
-    if "temperature" in values:
+    if values.get("temperature") == 1:
+        parts.append(f"temperature 1, as no other proved better on the {values['temperature_rows']} validation rows")
+    elif "temperature" in values:
         parts.append(f"{values['ece_calibrated']:.3f} after temperature {values['temperature']:.2f}")
     normal = "" if parts else " with errors of a normal distribution"
     return ", ".join([*parts, f"log-likelihood {values['log_likelihood_calibrated']:.4f}{normal}"])

@@ -1,4 +1,4 @@
-"""Ensembles of runs that have finished: nothing is trained, and the networks may be of any kind.
+"""Ensembles of runs that have finished, whose networks may be of any kind and stay as they are.
 
 Weights and metrics come from rows alone that no run trained on, also where the runs were split differently.
 """
@@ -15,19 +15,19 @@ from torch import Tensor
 
 from lightkit.assembly import Shared, build_shared
 from lightkit.assembly.ensemble import is_ensemble
-from lightkit.assembly.origin import facts_of as facts_of_data
 from lightkit.checkpoint import content
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, to_yaml
 from lightkit.config.project import project_root
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, read_ensemble, write_ensemble
-from lightkit.ensemble.methods import Method, RunFacts
+from lightkit.ensemble.methods import Method, RunFacts, Stacking
 from lightkit.ensemble.nested import nested
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.unseen import unseen_by_all
 from lightkit.loggers.files import write_json
+from lightkit.runner.engines import train_members
 from lightkit.runner.ensemble import EnsemblePlan, facts_of
 from lightkit.runner.library_run import (
     LibraryRun,
@@ -38,9 +38,9 @@ from lightkit.runner.library_run import (
     with_values,
 )
 from lightkit.runner.members_combined import count_weights, counted_checkpoint
-from lightkit.runner.session import Session, lock_folder, memory_released, outcome, session
-from lightkit.runs.reading import read_json
-from lightkit.trainer import State
+from lightkit.runner.run import Runner
+from lightkit.runner.session import Session, memory_released, session
+from lightkit.runs.reading import read_json, read_run
 
 
 def combine_runs(
@@ -81,24 +81,70 @@ def combine_runs(
     trusted = [entry for member in runs for entry in member.cfg.get("trust") or ()]
     cfg = with_values(runs[0].cfg, {**changed, "trust": [*dict.fromkeys(trusted)]})
     with memory_released(), session(cfg, folder, overrides=overrides) as run:
-        found = [held_out_predictions(member, run) for member in runs]
         shared = build_shared(run.cfg, runs[0].folder, pretrained=False, trains=False, ranks=run.ranks)
         run.stack.callback(shared.data.close)
-        made: Method = instantiate(run.cfg.ensemble, key="ensemble", expected=Method)
-        facts = facts_of(run.cfg, shared)
-        with keys_under("ensemble"):
-            made.check(replace(facts, members=()))
-        unseen = _unseen(runs, found, made, weights)
-        if any(len(own) < int(one.predicted.sum()) for own, one in zip(unseen, found)):
-            run.tell(f"note: the runs were split differently: {len(unseen[0])} rows are left that none trained on")
-        plan = Library(run, shared, made, facts, runs, unseen, scaling, weights)
-        lock_folder(run.stack, run.place, fresh=True)
-        known = {"visible": shared.engine.placement.mapping, "data": shared.data.info.fingerprint}
-        run.place.record(run.cfg, run.overrides, device=shared.engine.describe(), **known, **facts_of_data(shared.data))
-        run.stack.enter_context(outcome(run, run.place, run.cfg, State(), {}))
-        result = plan.combine([member.result() for member in runs])
+        plan = _plan(run, shared, runs, scaling, weights)
+        run.begin(shared.engine, shared.data)
+        train, done = Runner(run.cfg, folder).train_member, list[MemberResult]()
+        while members := plan.next(done):
+            done += train_members(run, members, shared, train)
+        result = plan.combine(done)
         run.place.write_result(result)
         return result
+
+
+def reopened(run: Session, shared: Shared) -> Library:
+    """Return the plan of a stack of finished runs that was begun, as its folder says.
+
+    Args:
+        run: The run that the ensemble is.
+        shared: The data and the device.
+
+    Raises:
+        UserError: Nothing in it is trained, one of the runs is gone, or another number of them is wanted.
+    """
+    record = read_json(run.place.path / run_files.ENSEMBLE)
+    if record["method"] != Stacking.__name__:
+        what, fix = "nothing is trained in an ensemble of finished runs", "`lightkit ensemble` makes a new one"
+        raise UserError(what, key=str(run.place.path), fix=fix, family="ensemble")
+    root, runs = project_root() or Path(), list[LibraryRun]()
+    for row in record["members"][:-1]:  # the last one is the meta-model
+        folder = root / row["folder"]
+        runs.append(LibraryRun(row["name"], folder, read_run(folder).cfg))
+    if run.cfg.ensemble.size != len(runs):
+        what, fix = "the finished runs were chosen when the ensemble began", "`lightkit ensemble` with more runs"
+        expected, received = str(len(runs)), run.cfg.ensemble.size
+        raise UserError(what, key="ensemble.size", expected=expected, received=received, fix=fix, family="ensemble")
+    return _plan(run, shared, runs, scaling_of(runs), None)
+
+
+def _plan(
+    run: Session,
+    shared: Shared,
+    runs: Sequence[LibraryRun],
+    scaling: Mapping[str, Any],
+    weights: Sequence[float] | None,
+) -> Library:
+    """Build the plan that the method of a configuration asks for.
+
+    Raises:
+        UserError: The runs do not go together or with the method, or no row is left that none of them trained on.
+    """
+    found = [held_out_predictions(member, run) for member in runs]
+    method: Method = instantiate(run.cfg.ensemble, key="ensemble", expected=Method)
+    facts = facts_of(run.cfg, shared)
+    kind: type[Library] = Library
+    with keys_under("ensemble"):
+        if isinstance(method, Stacking):  # of whose checks none is needed: nothing is dealt out into folds
+            from lightkit.runner.library_stacking import StackedLibrary  # builds on this module
+
+            kind = StackedLibrary
+        else:
+            method.check(replace(facts, members=()))
+        unseen = _unseen(runs, found, method, weights)
+        if any(len(own) < int(one.predicted.sum()) for own, one in zip(unseen, found)):
+            run.tell(f"note: the runs were split differently: {len(unseen[0])} rows are left that none trained on")
+        return kind(run, shared, method, facts, runs, unseen, scaling, weights)
 
 
 class Library(EnsemblePlan):
@@ -132,8 +178,15 @@ class Library(EnsemblePlan):
 
     def next(self, done: Sequence[MemberResult]) -> Sequence[RunMember]:
         """See `RunPlan.next`: nothing is trained."""
-        del done
+        self._record([*self._finished(), *done], [], {})
         return []
+
+    def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
+        """See `RunPlan.combine`: the finished runs come before what was trained."""
+        return super().combine([*self._finished(), *done])
+
+    def _finished(self) -> list[MemberResult]:
+        return [member.result() for member in self.runs.values()]
 
     def _predictions(self, counted: Sequence[MemberResult]) -> list[MemberPredictions]:
         del counted
@@ -156,11 +209,15 @@ class Library(EnsemblePlan):
 
     def _store(self, counted: Sequence[MemberResult], shares: Mapping[str, float]) -> int:
         """Write all networks into one file, also those of ensembles; return how many weights they have."""
+        return self._write(*self._networks([result for result in counted if shares[result.member.name]], shares))
+
+    def _networks(
+        self, counted: Sequence[MemberResult], shares: Mapping[str, float]
+    ) -> tuple[list[StoredMember], dict[str, Any]]:
+        """Return the networks of members, also those of ensembles, and what else the file says of them."""
         members, groups, scaling = list[StoredMember](), list[dict[str, Any]](), dict(self.scaling)
         for result in counted:
             name, folder = result.member.name, result.folder
-            if not shares[name]:
-                continue
             if is_ensemble(folder):
                 own = nested(read_ensemble(folder / run_files.ENSEMBLE_WEIGHTS), name, shares[name])
                 members, groups, scaling = [*members, *own[0]], [*groups, *own[1]], {**scaling, **own[2]}
@@ -168,8 +225,11 @@ class Library(EnsemblePlan):
             cfg = self.runs[name].cfg
             state = content.load_model_state(counted_checkpoint(cfg, folder))
             members.append(StoredMember(name, to_yaml(cfg), shares[name], state))
+        return members, {"groups": groups, "scaling": scaling}
+
+    def _write(self, members: Sequence[StoredMember], more: dict[str, Any]) -> int:
+        """Write the file of the ensemble; return how many weights it has."""
         info = self.shared.data.info
-        more = {"groups": groups, "scaling": scaling}
         stored = StoredEnsemble(members, self.method.rule, info.task, tuple(info.class_names), more)
         write_ensemble(self.run.place.path / run_files.ENSEMBLE_WEIGHTS, stored)
         return count_weights(members)
@@ -201,7 +261,7 @@ def _unseen(
         UserError: None is left, or none to weigh the members by; or the runs are of other data or classes.
     """
     unseen = unseen_by_all(found)
-    selects = weights is None and getattr(method, "weights", "uniform") != "uniform"
+    selects = weights is None and (isinstance(method, Stacking) or getattr(method, "weights", "uniform") != "uniform")
     left = unseen[0].of_split("train", "val") if selects else unseen[0]
     if len(left):
         return unseen
@@ -211,6 +271,8 @@ def _unseen(
         told.append(f"{run.name} trained on {count} rows (data.split.seed={seed})")
     if len(unseen[0]):
         what = "no row is left to weigh the runs by, as test rows are for the report"
+        if isinstance(method, Stacking):
+            what = "no row is left for a meta-model to learn from, as test rows are for the report"
         fix = "runs with a validation split (data.split.val), or --method voting, which weighs all alike"
     else:
         what = "there is no row that none of these runs trained on"

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 import lightkit.trainer.summary as summary
 from lightkit.assembly import build_store
 from lightkit.common import run_files
 from lightkit.config import as_yaml, public, save_text
 from lightkit.ensemble.plan import RunMember
-from lightkit.ensemble.stack import StackMember
+from lightkit.ensemble.stack import Stack, StackMember
+from lightkit.ensemble.validations import (
+    Validation,
+    ValidationOutputs,
+    of_member,
+    read_validations,
+    write_validations,
+)
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
+from lightkit.runner.predictions import is_member
 from lightkit.runner.session import Session, make_result
-from lightkit.runner.trained import member_config
 from lightkit.runs.folder import unwritable
+from lightkit.trainer.evaluate import ValidationMeter
 
 _STAND_IN = 728_350_001
 """A number that stands for a value in a text that is the same for all members but for it."""
@@ -32,21 +42,20 @@ class ConfigTexts:
     """Makes the configurations of alike members as text, of which only the values differ that are each member's own.
 
     Args:
-        run: The run.
-        members: They have values for the same keys.
+        member: One of them; all have values for the same keys.
+        cfg: Its configuration.
+        overrides: What was typed.
     """
 
-    def __init__(self, run: Session, members: Sequence[RunMember]) -> None:
-        self._run, first = run, members[0]
-        self._keys = [key for key in leaves(first.values) if is_own(key)]
-        stand_ins = {key: _STAND_IN + number for number, key in enumerate(self._keys)}
-        cfg: Any = member_config(run.cfg, first)
-        OmegaConf.set_readonly(cfg, False)
-        for key, number in stand_ins.items():
-            OmegaConf.update(cfg, key, number)
-        content = public(cfg)
-        self._text, self._settings = as_yaml(content), columns(content, run.overrides)
-        self._stand_ins = stand_ins
+    def __init__(self, member: RunMember, cfg: DictConfig, overrides: Sequence[str]) -> None:
+        own = [key for key in leaves(member.values) if is_own(key)]
+        self._stand_ins = {key: _STAND_IN + number for number, key in enumerate(own)}
+        changed: Any = copy.deepcopy(cfg)
+        OmegaConf.set_readonly(changed, False)
+        for key, number in self._stand_ins.items():
+            OmegaConf.update(changed, key, number)
+        content = public(changed)
+        self._text, self._settings = as_yaml(content), columns(content, overrides)
 
     def of(self, member: RunMember) -> str:
         """Return the configuration of a member as YAML."""
@@ -88,17 +97,19 @@ class MemberFiles:
     """The run."""
     members: Sequence[RunMember]
     """The members."""
+    cfg: DictConfig
+    """The configuration of the first member: that of all, but for what is each one's own."""
 
     def __post_init__(self) -> None:
-        run = self.run
-        self._cfg = cfg = member_config(run.cfg, self.members[0])
-        self.texts = ConfigTexts(run, self.members)
+        run, cfg = self.run, self.cfg
+        self.texts = ConfigTexts(self.members[0], cfg, run.overrides)
         self._facts = {**run.place.facts(), "seed": _STAND_IN}
         self._environment = json.dumps(plain(self._facts), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         typed = "".join(f"- {json.dumps(text)}\n" for text in run.overrides)
         self._overrides = typed or "[]\n"
         self._store = build_store(cfg, run.place.path)
         self._tensorboard = bool(cfg.logger.tensorboard.enabled)
+        self._together: Path | None = None
         self._goal = str(cfg.metrics.monitor), str(cfg.metrics.mode)
 
     def folder(self, name: str) -> Path:
@@ -123,6 +134,27 @@ class MemberFiles:
                 (path / run_files.ENVIRONMENT).write_text(text, encoding="utf-8")
             except OSError as error:
                 raise unwritable(path, error) from error
+
+    def meters(self, stack: Stack, folder: Path) -> list[ValidationMeter]:
+        """Return what keeps the outputs of the validations of all members, where they are those of an ensemble.
+
+        Args:
+            stack: The members, as they stand.
+            folder: Folder of the state of all.
+        """
+        learner = stack.learner
+        if not is_member(self.folder(self.members[0].name)) or learner.data.val is None:
+            return []
+        self._together = folder / run_files.VALIDATIONS
+        names: Any = lambda: [member.name for member in stack.active]  # noqa: E731
+        kept = ValidationOutputs(self._together, learner.timetable, names=names, tell=self.run.tell)
+        kept.start(learner.state.step)
+        return [kept]
+
+    @cached_property
+    def _validations(self) -> list[Validation]:
+        """The validations of all members, once they have ended."""
+        return read_validations(self._together) if self._together else []
 
     def save(self, member: RunMember, trained: StackMember) -> None:
         """Write the checkpoints of a member that has ended.
@@ -157,7 +189,8 @@ class MemberFiles:
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
             if self._tensorboard:
                 TensorBoardLogger(path, *self._goal).write_all(rows, self.texts.settings(member))
-            result = make_result(self.run, self._cfg, state, "finished", reason=state.stop_reason, system=system)
+            write_validations(path / run_files.VALIDATIONS, of_member(self._validations, member.name))
+            result = make_result(self.run, self.cfg, state, "finished", reason=state.stop_reason, system=system)
             result["seconds"] = round(seconds, 3)
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             unfinished = path / f".{run_files.RESULT}.unfinished"
@@ -171,7 +204,7 @@ class MemberFiles:
         """Return the contents of the checkpoints to keep, with the monitored value."""
         monitor, found = self._goal[0], list[tuple[dict[str, Any], float | None]]()
         last, best = trained.last, trained.best
-        wanted = self._cfg.checkpoint.keep_best > 0
+        wanted = self.cfg.checkpoint.keep_best > 0
         if best is not None and wanted and last is not None and best["state"]["step"] != last["state"]["step"]:
             found.append((best | {"config": text}, best["state"]["best_value"]))
         if last is not None:

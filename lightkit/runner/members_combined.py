@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +20,7 @@ from lightkit.config import to_plain
 from lightkit.ensemble.combining import as_logits, hard, soft
 from lightkit.ensemble.file import StoredMember
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
+from lightkit.metrics.stacked import StackedMetrics
 from lightkit.trainer.tasks import fit_shape
 
 
@@ -40,16 +42,35 @@ class SplitMeter:
             cfg = OmegaConf.create({**cfg, "metrics": {**cfg.metrics, **chosen}})
         self._device = shared.engine.device
         # One process has all rows.
-        self._metrics = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
+        self._metrics: Any = build_metrics(cfg, shared.data.info, shared.engine, alone=True)[self._kind]
         self._criterion = build_loss(cfg, shared.data.info, shared.engine)
+        loader = shared.data.loaders().get(split)
+        self._batch = None if loader is None or split == "train" else loader.batch_size
+
+    def at_once(self, rows: MemberPredictions, predictions: Sequence[Tensor]) -> list[dict[str, float]]:
+        """Return the values of different predictions `(N, C)` of the same rows."""
+        target, metrics = rows.targets.to(self._device), StackedMetrics(self._metrics, len(predictions))
+        outputs = [fit_shape(as_logits(one, rows.task).to(self._device), target) for one in predictions]
+        losses = torch.stack([self._criterion(output, target) for output in outputs])
+        metrics.update(torch.stack(outputs), target.expand(len(outputs), *target.shape), losses, len(rows))
+        return [self._named(values) for values in metrics.compute()]
 
     def __call__(self, rows: MemberPredictions) -> dict[str, float]:
-        """Return the values of some rows, all of which were predicted."""
+        """Return the values of some rows, all of which were predicted.
+
+        They are taken in the batches of an evaluation: of shares of votes many are equal, and a softmax rounds by where
+        a row stands in its batch.
+        """
         target = rows.targets.to(self._device)
         output = fit_shape(as_logits(rows.predictions, rows.task).to(self._device), target)
         self._metrics.reset()
-        self._metrics.update(output, target, self._criterion(output, target), len(rows))
-        return {f"{self._name}/{key.partition('/')[2]}": value for key, value in self._metrics.compute().items()}
+        size = self._batch or len(rows)
+        for own, truth in zip(output.split(size), target.split(size)):
+            self._metrics.update(own, truth, self._criterion(own, truth), len(truth))
+        return self._named(self._metrics.compute())
+
+    def _named(self, values: Mapping[str, float]) -> dict[str, float]:
+        return {f"{self._name}/{key.partition('/')[2]}": value for key, value in values.items()}
 
 
 def combined(members: Sequence[MemberPredictions], weights: Tensor, rule: str) -> MemberPredictions:

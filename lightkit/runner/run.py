@@ -27,6 +27,7 @@ from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, 
 from lightkit.runner.observer import Observer
 from lightkit.runner.predictions import is_member, keep_predictions
 from lightkit.runner.session import Session, memory_released, session
+from lightkit.runner.validations import forget_validations
 from lightkit.trainer.evaluate import Predictions
 
 _LOG = logging.getLogger(__name__)
@@ -89,7 +90,10 @@ class Runner:
                 done += train_members(run, members, shared, self.train_member)
             if any(result.member.name for result in done):
                 run.begin(shared.engine, shared.data)  # where an earlier part has trained all of them
-            return run.finish(plan.combine(done), done)
+            result = run.finish(plan.combine(done), done)
+            if run.ranks.main:
+                forget_validations(done)
+            return result
 
     def train_member(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:
         """Train one model of a run; see `lightkit.runner.engines.train_members`."""

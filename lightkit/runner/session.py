@@ -97,7 +97,9 @@ class Session:
         """Return what a member came to in an earlier part of this run; None where it is still to be trained."""
         if self.fresh or not member.name:
             return None
-        result: dict[str, Any] = self.ranks.shared(lambda: find_trained(self.cfg, self.place, member, self.tell))
+        result: dict[str, Any] = self.ranks.shared(
+            lambda: find_trained(self.cfg, self.place, member, self.members.message)
+        )
         if not result:
             return None
         self.members.finish(member.name, result, earlier=True)

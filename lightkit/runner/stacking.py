@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,11 +11,17 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from lightkit.assembly import Shared
+from lightkit.assembly.dry_run import unnoticed
 from lightkit.assembly.member import Features, own_rows
+from lightkit.assembly.network import build_network
 from lightkit.assembly.parts import role_of
 from lightkit.checkpoint import content
 from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.failures import in_short
+from lightkit.config.member_values import with_values
 from lightkit.config.saved import from_yaml
+from lightkit.data.tensors import TensorData
 from lightkit.ensemble.combining import soft
 from lightkit.ensemble.file import StoredEnsemble, StoredMember, write_ensemble
 from lightkit.ensemble.greedy import select
@@ -23,7 +30,16 @@ from lightkit.ensemble.methods.stacking import Base
 from lightkit.ensemble.oof import MemberPredictions, aligned, stacked
 from lightkit.ensemble.plan import MemberResult
 from lightkit.ensemble.stacked_ensemble import Inputs
-from lightkit.ensemble.stacking import GREEDY, STACK, UNIFORM, Verdict, base_predictions, judge, row_losses
+from lightkit.ensemble.stacking import (
+    GREEDY,
+    STACK,
+    UNIFORM,
+    Verdict,
+    base_predictions,
+    judge,
+    row_losses,
+    stack_features,
+)
 from lightkit.runner.ensemble import EnsemblePlan
 from lightkit.runner.members_combined import combined, count_weights, counted_checkpoint
 from lightkit.runner.session import Session
@@ -41,18 +57,47 @@ class StackingPlan(EnsemblePlan):
     """
 
     method: Stacking
+    votes = False
 
     def __init__(self, run: Session, shared: Shared, method: Stacking, facts: RunFacts) -> None:
         super().__init__(run, shared, method, facts)
         self.verdict: Verdict | None = None
+        if method.layers > 1:
+            self._check_kinds()
+
+    def _check_kinds(self) -> None:
+        """Try each kind of member on a vector, which is what members of a further layer get.
+
+        Raises:
+            UserError: One takes no vectors.
+        """
+        info, source = self.shared.data.info, self.shared.data.source
+        kinds = self.facts.members or [("", {})]
+        copies = (self.method.size or 1) if self.facts.members else (self.method.size or self.method.copies)
+        predictions = [torch.zeros(2, info.num_classes)] * (len(kinds) * copies)
+        inputs = source.x[:2].flatten(1) if isinstance(source, TensorData) else None
+        features = stack_features(predictions, info.task, inputs)
+        size: Any = {"input_shape": (features.shape[1],), "vocab_size": None, "context_length": None}
+        with unnoticed(self.shared.engine.device), torch.no_grad():
+            for number, (label, values) in enumerate(kinds):
+                cfg = with_values(self.run.cfg, values)
+                try:
+                    made = build_network(cfg, replace(info, **size), self.shared.engine, pretrained=False)
+                    made.model.eval()(features)
+                except Exception as error:
+                    raise UserError(
+                        "a further layer gives its members vectors, which this kind of member does not take: "
+                        f"{error.what if isinstance(error, UserError) else in_short(error)}",
+                        key="ensemble.layers",
+                        expected="1, or kinds of members that take vectors, such as model=mlp",
+                        received=f"{self.method.layers}, with member {label or number}",
+                        family="ensemble",
+                    ) from error
 
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """Compare the stack with weights of its bases, and write what is used."""
-        known = {
-            result.member.name: MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT)
-            for result in done
-        }
-        meta, bases = done[-1].member.name, self.method.bases(self.facts, done)
+        known, bases = self._known(done), self._bases(done)
+        meta = done[-1].member.name
         own = [base_predictions([known[n] for n in base.folds], known.get(base.refit or "")) for base in bases]
         greedy = self._greedy(own)
         self.verdict, chosen = self._judge(own, known[meta], greedy)
@@ -66,6 +111,17 @@ class StackingPlan(EnsemblePlan):
         networks = {name for base in bases for name in base.networks}
         counted = [result for result in done if result.member.name in networks]
         return self._written(done, counted, [known[result.member.name] for result in counted], together, shares)
+
+    def _known(self, done: Sequence[MemberResult]) -> dict[str, MemberPredictions]:
+        """Return what each member predicts of rows that it did not learn from, by its name."""
+        return {
+            result.member.name: MemberPredictions.read(result.folder / run_files.PREDICTIONS_HELD_OUT)
+            for result in done
+        }
+
+    def _bases(self, done: Sequence[MemberResult]) -> list[Base]:
+        """Return the bases of all layers."""
+        return self.method.bases(self.facts, done)
 
     def _greedy(self, bases: Sequence[MemberPredictions]) -> Tensor:
         """Return the weights of the bases of all layers, by the out-of-fold predictions of training rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import time
@@ -194,7 +195,6 @@ class MemberGroup:
             "they learn what other members leave": role.adds_to is not None,
             "they learn from what other members predict": role.features,
             "they are several networks each": role.joint,
-            "adversarial inputs take gradients within a step": role.epsilon,
         }
         return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -219,9 +219,8 @@ class MemberGroup:
 
     def _twins(self, first: Learner) -> list[Learner]:
         """Build the others: of them only model, seeds and rows."""
-        cfg: Any = member_config(self.run.cfg, self.group[0])
+        cfg, twins = copy.deepcopy(self.cfg), list[Learner]()
         OmegaConf.set_readonly(cfg, False)
-        twins = list[Learner]()
         for own in self.group[1:]:
             for key, value in ((key, value) for key, value in leaves(own.values).items() if is_own(key)):
                 OmegaConf.update(cfg, key, value)
@@ -246,7 +245,8 @@ class MemberGroup:
             around.enter_context(run.signals.caught())
             files = self._open()
             machine = Machine(self.cfg, run.place.path, first)
-            services = Services(console, run.signals, machine.clock, save=lambda value: self._save())
+            meters = files.meters(stack, self.folder)
+            services = Services(console, run.signals, machine.clock, save=lambda value: self._save(), meters=meters)
             goal: dict[str, Any] = {"monitor": self.cfg.metrics.monitor, "mode": self.cfg.metrics.mode}
             goal["judged"] = lambda name, value: run.members.update(name, value=value)
             try:
@@ -261,7 +261,7 @@ class MemberGroup:
 
     def _open(self) -> MemberFiles:
         """Go on from the state that was saved, or begin the folders; returns what writes them."""
-        files = MemberFiles(self.run, self.group)
+        files = MemberFiles(self.run, self.group, self.cfg)
         saved = self.store.load_newest() if self.saves and self.folder.exists() else None
         if saved is not None:
             self.stack.load_state_dict(saved[1])
@@ -290,7 +290,7 @@ class MemberGroup:
         pairs = [(own, part) for own, part in zip(self.group, self.stack.members) if part.lost is None]
         for own, part in zip(self.group, self.stack.members):
             if part.lost is not None:
-                run.tell(f"member {own.name} is trained again, alone: {part.lost}")
+                run.members.message(f"member {own.name} is trained again, alone: {part.lost}")
         done = self.finished
         if pairs:
             outputs = self._counted([part for _, part in pairs], splits)

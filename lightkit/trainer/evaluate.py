@@ -31,6 +31,21 @@ class Meter(Protocol):
         """Take in one batch of `size` samples."""
 
 
+class ValidationMeter(Meter, Protocol):
+    """What looks at every validation of a run beside its metrics."""
+
+    def reset(self) -> None:
+        """Forget what was taken in: a validation begins."""
+
+    def validated(self, step: int, epoch: float) -> None:
+        """Take note that a validation has come to its end.
+
+        Args:
+            step: Optimizer steps taken before it.
+            epoch: Epochs done before it, with the part done of the one under way.
+        """
+
+
 class EvalContext(Protocol):
     """What evaluation needs of an engine: moving, precision, and the processes that share the batches."""
 

@@ -263,16 +263,17 @@ class Trainer:
         learner = self.learner
         if learner.data.val is None:
             return {}
-        began, metrics = perf_counter(), learner.metrics["val"]
+        began, metrics, meters = perf_counter(), learner.metrics["val"], self.services.meters
         with self._span("validation"):
             self.engine.seed_validation(self.state.step)
-            metrics.reset()
+            for meter in (metrics, *meters):
+                meter.reset()
             try:
                 with self.average.applied():
                     evaluate(
                         self.model,
                         learner.data.val,
-                        [metrics],
+                        [metrics, *meters],
                         task=learner.task,
                         criterion=learner.criterion,
                         context=self.engine,
@@ -283,6 +284,10 @@ class Trainer:
             except (Interrupted, AskedToEnd):
                 self._poll()
                 raise
+            for meter in meters:
+                meter.validated(
+                    self.state.step, self.state.epoch + self.state.samples_done / self.timetable.epoch_samples
+                )
             self._clock.leave_out(perf_counter() - began)
             values: dict[str, float] = metrics.compute()
         return values

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.base import Logger
+from lightkit.trainer.evaluate import ValidationMeter
 from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.report import Clock
 
@@ -25,3 +26,5 @@ class Services:
     """Names the stretches of that time, and may record some steps."""
     save: Callable[[float | None], None] = lambda value: None
     """Writes a checkpoint; called with the monitored value, None between validations."""
+    meters: Sequence[ValidationMeter] = ()
+    """Look at validations beside the metrics."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import Outcome
+from tests.runner.finished_runs import trained
 
 Cli = Callable[..., Outcome]
 WINE = ("data=wine", "model=mlp", "trainer.epochs=4")
@@ -130,3 +131,13 @@ def test_a_run_to_start_from_has_a_name(cli: Cli, project: Path) -> None:
     found = values(cli, *WINE, "finetune=head", "finetune.weights.path=base")
     (folder,) = (project / "outputs" / "runs").glob("*/*-base")
     assert found["weights"]["source"].startswith(f"{folder.relative_to(project)}/")
+
+
+def test_the_plan_of_a_member_is_that_of_its_own_configuration(cli: Cli, project: Path) -> None:
+    stack = ("ensemble=stacking", "ensemble.size=1", "ensemble.folds=2", "ensemble.refit=false", "ensemble.holdout=0")
+    trained(project / "outputs" / "run", *stack, "ensemble.meta.trainer.steps=20")
+    members = project / "outputs" / "run" / "members"
+    first, meta = (cli("plan", "--from", str(members / name)) for name in ("00-fold0", "02-meta"))
+    assert (first.code, meta.code) == (0, 0), first.err + meta.err
+    assert first.out != meta.out
+    assert cli("plan", "--from", str(members / "00-fold0"), "optim.lrr=1").code == 2

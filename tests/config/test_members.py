@@ -97,7 +97,7 @@ def test_mistakes_of_all_members_come_in_one_report_with_their_keys() -> None:
     assert "fix:      model=cnn\n" in said
     assert "ensemble.members.2.optim.lr: out of range" in said
     assert "ensemble.members.3.model.depht: lightkit.models.CNN takes no such argument" in said
-    assert "did you mean model.depth?" in said
+    assert "did you mean ensemble.members.3.model.depth?" in said
     assert "ensemble.members.4.modle: unknown key" in said
     assert "at:       command line: ensemble.members=[…]" in said
     assert "4 problems found" in said

@@ -19,6 +19,7 @@ from lightkit.ensemble.calibration import (
     log_likelihood,
     reliability,
     squared_error,
+    useful_temperature,
     with_temperature,
 )
 from lightkit.ensemble.combining import soft
@@ -207,3 +208,32 @@ def test_worth_of_regression() -> None:
     members = targets[None, :, None] + torch.randn(6, 5000, 1, generator=draw)
     other = targets[None, :, None] + torch.randn(3, 5000, 1, generator=draw)
     assert independent_networks(members, soft(other), targets, "regression") == pytest.approx(3, rel=0.15)
+
+
+def test_a_temperature_is_taken_where_it_proves_useful() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(400, 3, generator=generator)
+    targets = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    assert useful_temperature(logits.softmax(1), targets, "multiclass") == 1.0
+    sure = (3 * logits).softmax(1)
+    assert useful_temperature(sure, targets, "multiclass") == fit_temperature(sure, targets, "multiclass")
+    for few in (0, 1, 2):
+        assert useful_temperature(logits.softmax(1)[:few], targets[:few], "multiclass") == 1.0
+
+
+def test_a_few_rows_rarely_make_others_less_likely() -> None:
+    generator = torch.Generator().manual_seed(1)
+    predictions = torch.randn(600, 3, generator=generator).softmax(1)
+    targets = torch.multinomial(predictions, 1, generator=generator)[:, 0]
+
+    def worse(temperatures: list[float]) -> int:
+        """Count the temperatures, each of 12 rows, with which the other rows are less likely by 0.02."""
+        before = float(log_likelihood(predictions, targets, "multiclass").mean())
+        after = [with_temperature(predictions, temperature, "multiclass") for temperature in temperatures]
+        return sum(float(log_likelihood(own, targets, "multiclass").mean()) < before - 0.02 for own in after)
+
+    parts = [(predictions[start : start + 12], targets[start : start + 12]) for start in range(0, 600, 12)]
+    fitted = worse([fit_temperature(*part, "multiclass") for part in parts])
+    useful = worse([useful_temperature(*part, "multiclass") for part in parts])
+    assert fitted > 15
+    assert useful < 5

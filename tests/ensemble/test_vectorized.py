@@ -19,6 +19,7 @@ from lightkit.trainer import Trainer
 from lightkit.trainer.services import Services
 
 WINE = ["data=wine", "data.batch_size=16", "model.hidden=[8]", "trainer.epochs=6"]
+ATTACKED = ["ensemble.member.epsilon=0.05", "data.normalize=minmax"]
 KINDS = {
     "mlp with dropout": [*WINE, "model.dropout=0.3"],
     "bootstrap": WINE,
@@ -33,6 +34,12 @@ KINDS = {
     "transformer with dropout": [
         *["data=digits", "model=transformer", "model.dim=8", "model.depth=1", "model.heads=2", "model.dropout=0.2"],
         *["trainer.epochs=2", "data.batch_size=128", "data.split.limit=640"],
+    ],
+    "adversarial mlp": [*WINE, *ATTACKED, "model.dropout=0.3", "trainer.accumulate=2", "trainer.clip_norm=0.1"],
+    "adversarial regression": ["data=diabetes", *ATTACKED, "model.hidden=[8]", "trainer.epochs=3", "model.dropout=0.2"],
+    "adversarial cnn with batch norm": [
+        *["data=digits", *ATTACKED, "model=cnn", "model.channels=[4,8]", "model.dropout=0.2", "trainer.epochs=2"],
+        *["data.batch_size=128", "data.split.limit=640"],
     ],
 }
 Make = Callable[[int], Learner]
@@ -119,9 +126,9 @@ def test_a_member_whose_loss_is_no_longer_finite_is_left_out() -> None:
     compare(stack.members[2], alone)
 
 
-@pytest.mark.parametrize("step", [3, 8, 19])
-def test_it_goes_on_with_the_same_bits(step: int) -> None:
-    make = maker(*WINE, "model.dropout=0.3", "trainer.ema.decay=0.9", "trainer.early_stopping.patience=3")
+@pytest.mark.parametrize(("step", "more"), [(3, []), (8, []), (19, []), (13, ATTACKED)])
+def test_it_goes_on_with_the_same_bits(step: int, more: list[str]) -> None:
+    make = maker(*WINE, *more, "model.dropout=0.3", "trainer.ema.decay=0.9", "trainer.early_stopping.patience=3")
     whole = together(make, range(3))
 
     class Killed(Exception):

@@ -43,6 +43,12 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fast_geometric": ("ensemble=fast_geometric", "ensemble.size=2", "ensemble.cycle_epochs=2"),
     "adversarial": ("ensemble=adversarial", "ensemble.size=2", "data.normalize=minmax"),
     "greedy": ("ensemble=greedy", "ensemble.size=3"),
+    "stacking": (
+        "ensemble=stacking",
+        "ensemble.members=[{model.hidden: [8]}, {model.hidden: []}]",
+        "ensemble.folds=2",
+        "ensemble.meta.trainer.steps=40",
+    ),
 }
 
 

@@ -6,12 +6,15 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from lightkit.common.errors import UserError
 from lightkit.config import load_run
@@ -22,6 +25,7 @@ from lightkit.runner.proving.trace import Moment, kill
 from lightkit.runs.folder import RunFolder
 from tests.resume.ensembles import METHODS, config, differences, go_on, kill_somewhere, train
 from tests.resume.harness import forked
+from tests.waiting import until
 
 KILLS = int(os.environ.get("LIGHTKIT_KILLS", "1"))
 """Random moments for each method; the variable asks for more."""
@@ -57,6 +61,48 @@ def test_an_ensemble_killed_at_any_moment_ends_with_the_same_bits(method: str, t
     for number in range(KILLS):
         kill_somewhere(cfg, tmp_path / str(number), seconds, draw)
         assert differences(tmp_path / "whole", tmp_path / str(number)) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", METHODS)
+def test_kills_in_several_members_folds_rounds_and_cycles_change_nothing(method: str, tmp_path: Path) -> None:
+    cfg = config(method)
+    if "engine" in cfg.ensemble:
+        cfg = config(method, ALONE)
+    whole, place = tmp_path / "whole", tmp_path / "run"
+    train(cfg, whole)
+    names = sorted(path.name for path in (whole / "members").iterdir())
+    for name in sorted({names[len(names) // 2], *names[-2:]}):
+
+        def job(name: str = name) -> None:
+            moment = Moment("step", 5, 0, name)
+            traced_runner(cfg, place, trace=tmp_path / "trace", end_at=moment).run(resume=place.is_dir())
+
+        forked(job, tmp_path / "log", want=-signal.SIGKILL)
+        assert not (place / "members" / name / "result.json").exists()
+    resumed(place)
+    assert differences(whole, place) == []
+
+
+@pytest.mark.thorough
+def test_members_in_processes_end_with_the_one_that_started_them_and_go_on(tmp_path: Path) -> None:
+    more = ("ensemble.size=2", "trainer.epochs=30")
+    train(config("voting", ALONE, *more), tmp_path / "whole")
+    cfg, place = config("voting", "ensemble.engine=processes", "ensemble.slots=2", *more), tmp_path / "run"
+
+    def job() -> None:
+        def wait_and_kill() -> None:
+            saved = [place / "members" / name / "checkpoints" / "manifest.json" for name in ("00", "01")]
+            until(lambda: any(path.exists() for path in saved), "a member to save")
+            kill()
+
+        threading.Thread(target=wait_and_kill, daemon=True).start()
+        Runner(cfg, place).run()
+
+    forked(job, tmp_path / "log", want=-signal.SIGKILL)
+    resumed(place)
+    settings = ("ensemble.safetensors: ", "plan.settings.")  # the engine is in both
+    assert [found for found in differences(tmp_path / "whole", place) if not found.startswith(settings)] == []
 
 
 def killed_at(owner: Any, name: str, number: int, *, after: bool) -> Callable[[], None]:
@@ -143,6 +189,34 @@ def test_a_damaged_member_is_made_whole_again_alone(damage: Callable[[Path], Any
     assert differences(voting, copy) == []
     after = {path: path.stat().st_mtime_ns for path in (copy / "members" / "00").rglob("*") if path.is_file()}
     assert after == before
+
+
+def far(one: Path, other: Path) -> list[str]:
+    """What of the weights and predictions of two ensembles differs by more than rounding."""
+    files = {
+        path.relative_to(one): load_file(path) for path in [one / "ensemble.safetensors", *one.rglob("oof.safetensors")]
+    }
+    return [
+        f"{file}: {name}"
+        for file, tensors in files.items()
+        for name, tensor in load_file(other / file).items()
+        if not torch.allclose(tensor.double(), tensors[name].double(), rtol=0, atol=1e-5, equal_nan=True)
+    ]
+
+
+def test_members_made_whole_or_added_where_all_train_at_once_differ_by_rounding_at_most(tmp_path: Path) -> None:
+    together = ("ensemble.engine=vectorized", "ensemble.weights=uniform")
+    whole, damaged, grown = tmp_path / "whole", tmp_path / "damaged", tmp_path / "grown"
+    train(config("voting", *together), whole)
+    shutil.copytree(whole, damaged)
+    shutil.rmtree(damaged / "members" / "01")
+    train(config("voting", *together, "ensemble.size=2"), grown)
+    kept = {path: path.read_bytes() for run in (damaged, grown) for path in (run / "members" / "00").rglob("*.*")}
+    resumed(damaged, "ensemble.engine=auto")
+    resumed(grown, "ensemble.size=3", "ensemble.engine=auto")
+    assert far(whole, damaged) == []
+    assert far(whole, grown) == []
+    assert {path: path.read_bytes() for path in kept} == kept
 
 
 @pytest.mark.thorough

@@ -42,7 +42,7 @@ def test_members_and_ensemble_over_epochs_and_size(tmp_path: Path) -> None:
     assert [len(values) for values in sizes.drawn] == [3, 3, 1]
     unequal = {"00": 0.5, "01": 0.5, "02": 0.0}
     found = draw(replace(made, members=members, weights=unequal), sizes)
-    assert {"val/over_epochs", "test/over_size", "val/weights"} <= set(found)
+    assert {"val/members-over-epochs", "test/over_size", "val/weights"} <= set(found)
 
 
 def test_sums_are_measured_in_their_order_only() -> None:

@@ -162,7 +162,7 @@ def test_a_whole_run_shows_its_members_and_what_they_come_to(
     found = json.loads((folder / "result.json").read_text())
     assert {"members", "mean", "best_member", "gain", "diversity", "calibration", "cost"} <= set(found)
     assert found["cost"]["networks"] == 2
-    drawn = {"disagreement", "error_correlation", "over_epochs", "over_size", "reliability"}
+    drawn = {"disagreement", "error_correlation", "members-over-epochs", "over_size", "reliability"}
     assert {path.stem for path in (folder / "figures").iterdir()} == drawn
     assert not (folder / "members" / "00" / "figures").exists()
     curves = read_scalars(folder)

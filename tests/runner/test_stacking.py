@@ -16,6 +16,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from lightkit.assembly import Learner, build
 from lightkit.assembly.member import Features
+from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.stacking import Verdict
@@ -196,3 +197,23 @@ def test_members_are_used_by_weight_where_the_stack_does_not_help(
 def load_rows(folder: Path) -> torch.Tensor:
     """The training rows of a run."""
     return build(load_run(folder).cfg, folder, pretrained=False, trains=False).data.rows["train"]
+
+
+def test_a_kind_that_takes_no_vectors_is_refused_before_anything_trains(tmp_path: Path) -> None:
+    more = ["data=digits", "data.split.limit=400", "ensemble.members=[{model: mlp}, {model: cnn}]"]
+    with pytest.raises(UserError, match="which this kind of member does not take: the CNN needs images") as found:
+        run(tmp_path / "run", *more, "ensemble.layers=2", "trainer.callbacks={}")
+    assert found.value.key == "ensemble.layers"
+    assert "2, with member cnn" in str(found.value)
+    assert not (tmp_path / "run" / "members").exists()
+
+
+def test_the_meta_model_of_fine_tuned_members_is_new(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    Runner(compose([*QUICK, "model.hidden=[8]", "trainer.epochs=1"]).cfg, base).run()
+    options = [*QUICK, "trainer.epochs=1", "model.hidden=[8]", "ensemble=stacking", "ensemble.size=1"]
+    options += ["ensemble.folds=2", "ensemble.refit=false", "ensemble.meta.trainer.steps=20", "finetune=lora"]
+    cfg = compose([*options, f"finetune.weights.path={base}"]).cfg
+    result = Runner(cfg, tmp_path / "run").run()
+    values = Runner(load_run(tmp_path / "run").cfg, tmp_path / "run").evaluate("test")
+    assert values == pytest.approx({name: result["metrics"][name] for name in values}, abs=1e-5)

@@ -251,7 +251,6 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     [
         ({"weights_of": "x"}, "weights of another member"),
         ({"adds_to": []}, "what other members leave"),
-        ({"epsilon": 0.1}, "adversarial inputs"),
     ],
 )
 def test_members_that_learn_otherwise_are_left_to_train_alone(

@@ -9,6 +9,7 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.ensemble.methods.base import member
+from lightkit.runner import Runner
 from lightkit.runner.trained import find_trained, member_config
 from lightkit.runs.folder import RunFolder
 from tests.ensemble.methods.running import QUICK, facts, train
@@ -32,6 +33,9 @@ def test_damaged_checkpoints_are_set_aside(tmp_path: Path) -> None:
     assert told[0].startswith("member 00 is damaged, and is made whole again alone: step-")
     assert (tmp_path / "members" / "00" / "checkpoints.damaged" / "manifest.json").is_file()
     assert not (tmp_path / "members" / "00" / "checkpoints").exists()
+    (tmp_path / "members" / "00" / "oof.safetensors").write_bytes(b"")
+    Runner(cfg, tmp_path).run(resume=True)
+    assert "member 00 is damaged, and is made whole again alone" in (tmp_path / "run.log").read_text(encoding="utf-8")
 
 
 def test_members_learn_from_the_data_of_the_run() -> None:

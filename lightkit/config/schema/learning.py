@@ -112,8 +112,9 @@ class SchedulerConfig(Target):
 class MemberConfig:
     """What a run is among the members of an ensemble; lightkit writes it. The defaults are those of a run alone."""
 
-    rows: Literal["all", "bootstrap", "folds"] = "all"
-    """Training rows of this member: all, as many drawn with replacement, or all but one fold."""
+    rows: Literal["all", "bootstrap", "folds", "predicted"] = "all"
+    """Training rows of this member: all, as many drawn with replacement, all but one fold, or those that the files of
+    predictions which are its `features` call training rows."""
     draw: int = number(0, low=0)
     """Seed of that draw, which all members have in common."""
     index: int = number(0, low=0)

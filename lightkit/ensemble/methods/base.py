@@ -53,6 +53,9 @@ class RunFacts:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The values by which the run of a meta-model differs."""
 
+    anew: Mapping[str, Any] = field(default_factory=dict)
+    """The values of a member that fine-tunes nothing, whatever the run does."""
+
     def member_seed(self, index: int) -> int:
         """Return the seed of a member that has none of its own."""
         return mix(self.seed, "member", index) % _SEEDS

@@ -159,8 +159,25 @@ class Stacking(Method):
             last = [one.name for one in refits]
             bases += [Base(tuple(folds), last[kind] if last else None) for kind, folds in enumerate(columns)]
             role = {"features": columns, "refits": last, "passthrough": True}
+            kinds = [(label, _anew(facts, values)) for label, values in kinds]
         role |= {"passthrough": self.passthrough, "holdout": self.holdout, "draw": facts.seed}
-        yield [member(facts, number, "meta", _meta_values(facts, len(self.rows(facts).training)), **role)]
+        yield [self.meta_model(facts, number, **role)]
+
+    def meta_model(self, facts: RunFacts, number: int, **role: Any) -> RunMember:
+        """Return the meta-model as a member.
+
+        Args:
+            facts: What is known of the run.
+            number: Its number among the members.
+            **role: What it is among them.
+        """
+        return member(facts, number, "meta", _meta_values(facts, len(self.rows(facts).training)), **role)
+
+
+def _anew(facts: RunFacts, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a network that learns from predictions: no base fits these, so it begins anew."""
+    own = {key: value for key, value in values.items() if key.lstrip("~").split(".")[0] != "finetune"}
+    return {**own, **facts.anew}
 
 
 def _meta_values(facts: RunFacts, rows: int) -> dict[str, Any]:
@@ -169,6 +186,7 @@ def _meta_values(facts: RunFacts, rows: int) -> dict[str, Any]:
     A weight decay that is left open is that of scikit-learn's `LogisticRegression`, which sees the sum of the losses.
     """
     values = {
+        **facts.anew,
         "trainer.test": "last",
         "trainer.validate_unit": "step",
         "trainer.validate_every": _INTERVAL,

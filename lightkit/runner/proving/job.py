@@ -164,6 +164,8 @@ def _lengths_of_members(cfg: DictConfig, epochs: int) -> dict[str, Any]:
     size, method = cfg.ensemble.get("size"), cfg.ensemble._target_.rpartition(".")[2]
     few = min(size, _MOST_MEMBERS) if size else None
     lengths = {"size": few, "folds": 2, "repeats": 1, "cycle_epochs": epochs, "engine": "sequential"}
+    if cfg.ensemble.get("resample", "folds") != "folds":
+        del lengths["folds"], lengths["repeats"]
     found = {f"ensemble.{key}": value for key, value in lengths.items() if cfg.ensemble.get(key) is not None}
     cycles = (few or 1) if method == "Snapshot" else 1
     return {**found, "trainer.epochs": epochs * cycles, "trainer.steps": None}

@@ -78,13 +78,15 @@ def test_copies_and_repeats() -> None:
 
 def test_a_further_layer_learns_from_the_one_before() -> None:
     method = Stacking(folds=2, layers=2, size=1)
-    (_, refits, second, last, meta), done = stages(method, facts())
+    (_, refits, second, last, meta), done = stages(method, facts(anew={"finetune": {}}))
     assert [one.name for one in second] == ["03-layer2-fold0", "04-layer2-fold1"]
     own = role(second[0])
     assert (own["features"], own["refits"]) == ([["00-fold0", "01-fold1"]], [refits[0].name])
     assert own["passthrough"]
     assert role(last[0])["features"] == own["features"]
     assert role(meta[0])["features"] == [["03-layer2-fold0", "04-layer2-fold1"]]
+    assert "finetune" not in refits[0].values
+    assert [one.values["finetune"] for one in (second[0], last[0], meta[0])] == [{}] * 3
     assert len(method.bases(facts(), done)) == 2
 
 

@@ -208,10 +208,20 @@ def test_a_run_that_hardly_saves() -> None:
 
 
 @pytest.mark.thorough
-def test_an_ensemble_is_killed_in_one_of_its_members(tmp_path: Path) -> None:
-    options = ("data=wine", "model.hidden=[8]", "device=cpu", "ensemble=gradient_boosting", "ensemble.size=4")
-    result = verify(TracedJob(str(tmp_path), "", (*options, "data.batch_size=16"), member="02-round"))
+@pytest.mark.parametrize(
+    ("ensemble", "member"),
+    [
+        (("gradient_boosting", "ensemble.size=4"), "02-round"),
+        (("bagging", "ensemble.size=2"), "01"),
+        (("stacking", "ensemble.size=1", "ensemble.folds=2", "ensemble.meta.trainer.steps=150"), "03-meta"),
+    ],
+    ids=["boosting", "bagging", "stacking"],
+)
+def test_an_ensemble_is_killed_in_one_of_its_members(ensemble: tuple[str, ...], member: str, tmp_path: Path) -> None:
+    method, *settings = ensemble
+    options = ("data=wine", "model.hidden=[8]", "device=cpu", f"ensemble={method}", *settings)
+    result = verify(TracedJob(str(tmp_path), "", (*options, "data.batch_size=16"), member=member))
     assert result.same
-    assert result.moment.member == "02-round"
-    assert "of member 02-round" in result.moment.describe()
+    assert result.moment.member == member
+    assert f"of member {member}" in result.moment.describe()
     assert {"members: model", "members: oof.safetensors", "ensemble.safetensors"} <= {x.name for x in result.compared}

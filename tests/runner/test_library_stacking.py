@@ -1,0 +1,157 @@
+"""Stacks of finished runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.datasets import load_wine
+
+import lightkit
+from lightkit.common.errors import UserError
+from lightkit.config import to_plain
+from lightkit.ensemble import stacking
+from lightkit.ensemble.oof import MemberPredictions
+from lightkit.runner import Runner
+from lightkit.runner.library import combine_runs
+from lightkit.runner.library_run import trained_rows
+from lightkit.runs.reading import read_json, read_run
+from lightkit.trainer.callbacks import Callback
+from tests.runner.finished_runs import member, trained
+
+SPLIT = ("data.split.val=0.3", "trainer.epochs=4", "optim.lr=0.05")
+
+
+class KillAt(Callback):
+    """Ends the training of a meta-model, as a crash would."""
+
+    step: ClassVar[int | None] = None
+
+    def on_step(self, trainer: Any) -> None:
+        if trainer.state.step == self.step:
+            raise RuntimeError("killed")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`a`; `v`, a vote; `c`, which scales its inputs in another way; `few`, with few rows to spare."""
+    home = tmp_path_factory.mktemp("runs")
+    trained(home / "a", *SPLIT)
+    trained(home / "v", *SPLIT, "ensemble=voting", "ensemble.size=2", "ensemble.engine=sequential")
+    trained(home / "c", *SPLIT, "model.hidden=[6]", "data.normalize=minmax")
+    trained(home / "few", "data.split.val=0.05")
+    return home
+
+
+def stack(runs: Path, out: Path, *names: str, own: tuple[str, ...] = ()) -> dict[str, Any]:
+    overrides = ["ensemble=stacking", f"ensemble.size={len(names)}", "ensemble.holdout=0.34"]
+    overrides += ["ensemble.meta.trainer.steps=120", *own]
+    method = to_plain(read_run(runs / names[0], overrides, new=True).cfg.ensemble)
+    members = [member(f"{i:02}-{name}", runs / name) for i, name in enumerate(names)]
+    return combine_runs(members, out, method=method, name="stack")
+
+
+@pytest.mark.parametrize(
+    ("strictness", "own"), [(-1e6, ()), (-1e6, ("ensemble.passthrough=true",)), (1e6, ())],
+    ids=["used", "passthrough", "not-used"],
+)  # fmt: skip
+def test_a_stack_predicts_as_its_result_says(
+    runs: Path, tmp_path: Path, strictness: float, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacking, "STRICTNESS", strictness)
+    result, out = stack(runs, tmp_path / "out", "a", "v", "c", own=own), tmp_path / "out"
+    assert (result["stacking"]["used"] == "stacking") == (strictness < 0)
+    found = Runner(read_run(out).cfg, out).evaluate_splits(["val", "test"])
+    for split in ("val", "test"):
+        expected = {name: value for name, value in result["metrics"].items() if name.startswith(split)}
+        assert found[split] == pytest.approx(expected, abs=1e-5)
+    kept = MemberPredictions.read(out / "oof.safetensors").of_split("test")
+    inputs = torch.as_tensor(load_wine().data, dtype=torch.float32)
+    predictions = lightkit.load_ensemble(out).predict(inputs[kept.rows])
+    assert torch.allclose(predictions, kept.predictions, atol=1e-5)
+    rows = Runner(read_run(out).cfg, out).predict("test")
+    assert [row["row"] for row in rows] == kept.rows.tolist()
+    assert [row["p(class_0)"] for row in rows] == pytest.approx(kept.predictions[:, 0].tolist(), abs=1e-5)
+
+
+def test_the_meta_model_learns_from_rows_that_no_run_trained_on(runs: Path, tmp_path: Path) -> None:
+    stack(runs, tmp_path / "out", "a", "c")
+    meta, plan = tmp_path / "out" / "members" / "02-meta", read_json(tmp_path / "out" / "ensemble.json")
+    assert plan["members"][2]["depends_on"] == ["00-a", "01-c"]
+    runner = Runner(read_run(meta).cfg, meta)
+    learnt, judged = (torch.tensor([row["row"] for row in runner.predict(split)]) for split in ("train", "val"))
+    unseen = MemberPredictions.read(runs / "a" / "oof.safetensors").of_split("val").rows
+    assert torch.equal(torch.cat([learnt, judged]).sort().values, unseen)
+    assert 0 < len(judged) < len(learnt)
+    own = read_json(meta / "result.json")["test"]
+    assert runner.evaluate("test", "last") == pytest.approx(own, abs=1e-6)
+
+
+def test_a_stack_that_was_killed_goes_on_bit_for_bit(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = "+ensemble.meta.trainer.callbacks.kill={_target_: tests.runner.test_library_stacking.KillAt}"
+    stack(runs, tmp_path / "whole", "a", "v", own=(kill,))
+    monkeypatch.setattr(KillAt, "step", 110)
+    with pytest.raises(RuntimeError, match="killed"):
+        stack(runs, tmp_path / "cut", "a", "v", own=(kill,))
+    monkeypatch.setattr(KillAt, "step", None)
+    cut = tmp_path / "cut"
+    with pytest.raises(UserError, match="chosen when the ensemble began"):
+        Runner(read_run(cut, ["ensemble.size=3"]).cfg, cut).run(resume=True)
+    Runner(read_run(cut).cfg, cut).run(resume=True)
+    assert (cut / "ensemble.json").read_bytes() == (tmp_path / "whole" / "ensemble.json").read_bytes()
+    for file in ("oof.safetensors", "ensemble.safetensors"):
+        ours, theirs = load_file(cut / file), load_file(tmp_path / "whole" / file)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items()), file
+    shutil.rmtree(cut / "members" / "02-meta" / "checkpoints")
+    again = Runner(read_run(cut).cfg, cut).run(resume=True)
+    assert again["metrics"] == read_json(tmp_path / "whole" / "result.json")["metrics"]
+
+
+def test_a_vote_of_finished_runs_has_nothing_to_go_on_with(runs: Path, tmp_path: Path) -> None:
+    method = {"_target_": "lightkit.ensemble.methods.Voting", "members": [], "member": {}}
+    combine_runs([member("00", runs / "a"), member("01", runs / "c")], tmp_path / "out", method=method, name="x")
+    with pytest.raises(UserError, match="nothing is trained in an ensemble of finished runs"):
+        Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").run(resume=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "own", "message"),
+    [
+        (("a", "c"), ("ensemble.holdout=0",), "ensemble.holdout: a meta-model learns from some of the rows"),
+        (("a", "c"), ("ensemble.meta.trainer.early_stopping.patience=3",), "is judged by the others"),
+        (("few", "few"), (), "too few rows that no run trained on"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(
+    runs: Path, tmp_path: Path, names: tuple[str, ...], own: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        stack(runs, tmp_path / "out", *names, own=own)
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_without_test_rows_in_common_are_stacked_all_the_same(runs: Path, tmp_path: Path) -> None:
+    result = stack(runs, tmp_path / "out", "a", "few")
+    found = Runner(read_run(tmp_path / "out").cfg, tmp_path / "out").evaluate("val")
+    assert found == pytest.approx({name: result["metrics"][name] for name in found}, abs=1e-5)
+
+
+def test_rows_of_a_base_never_feed_the_meta_model(runs: Path, tmp_path: Path) -> None:
+    base = trained(tmp_path / "base", "data.split.val=0.3", "data.split.seed=3")
+    trained(tmp_path / "tuned", *SPLIT, f"finetune.weights.path={base}")
+    shutil.copytree(runs / "a", tmp_path / "a")
+    stack(tmp_path, tmp_path / "out", "tuned", "a")
+    meta = tmp_path / "out" / "members" / "02-meta"
+    data = Runner(read_run(meta).cfg, meta)
+    seen = trained_rows(read_run(base).cfg, base)
+    for split in ("train", "val", "test"):
+        rows = torch.tensor([row["row"] for row in data.predict(split)])
+        assert len(rows)
+        assert not torch.isin(rows, seen).any()
