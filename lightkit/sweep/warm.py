@@ -124,7 +124,7 @@ class WarmServer:
         with theirs:
             self._process = subprocess.Popen(
                 lightkit_command("train", "--warm"),
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**variables, TIED_TO: str(os.getpid())},
@@ -241,7 +241,7 @@ class Pulse:
 
 
 def _activity(pid: int) -> tuple[float, bool]:
-    """Return the processor time of a process and all below it, and whether one waits for it or a disk, or was stopped."""
+    """Return processor time of a process and all below it, and whether one waits for it or a disk, or is stopped."""
     children, facts = dict[int, list[int]](), dict[int, list[str]]()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

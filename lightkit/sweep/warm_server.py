@@ -1,7 +1,8 @@
 """The process that forks jobs, when it has imported what trainings need.
 
 A forked job is as a fresh process that has just imported the same: in the server nothing is computed, CUDA is not
-touched, no module of the project is imported, and no thread runs, as children would wait for it forever.
+touched, no module of the project is imported, and no thread runs, as children would wait for it forever. As nothing is
+computed, it need not limit PyTorch's threads: setting their number, even to what it was, may change results.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def serve() -> list[str]:
     """
     tie_to_sweep()
     channel = socket.socket(fileno=os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with Path(os.devnull).open() as none:
+        os.dup2(none.fileno(), 0)
     for name in _PRELOADED:
         with contextlib.suppress(Exception):  # the job that needs it says what is wrong
             importlib.import_module(name)
@@ -61,8 +63,8 @@ def serve() -> list[str]:
     gc.freeze()  # a search for cycles in a child would copy all the memory that it shares
     running = dict[int, tuple[int, int]]()
     while True:
-        for ready in select.select([channel, *running], [], [])[0]:
-            if ready is channel:
+        for ready in select.select([channel.fileno(), *running], [], [])[0]:
+            if ready == channel.fileno():
                 if (arguments := _fork(channel, running)) is not None:
                     return arguments
             else:
