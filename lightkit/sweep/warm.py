@@ -148,7 +148,7 @@ class WarmServer:
         job = WarmJob(self, Pulse(folder, self._hang_seconds))
         self._count += 1
         self._jobs[self._count] = job
-        request = {"job": self._count, "args": args, "folder": str(Path.cwd()), "variables": variables}
+        request = {"job": self._count, "args": args, "variables": variables}
         try:
             socket.send_fds(self._channel, [json.dumps(request).encode()], [log.fileno()])
         except OSError:  # it is gone

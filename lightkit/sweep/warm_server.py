@@ -64,13 +64,12 @@ def serve() -> list[str]:
     running = dict[int, tuple[int, int]]()
     while True:
         for ready in select.select([channel.fileno(), *running], [], [])[0]:
-            if ready == channel.fileno():
-                if (arguments := _fork(channel, running)) is not None:
-                    return arguments
-            else:
+            if ready in running:
                 number, pid = running.pop(ready)
                 os.close(ready)
                 _say(channel, {"job": number, "code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])})
+            elif (arguments := _fork(channel, running)) is not None:
+                return arguments
 
 
 def end(status: int) -> NoReturn:
@@ -145,7 +144,6 @@ def _become(request: Mapping[str, Any], log: int, server: int) -> list[str]:
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
-    os.chdir(request["folder"])
     os.environ.update({**request["variables"], TIED_TO: str(server)})
     importlib.invalidate_caches()  # files may have been added since
     if "numpy" in sys.modules:
