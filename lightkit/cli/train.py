@@ -94,16 +94,8 @@ INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 def train(args: list[str]) -> int:
     """Train, sweep, or print what would be trained."""
     options = _train_parser().read(args)
-    if options.rank:
-        return work()
-    if options.job is not None:
-        from lightkit.sweep.run_job import run_job
-
-        return run_job(options.job, stop_at=options.stop_at, train=start)
-    if options.measure:
-        from lightkit.runner.memory import bench
-
-        return bench.work()
+    if options.rank or options.measure or options.warm or options.job is not None:
+        return _serve(options)
     if options.shell_completion:
         from lightkit.cli.completion import completion
 
@@ -151,6 +143,24 @@ def _compose(options: argparse.Namespace) -> Composed | None:
         raise
     mode = composed.hydra_cfg.hydra.mode if composed.hydra_cfg is not None else None
     return None if mode is not None and mode.name == "MULTIRUN" else composed
+
+
+def _serve(options: argparse.Namespace) -> int:
+    """Be one of the processes that other commands start."""
+    if options.rank:
+        return work()
+    if options.measure:
+        from lightkit.runner.memory import bench
+
+        return bench.work()
+    if options.warm:
+        from lightkit.cli.entry import run
+        from lightkit.sweep.warm_server import end, serve
+
+        end(run(serve()))  # in a process that was forked; the server itself does not come back
+    from lightkit.sweep.run_job import run_job
+
+    return run_job(options.job, stop_at=options.stop_at, train=start)
 
 
 def resume(args: list[str]) -> int:
@@ -221,6 +231,8 @@ def _train_parser() -> Parser:
     # For the process of a job of a sweep, which reads there what it is to train.
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--stop-at", help=argparse.SUPPRESS)
+    # For the process that forks those of jobs.
+    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     # For one of several processes, which is told by standard input what to do.
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     # For the process that finds out what a batch needs, in the same way.

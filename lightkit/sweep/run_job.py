@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import IN_USE, of_signal
-from lightkit.sweep.engines.local import TIED_TO
 from lightkit.sweep.journal import find_job
+from lightkit.sweep.warm import TIED_TO
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -14,10 +14,10 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.config import compose, to_yaml
 from lightkit.runs.folder import lock_holder, locked
-from lightkit.sweep.engines.local import TIED_TO
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal
 from lightkit.sweep.run_job import run_job
+from lightkit.sweep.warm import TIED_TO
 from tests.conftest import ROOT
 from tests.waiting import until
 

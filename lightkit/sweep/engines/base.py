@@ -9,10 +9,15 @@ from lightkit.common.processes import lightkit_command
 from lightkit.sweep.job import Start
 
 
+def job_arguments(start: Start) -> list[str]:
+    """Return the arguments of lightkit that run a job."""
+    stop_at = ["--stop-at", start.stop_at] if start.stop_at is not None else []
+    return ["train", "--job", str(start.job.folder), *stop_at]
+
+
 def job_command(start: Start) -> list[str]:
     """Return the command of a job's process, to be run in the working directory of the sweep."""
-    stop_at = ["--stop-at", start.stop_at] if start.stop_at is not None else []
-    return lightkit_command("train", "--job", str(start.job.folder), *stop_at)
+    return lightkit_command(*job_arguments(start))
 
 
 class Engine(Protocol):

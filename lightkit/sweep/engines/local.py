@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -19,11 +21,13 @@ from lightkit.common.processes import usable_cpus
 from lightkit.monitor.gpus import GpuFacts, allowed
 from lightkit.monitor.host import machine_memory
 from lightkit.monitor.nvml import open_source
-from lightkit.sweep.engines.base import job_command
+from lightkit.runs.reading import read_result
+from lightkit.sweep.engines.base import job_arguments, job_command
 from lightkit.sweep.job import Job, Start
+from lightkit.sweep.state import reached, read_outcome
+from lightkit.sweep.warm import HANG_SECONDS, TIED_TO, WarmJob, WarmServer, can_fork
 
-TIED_TO = "LIGHTKIT_SWEEP_PROCESS"
-"""Variable that names the process with which a job saves and ends."""
+_LOG = logging.getLogger(__name__)
 GRACE_SECONDS = 30.0
 """How long jobs may take to save where nobody waits for them any more."""
 _POLL_SECONDS = 0.02
@@ -49,10 +53,15 @@ class Slot:
 
 @dataclass
 class _Running:
+    start: Start
     slot: Slot
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | WarmJob
+    before: Mapping[str, Any]
+    """The result of an earlier part."""
     kills: int
     """Processes that this machine had killed before, as its memory ran out."""
+    told: bool = False
+    """Whether it was told to end."""
 
 
 class LocalEngine:
@@ -60,12 +69,18 @@ class LocalEngine:
 
     Args:
         slots: Where jobs run.
+        warm: Whether jobs are forked from a process that has imported what they need, where this system can.
+        hang_seconds: How long a forked job that has not begun to train may do nothing at all, before it is started
+            once more in a fresh process, as all jobs after it.
     """
 
     survives = False
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[Slot], *, warm: bool = False, hang_seconds: float = HANG_SECONDS) -> None:
         self.slots = list(slots)
+        self._warm = warm and can_fork()
+        self._hang_seconds = hang_seconds
+        self._server: WarmServer | None = None
         self._free = list(slots)
         self._running = dict[str, _Running]()
 
@@ -76,29 +91,23 @@ class LocalEngine:
     def start(self, start: Start) -> None:
         """Start the process of a job in the first free slot."""
         slot = self._free[0]
-        variables = {**os.environ, **slot.variables, TIED_TO: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        before = read_result(start.job.folder)
         with _appended(start.job.folder / run_files.OUTPUT_LOG) as log:
-            # In a session of its own: Ctrl-C reaches it once, through the sweep. A second signal would end it at once.
-            process = subprocess.Popen(
-                job_command(start),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=variables,
-                start_new_session=True,
-            )
+            process = self._forked(start, slot, log) if self._warm else _fresh(start, slot, log)
         self._free.remove(slot)
-        self._running[start.job.name] = _Running(slot, process, _memory_kills())
+        self._running[start.job.name] = _Running(start, slot, process, before, _memory_kills())
 
     def stop(self, name: str) -> None:
         """Send the job SIGTERM, upon which it saves."""
+        self._running[name].told = True
         self._running[name].process.terminate()
 
     def wait(self, seconds: float) -> Mapping[str, int]:
         """Wait until a job has ended."""
         end = time.monotonic() + seconds
         while True:
-            ended = {name: code for name, job in self._running.items() if (code := job.process.poll()) is not None}
+            polled = {name: self._poll(job) for name, job in self._running.items()}
+            ended = {name: code for name, code in polled.items() if code is not None}
             left = end - time.monotonic()
             if ended or left <= 0:
                 break
@@ -115,14 +124,41 @@ class LocalEngine:
 
     def close(self) -> None:
         """End jobs that still run: those that were told to save already end at once, those that hang are killed."""
-        for job in self._running.values():
-            job.process.terminate()
+        for name in self._running:
+            self.stop(name)
         end = time.monotonic() + GRACE_SECONDS
         while self._running and time.monotonic() < end:
             self.wait(end - time.monotonic())
         for job in self._running.values():
             job.process.kill()
             job.process.wait()
+        if self._server is not None:
+            self._server.close()
+
+    def _forked(self, start: Start, slot: Slot, log: IO[bytes]) -> WarmJob:
+        """Let a job be forked."""
+        if self._server is None:
+            # Libraries read theirs when they are loaded, so what is the same in all slots is there from the start.
+            shared = set.intersection(*({*slot.variables.items()} for slot in self.slots))
+            self._server = WarmServer(_variables(dict(shared)), self._hang_seconds)
+        return self._server.fork(job_arguments(start), start.job.folder, slot.variables, log)
+
+    def _poll(self, job: _Running) -> int | None:
+        """Return the exit status of a job; None while it runs, or as it runs once more in a fresh process."""
+        code, process = job.process.poll(), job.process
+        if code is None or isinstance(process, subprocess.Popen) or not process.lost:
+            return code
+        if self._warm:
+            _LOG.warning("jobs start in fresh processes from now on: %s", process.why)
+            self._warm = False
+        result = read_result(job.start.job.folder)
+        if result != job.before and reached(read_outcome(job.start.job, None, result), job.start):
+            return 0
+        if job.told:
+            return -signal.SIGTERM
+        with _appended(job.start.job.folder / run_files.OUTPUT_LOG) as log:
+            job.process = _fresh(job.start, job.slot, log)
+        return None
 
     def _freed(self, name: str, code: int) -> int:
         """Give back the slot of a job that has ended; return its status, which tells when the system killed it."""
@@ -157,7 +193,7 @@ def build_local(options: Mapping[str, Any], jobs: Sequence[Job]) -> LocalEngine:
         # Threads that wait for work in a loop would keep the processors from the other jobs.
         hidden |= {"OMP_WAIT_POLICY": "PASSIVE"} if count > 1 and "OMP_WAIT_POLICY" not in os.environ else {}
         slots = [Slot(f"slot {number}", hidden) for number in range(count)]
-    return LocalEngine(slots[: max(1, len(jobs))])
+    return LocalEngine(slots[: max(1, len(jobs))], warm=bool(options.get("warm")))
 
 
 def cpu_slots(asked: int | None, threads: int | None, processes: int) -> int:
@@ -224,6 +260,19 @@ def gpu_slots(names: Sequence[str], asked: int | None, per_job: float | None, pr
         raise UserError(what, key=key, received=found, fix="fewer, or wait for them: `lightkit gpus`")
     places = [", ".join(str(names.index(name)) for name in part) for part in held[:asked]]
     return [Slot(f"gpu {place}", {"CUDA_VISIBLE_DEVICES": ",".join(part)}) for place, part in zip(places, held)]
+
+
+def _variables(own: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, **own, TIED_TO: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+
+
+def _fresh(start: Start, slot: Slot, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the process of a job.
+
+    It has a session of its own: Ctrl-C reaches it once, through the sweep. A second signal would end it at once.
+    """
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+    return subprocess.Popen(job_command(start), **streams, env=_variables(slot.variables), start_new_session=True)
 
 
 def _appended(path: Path) -> IO[bytes]:
