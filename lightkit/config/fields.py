@@ -37,8 +37,6 @@ def default_of(field: Field) -> Any:
 
 def yaml_text(value: object) -> str:
     """Write a default, or the source of one, as YAML."""
-    if isinstance(value, str) and value.isdecimal():  # a text, which would be read as a number
-        return f'"{value}"'
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 

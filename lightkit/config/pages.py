@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
 from lightkit.config import schema
 from lightkit.config.annotations import choices_of
 from lightkit.config.fields import default_of, field_docs, field_types, first_sentence, is_required, yaml_text
@@ -52,11 +54,17 @@ def _lines(kind: type, indent: str) -> Iterator[tuple[str, str]]:
         comment = first_sentence(field_docs(kind)[field.name]).replace("`", "")
         comment += f" ({', '.join(choices)})" if choices else ""
         is_node = isinstance(value, dict) and bool(value)
-        yield f"{indent}{field.name}:" + ("" if is_node else f" {yaml_text(value)}"), comment
+        yield f"{indent}{field.name}:" + ("" if is_node else f" {_yaml_of(value)}"), comment
         if is_node and "_target_" in value:
             yield f"{indent}  _target_: {value['_target_']}", ""
         elif is_node:
             yield from _lines(inner, f"{indent}  ")
+
+
+def _yaml_of(default: object) -> str:
+    """Write a default; text that YAML would read as something else, such as `60`, in quotes."""
+    reads_otherwise = isinstance(default, str) and not isinstance(yaml.safe_load(default), str)
+    return f'"{default}"' if reads_otherwise else yaml_text(default)
 
 
 def commented(entry: str, comment: str, column: int) -> str:

