@@ -13,6 +13,8 @@ from lightkit.runs.record import RunRecord
 SEED = "seed"
 _LEFT_OUT = ("name", "resume", "sweep", "trust", "logger")
 """Keys and groups that no result depends on."""
+_PAUSE = "trainer.stop_at"
+"""Runs that paused at different places, or not at all, are beginnings of the same run."""
 _TARGET = "_target_"
 _MISSING = object()
 
@@ -41,7 +43,7 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     names = dict.fromkeys(key for section in own.values() for key in section.keys)
     found = list[str]()
     for name in names:
-        if name == SEED or name.partition(".")[0] in _LEFT_OUT:
+        if name in (SEED, _PAUSE) or name.partition(".")[0] in _LEFT_OUT:
             continue
         values = [record.keys.get(name, _MISSING) for record in records]
         follows = all(value == record.seed and record.seed is not None for value, record in zip(values, records))

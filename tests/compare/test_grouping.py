@@ -18,6 +18,11 @@ def test_only_what_differs_is_a_key_and_the_seed_with_what_follows_it_is_none(tm
     assert differing_keys(found) == ["optim.lr"]
 
 
+def test_where_runs_paused_makes_no_difference(tmp_path: Path) -> None:
+    paused = [CONFIG + f"trainer:\n  epochs: 9\n  stop_at: {place}\n" for place in ("null", "1", "600 steps")]
+    assert differing_keys(records(tmp_path, *paused)) == []
+
+
 def test_a_key_that_some_lack_differs(tmp_path: Path) -> None:
     found = records(tmp_path, CONFIG, CONFIG + "extra:\n  note: 1\n")
     assert differing_keys(found) == ["extra.note"]

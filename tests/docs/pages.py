@@ -7,7 +7,7 @@ A page is a session at a terminal. Its blocks run in their order in one project 
 
 What is otherwise stands in a comment of HTML on the line before the block:
 
-- `<!-- run: whole -->` runs it without shortening, `exit=2` expects that status, `new` begins a new project folder.
+- `<!-- run: whole -->` runs it without shortening, `fresh` also in a process of its own, which can be killed; `exit=2` expects that status, `new` begins a new project folder.
 - `<!-- run: needs=timm -->` leaves it out, and its output, where that package is not installed.
 - `<!-- shown: why -->` neither runs nor compares it.
 
@@ -44,6 +44,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # `lightkit` as the pages see it: a few steps instead of a whole training, and a board that ends by itself.
 _LIGHTKIT = """\
 #!/bin/bash
+[ -n "$FRESH" ] && exec "{python}" -m lightkit "$@"
 [ -n "$WHOLE" ] && exec "{warm}" "$@"
 case " $* " in *" --cfg "* | *" -sc "* | *" -h "* | *" --help "*) exec "{warm}" "$@" ;; esac
 case "$1" in
@@ -200,8 +201,8 @@ class Terminal:
         else:
             script = block.code
         path = os.pathsep.join([str(self.tools), os.environ["PATH"]])
-        whole = {"WHOLE": "1" if "whole" in block.run else ""}
-        env = {**os.environ, **whole, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+        asked = {word.upper(): "1" if word in block.run else "" for word in ("whole", "fresh")}
+        env = {**os.environ, **asked, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
         command = ["bash", "-euo", "pipefail", "-c", script]
         done = subprocess.run(
             command, cwd=self.project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -12,6 +12,7 @@ from tests.docs.conftest import CheckPage
     "page",
     [
         "docs/guides/checkpoints.md",
+        "docs/guides/clusters.md",
         "docs/guides/coming-from.md",
         "docs/guides/compare.md",
         "docs/guides/configuration.md",

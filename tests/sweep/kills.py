@@ -81,7 +81,7 @@ def kill_at_random(sweep: Sweep, kills: int, seed: int) -> dict[str, int]:
     draw, counts = random.Random(seed), {"sweep": 0, "job": 0}
     running = sweep.start()
     while sum(counts.values()) < kills:
-        until(lambda process=running: sweep.running_jobs() or process.code is not None, "a job to run")
+        _wait_for_job(sweep, running)
         time.sleep(draw.uniform(0.0, 1.2))
         jobs = sweep.running_jobs()
         victim, kind = (draw.choice(jobs), "job") if jobs and draw.random() < 0.5 else (running.pid, "sweep")
@@ -103,6 +103,10 @@ def kill_at_random(sweep: Sweep, kills: int, seed: int) -> dict[str, int]:
     return counts
 
 
+def _wait_for_job(sweep: Sweep, running: Running) -> None:
+    until(lambda: sweep.running_jobs() or running.code is not None, "a job to run")
+
+
 def compare(killed: Sweep, whole: Sweep) -> None:
     """Compare what two sweeps have left, bit by bit."""
     for number in range(whole.jobs):
@@ -118,7 +122,9 @@ def _holder(path: Path) -> int | None:
 
 
 def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    """Tell whether any thread of a process lives: files stay locked until the last one has ended."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            if stat.read_text().rpartition(")")[2].split()[0] not in ("Z", "X"):
+                return True
+    return False
