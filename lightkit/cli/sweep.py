@@ -180,8 +180,9 @@ def _run(record: Record, journal: Journal, engine: Engine, jobs: Sequence[Job], 
         for line in show_study(search, record.folder):
             say(line)
     ended_badly = [state for state in states if state.status in ("failed", "interrupted")]
-    if ended_badly:
-        complain(f"{len(ended_badly)} of {len(states)} jobs did not end well")
+    for status, said in (("failed", "failed"), ("interrupted", "will go on from where they were interrupted")):
+        if count := sum(state.status == status for state in states):
+            complain(f"{count} of {len(states)} jobs {said}")
     if ended_badly or any(state.status == "waiting" for state in states):
         say(f"go on with:  lightkit sweep resume {record.folder}")
     return controller.stopped_by or next((state.code or FAILED for state in ended_badly), 0)

@@ -60,7 +60,7 @@ def test_failures_are_told_and_the_rest_goes_on(cli: Cli, job: type[Job], ended:
     assert done.code == status
     assert len(job.started) == 3
     assert f"failed ({ended})" in done.out
-    assert "1 of 3 jobs did not end well" in done.err
+    assert "1 of 3 jobs failed" in done.err
     assert "go on with:  lightkit sweep resume " in done.out
 
 
