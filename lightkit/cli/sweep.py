@@ -104,12 +104,13 @@ def sweep(options: argparse.Namespace) -> int:
     return _carry_out(folder, planned, engine, {"command": command, "options": jobs[0].sweep, **study})
 
 
-def go_on(folder: Path, options: Mapping[str, Any]) -> int:
+def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int:
     """Go on with a sweep as its journal has it.
 
     Args:
         folder: Folder of the sweep.
         options: What is to be different of the section `sweep`.
+        end: Whether to start nothing, and to end the jobs that an earlier process has left in a queue.
 
     Returns:
         As `sweep`.
@@ -122,7 +123,7 @@ def go_on(folder: Path, options: Mapping[str, Any]) -> int:
         changed = {**record.head.get("options", {}), **options}
         engine = build_engine(changed, list(record.jobs.values()), folder)
         journal.head(options=changed)
-        return _run(record, journal, engine, list(record.jobs.values()), changed)
+        return _run(record, journal, engine, list(record.jobs.values()), changed, end=end)
 
 
 def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: Engine, head: Mapping[str, Any]) -> int:
@@ -157,8 +158,16 @@ def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: Engin
         return _run(record, journal, engine, [record.jobs[job.name] for job in change.jobs], head["options"])
 
 
-def _run(record: Record, journal: Journal, engine: Engine, jobs: Sequence[Job], options: Mapping[str, Any]) -> int:
-    """Run what is left of a sweep, and report on all of it."""
+def _run(
+    record: Record,
+    journal: Journal,
+    engine: Engine,
+    jobs: Sequence[Job],
+    options: Mapping[str, Any],
+    *,
+    end: bool = False,
+) -> int:
+    """Run what is left of a sweep, or only end its jobs, and report on all of it."""
     display = SweepDisplay(record)
     try:
         search = build_search(options, jobs, record)
@@ -167,7 +176,7 @@ def _run(record: Record, journal: Journal, engine: Engine, jobs: Sequence[Job], 
         raise
     controller = Controller(record, journal, search, engine, options=options, display=display)
     try:
-        controller.run()
+        controller.run(end=end)
     finally:
         display.close()
     named = [job.name for job in jobs]

@@ -63,6 +63,8 @@ class _Part:
     beside: bool = False
     """Whether others have run at the same time."""
     pruned: bool = False
+    attached: bool = False
+    """Whether an earlier process of the sweep has started it."""
 
 
 class Controller:
@@ -100,8 +102,11 @@ class Controller:
         self._closing = False
         self._signal = 0
 
-    def run(self) -> None:
+    def run(self, *, end: bool = False) -> None:
         """Run what is left of the sweep.
+
+        Args:
+            end: Whether to start nothing, and to end what an earlier process has left in a queue.
 
         Raises:
             UserError: The folder of the sweep cannot be written; jobs under way were told to save.
@@ -114,6 +119,8 @@ class Controller:
             with self._signals():
                 stop_file.unlink(missing_ok=True)
                 self._attach()
+                if end:
+                    self._stop(of_signal(signal.SIGTERM), leave=False)
                 self._give_up()
                 while self._start_more() or self._parts or self._waits():
                     ended = self.engine.wait(_WAIT_SECONDS if self._parts or self._waits() else 0.0)
@@ -224,7 +231,9 @@ class Controller:
             self._show_end(outcome)
         else:
             self._tell(outcome)
-        if outcome.status == "interrupted":
+        if outcome.status == "interrupted" and part.attached and not self._closing:
+            self._again.append((Start(job), "it was told to end while nobody watched"))
+        elif outcome.status == "interrupted":
             self._closing = True  # whoever told one job to end means those after it, too
 
     def _tried_again(self, part: _Part, outcome: Outcome) -> str:
@@ -274,10 +283,12 @@ class Controller:
 
     def _attach(self) -> None:
         """Take over jobs that an earlier process of the sweep has left in a queue."""
-        open_jobs = [name for name, state in self.states.items() if state.status not in ENDED]
+        begun = self.record.started.keys() - self.record.ended.keys()
+        open_jobs = [name for name, state in self.states.items() if state.status not in ENDED and name in begun]
         for name in self.engine.attach(open_jobs):
             job = self.record.jobs[name]
-            self._parts[name] = _Part(Start(job), read_result(job.folder), Progress(job), alone=False, beside=True)
+            part = _Part(Start(job), read_result(job.folder), Progress(job), alone=False, beside=True, attached=True)
+            self._parts[name] = part
 
     def _stop(self, status: int, *, leave: bool) -> None:
         """Start nothing more, and let every job save, or leave them to the queue that they are in."""
