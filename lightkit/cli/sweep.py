@@ -14,9 +14,9 @@ from lightkit.cli.sweep_table import SweepDisplay, report
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.runs.catalog import find_run, project
-from lightkit.runs.folder import locked, unwritable
+from lightkit.runs.folder import lock_holder, locked, unwritable
 from lightkit.runs.placement import (
     check_free,
     chosen_run_folder,
@@ -217,6 +217,10 @@ def _opened(folder: Path) -> Iterator[Journal]:
     """
     with ExitStack() as stack:
         try:
+            if (holder := lock_holder(folder)) is not None and (folder / run_files.SWEEP_JOURNAL).is_file():
+                fix = f"`lightkit sweep status {folder}` shows it, `lightkit sweep stop {folder}` ends it"
+                what, family = f"{holder} runs this sweep", "folder-in-use"
+                raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family)
             stack.enter_context(locked(folder))
             journal = stack.enter_context(Journal(folder))
         except OSError as error:

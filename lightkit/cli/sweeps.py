@@ -51,6 +51,7 @@ examples:
 Exit status of resume: that of the sweep, as of `lightkit train -m`; 75 when another process runs it.""",
 }
 _POLL_SECONDS = 0.2
+_DONE = ("finished", "pruned")
 
 
 def sweep(args: list[str]) -> int:
@@ -114,7 +115,7 @@ def _show(record: Record, *, as_json: bool) -> None:
     elif any(state.status == "running" for state in states):
         say(f"nobody watches it; to do so:  lightkit sweep resume {record.folder}")
         say(f"to end it:  lightkit sweep stop {record.folder}")
-    elif any(state.status not in ("finished", "pruned") for state in states):
+    elif any(state.status not in _DONE and state.job.name not in record.given_up for state in states):
         say(f"nobody runs it; go on with:  lightkit sweep resume {record.folder}")
 
 

@@ -41,7 +41,7 @@ def differing_keys(records: Sequence[RunRecord]) -> list[str]:
     names = dict.fromkeys(key for section in own.values() for key in section.keys)
     found = list[str]()
     for name in names:
-        if name == SEED or name.partition(".")[0] in _LEFT_OUT:
+        if name in (SEED, "trainer.stop_at") or name.partition(".")[0] in _LEFT_OUT:
             continue
         values = [record.keys.get(name, _MISSING) for record in records]
         follows = all(value == record.seed and record.seed is not None for value, record in zip(values, records))
