@@ -20,6 +20,7 @@ from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, newest_last
 from lightkit.runs.reading import run_folders
 from lightkit.runs.record import RunRecord
+from lightkit.sweep.plan import find_sweep
 
 if TYPE_CHECKING:
     from lightkit.compare.comparison import Comparison
@@ -36,8 +37,9 @@ Runs side by side: the keys that differ, and metrics as mean ± standard deviati
 seed alone, the best marked. Values of validation are those of the best epoch, of a run that goes on the best so far.
 With a baseline, differences to it, and paired tests over the seeds that both have: Student's t with its 95 % interval,
 Wilcoxon's signed ranks and the sign test, exact; Holm's method adjusts to the number of groups. One seed is no test.
-RUN is the folder of a run, its name, or `last` for the newest one; SWEEP the folder of a sweep, its name, or another
-folder with runs below it. Without either, the newest sweep. Of two groups the first is the baseline.
+RUN is the folder of a run, its name, or `last` for the newest one, with the sweep that it is a job of; SWEEP the folder
+of a sweep, its name, or another folder with runs below it. Without either, the newest sweep. Of two groups the first is
+the baseline.
 
 options:
   --baseline RUN     a run of the group that others are compared with, or the group as the table calls it, as lr=0.01
@@ -137,8 +139,13 @@ def _folders(text: str, root: Path) -> list[Path]:
         if place.is_dir() and (found := run_folders(place.resolve())):
             return found[:1] if (place / run_files.CONFIG).is_file() else sorted(found)
     try:
-        return [find_run(text, root)]
+        run = find_run(text, root)
+        if text == "last" and (run.parent / run_files.SWEEP_JOURNAL).is_file():
+            return sorted(run_folders(run.parent))
+        return [run]
     except UserError:
+        with contextlib.suppress(UserError):
+            return sorted(run_folders(find_sweep(text, root)))
         jobs = [job for job in run_folders(root / run_files.OUTPUTS) if _sweep_name(job) == text]
         if not jobs:
             raise
@@ -158,7 +165,9 @@ def _newest_sweep(root: Path) -> list[Path]:
         UserError: There is none.
     """
     sweeps = root / run_files.OUTPUTS / run_files.SWEEPS
-    jobs = newest_last(RunIndex(root).records(run_folders(sweeps)))
+    chosen = [journal.parent for journal in (root / run_files.OUTPUTS).glob(f"*/{run_files.SWEEP_JOURNAL}")]
+    folders = dict.fromkeys(folder for place in (sweeps, *chosen) for folder in run_folders(place))
+    jobs = newest_last(RunIndex(root).records(folders))
     if not jobs:
         fix = "lightkit compare RUN RUN; `lightkit runs` lists the runs"
         raise UserError(f"no sweep in {sweeps} yet", key="lightkit compare", fix=fix, family="no-such-run")

@@ -111,7 +111,7 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
 def _sweeps() -> list[str]:
     from lightkit.sweep.plan import all_sweeps
 
-    return [str(folder.relative_to(project())) for folder in all_sweeps(project())]
+    return [str(folder.relative_to(project())) for folder in all_sweeps(project(), everywhere=True)]
 
 
 def _runs() -> list[str]:

@@ -14,9 +14,9 @@ from lightkit.cli.sweep_table import SweepDisplay, report
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
-from lightkit.common.exit_codes import FAILED
+from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.runs.catalog import find_run, project
-from lightkit.runs.folder import locked, unwritable
+from lightkit.runs.folder import lock_holder, locked, unwritable
 from lightkit.runs.placement import (
     check_free,
     chosen_run_folder,
@@ -104,12 +104,13 @@ def sweep(options: argparse.Namespace) -> int:
     return _carry_out(folder, planned, engine, {"command": command, "options": jobs[0].sweep, **study})
 
 
-def go_on(folder: Path, options: Mapping[str, Any]) -> int:
+def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int:
     """Go on with a sweep as its journal has it.
 
     Args:
         folder: Folder of the sweep.
         options: What is to be different of the section `sweep`.
+        end: Whether to start nothing, and to end the jobs that an earlier process has left in a queue.
 
     Returns:
         As `sweep`.
@@ -122,7 +123,7 @@ def go_on(folder: Path, options: Mapping[str, Any]) -> int:
         changed = {**record.head.get("options", {}), **options}
         engine = build_engine(changed, list(record.jobs.values()), folder)
         journal.head(options=changed)
-        return _run(record, journal, engine, list(record.jobs.values()), changed)
+        return _run(record, journal, engine, list(record.jobs.values()), changed, end=end)
 
 
 def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: Engine, head: Mapping[str, Any]) -> int:
@@ -157,8 +158,16 @@ def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: Engin
         return _run(record, journal, engine, [record.jobs[job.name] for job in change.jobs], head["options"])
 
 
-def _run(record: Record, journal: Journal, engine: Engine, jobs: Sequence[Job], options: Mapping[str, Any]) -> int:
-    """Run what is left of a sweep, and report on all of it."""
+def _run(
+    record: Record,
+    journal: Journal,
+    engine: Engine,
+    jobs: Sequence[Job],
+    options: Mapping[str, Any],
+    *,
+    end: bool = False,
+) -> int:
+    """Run what is left of a sweep, or only end its jobs, and report on all of it."""
     display = SweepDisplay(record)
     try:
         search = build_search(options, jobs, record)
@@ -167,7 +176,7 @@ def _run(record: Record, journal: Journal, engine: Engine, jobs: Sequence[Job], 
         raise
     controller = Controller(record, journal, search, engine, options=options, display=display)
     try:
-        controller.run()
+        controller.run(end=end)
     finally:
         display.close()
     named = [job.name for job in jobs]
@@ -180,8 +189,9 @@ def _run(record: Record, journal: Journal, engine: Engine, jobs: Sequence[Job], 
         for line in show_study(search, record.folder):
             say(line)
     ended_badly = [state for state in states if state.status in ("failed", "interrupted")]
-    if ended_badly:
-        complain(f"{len(ended_badly)} of {len(states)} jobs did not end well")
+    for status, said in (("failed", "failed"), ("interrupted", "will go on from where they were interrupted")):
+        if count := sum(state.status == status for state in states):
+            complain(f"{count} of {len(states)} jobs {said}")
     if ended_badly or any(state.status == "waiting" for state in states):
         say(f"go on with:  lightkit sweep resume {record.folder}")
     return controller.stopped_by or next((state.code or FAILED for state in ended_badly), 0)
@@ -207,6 +217,10 @@ def _opened(folder: Path) -> Iterator[Journal]:
     """
     with ExitStack() as stack:
         try:
+            if (holder := lock_holder(folder)) is not None and (folder / run_files.SWEEP_JOURNAL).is_file():
+                fix = f"`lightkit sweep status {folder}` shows it, `lightkit sweep stop {folder}` ends it"
+                what, family = f"{holder} runs this sweep", "folder-in-use"
+                raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family)
             stack.enter_context(locked(folder))
             journal = stack.enter_context(Journal(folder))
         except OSError as error:

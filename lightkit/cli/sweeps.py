@@ -16,6 +16,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import project
 from lightkit.runs.folder import lock_holder, unwritable
+from lightkit.sweep.build import IN_A_QUEUE
 from lightkit.sweep.journal import Record, read_journal
 from lightkit.sweep.plan import find_sweep
 from lightkit.sweep.state import JobState, look
@@ -33,7 +34,8 @@ SWEEP is its folder, the end of the folder's name, or `last` for the newest one.
 status  what each job is doing: read from the folders of the jobs at this moment, whoever runs them
 resume  go on: jobs that have finished stay as they are, those under way go on from their last checkpoint, those that
         failed are tried again. The configurations that were stored at the start count, not those of today
-stop    ask the process that runs the sweep to let all jobs save, and wait until they have
+stop    ask the process that runs the sweep to let all jobs save, and wait until they have. Jobs that are in the queue
+        of Slurm while nobody watches are told to save, too
 
 options:
   --watch [SECONDS]  draw it again and again, every 2 seconds if not told otherwise, until the sweep ends
@@ -49,6 +51,7 @@ examples:
 Exit status of resume: that of the sweep, as of `lightkit train -m`; 75 when another process runs it.""",
 }
 _POLL_SECONDS = 0.2
+_DONE = ("finished", "pruned")
 
 
 def sweep(args: list[str]) -> int:
@@ -109,7 +112,10 @@ def _show(record: Record, *, as_json: bool) -> None:
     say(f"\n{headline(states, mode)}")
     if holder is not None:
         say(f"run by {holder}; to end it:  lightkit sweep stop {record.folder}")
-    elif any(state.status not in ("finished", "pruned") for state in states):
+    elif any(state.status == "running" for state in states):
+        say(f"nobody watches it; to do so:  lightkit sweep resume {record.folder}")
+        say(f"to end it:  lightkit sweep stop {record.folder}")
+    elif any(state.status not in _DONE and state.job.name not in record.given_up for state in states):
         say(f"nobody runs it; go on with:  lightkit sweep resume {record.folder}")
 
 
@@ -139,6 +145,11 @@ def _watch(folder: Path, seconds: float, *, as_json: bool) -> int:
 def _stop(folder: Path) -> int:
     """Ask whoever runs a sweep to end, wherever that process is, and wait for it."""
     holder = lock_holder(folder)
+    if holder is None and read_journal(folder).head.get("options", {}).get("engine") in IN_A_QUEUE:
+        from lightkit.cli.sweep import go_on
+
+        go_on(folder, {}, end=True)
+        return 0
     if holder is None:
         say(f"nobody runs {folder}")
         return 0

@@ -126,6 +126,8 @@ def check_hydra(
     found = {error.key: error for error in _wrong_choices(cfg, loader, plugin)}
     for key, origin in sources.set_below("hydra"):
         name, setting = setting_of(dotted(key[1:]))
+        if not name and key[1:] and key[1] not in cfg.hydra:
+            continue  # Hydra has no such setting, which whoever applies the overrides tells
         shown_key = f"hydra.{name}".rstrip(".")
         if setting.fix and not (setting.plugin and plugin) and _written(cfg, key) not in setting.as_it_is:
             found.setdefault(
@@ -140,7 +142,11 @@ def _written(cfg: DictConfig, key: Key) -> Any:
     """Return a value as it is written; nothing is looked up for it."""
     node: Any = cfg
     for part in key:
-        node = node._get_node(part) if isinstance(node, DictConfig) and not node._is_none() else None
+        node = (
+            node._get_node(part, validate_access=False)
+            if isinstance(node, DictConfig) and not node._is_none()
+            else None
+        )
     return node if node is None or OmegaConf.is_config(node) else node._value()
 
 

@@ -245,5 +245,9 @@ def undeletable(text: str, reason: str, names: Sequence[str]) -> UserError:
             origin=command_line(shown),
             family="wrong-value",
         )
+    if re.match(r"Key '.*' (is )?not in ", reason):
+        above = key.rpartition(".")[0]
+        fix = f"`lightkit train --cfg hydra --package {above}` prints the keys that there are, with the same overrides"
+        return UserError("unknown key", key=key, origin=command_line(shown), fix=fix, family="unknown-key")
     line = next((line for line in reason.splitlines() if line.strip()), "")
     return UserError(f"can't be set: {line}", key=key, origin=command_line(shown), family="unreadable-configuration")

@@ -15,6 +15,9 @@ from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
 from lightkit.sweep.search import Grid, Search
 
+IN_A_QUEUE = ("slurm",)
+"""Engines whose jobs go on when the process of the sweep ends."""
+
 
 def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> Engine:
     """Build what `sweep.engine` names.

@@ -63,6 +63,10 @@ class _Part:
     beside: bool = False
     """Whether others have run at the same time."""
     pruned: bool = False
+    attached: bool = False
+    """Whether an earlier process of the sweep has started it."""
+    named: bool = True
+    """Whether the search has named it to this process."""
 
 
 class Controller:
@@ -100,8 +104,11 @@ class Controller:
         self._closing = False
         self._signal = 0
 
-    def run(self) -> None:
+    def run(self, *, end: bool = False) -> None:
         """Run what is left of the sweep.
+
+        Args:
+            end: Whether to start nothing, and to end what an earlier process has left in a queue.
 
         Raises:
             UserError: The folder of the sweep cannot be written; jobs under way were told to save.
@@ -113,7 +120,7 @@ class Controller:
         try:
             with self._signals():
                 stop_file.unlink(missing_ok=True)
-                self._attach()
+                self._attach(end=end)
                 self._give_up()
                 while self._start_more() or self._parts or self._waits():
                     ended = self.engine.wait(_WAIT_SECONDS if self._parts or self._waits() else 0.0)
@@ -164,6 +171,9 @@ class Controller:
     def _begin(self, start: Start, again: str = "", *, alone: bool = False) -> bool:
         """Start a job, or tell the search what it has come to already."""
         job = start.job
+        if job.name in self._parts:  # taken over from an earlier process
+            self._parts[job.name].start, self._parts[job.name].named = start, True
+            return False
         if is_locked(job.folder):  # of a sweep that was killed a moment ago, or somebody goes on with it by hand
             if job.name not in self._waiting:
                 self._waiting.add(job.name)
@@ -224,8 +234,10 @@ class Controller:
             self._show_end(outcome)
         else:
             self._tell(outcome)
-        if outcome.status == "interrupted":
+        if outcome.status == "interrupted" and not part.attached:
             self._closing = True  # whoever told one job to end means those after it, too
+        elif outcome.status == "interrupted" and part.named and not self._closing:
+            self._again.append((part.start, "it was told to end while nobody watched"))
 
     def _tried_again(self, part: _Part, outcome: Outcome) -> str:
         """Put a failed job into the queue again where it is to be tried once more; return why, or nothing."""
@@ -272,12 +284,17 @@ class Controller:
             self.record.given_up.add(job.name)
             shutil.rmtree(job.folder / run_files.CHECKPOINTS, ignore_errors=True)
 
-    def _attach(self) -> None:
-        """Take over jobs that an earlier process of the sweep has left in a queue."""
-        open_jobs = [name for name, state in self.states.items() if state.status not in ENDED]
+    def _attach(self, *, end: bool) -> None:
+        """Take over jobs that an earlier process of the sweep has left in a queue, or only end them."""
+        begun = self.record.started.keys() - self.record.ended.keys()
+        open_jobs = [name for name, state in self.states.items() if state.status not in ENDED and name in begun]
         for name in self.engine.attach(open_jobs):
             job = self.record.jobs[name]
-            self._parts[name] = _Part(Start(job), read_result(job.folder), Progress(job), alone=False, beside=True)
+            before = read_result(job.folder)
+            part = _Part(Start(job), before, Progress(job), alone=False, beside=True, attached=True, named=False)
+            self._parts[name] = part
+        if end:
+            self._stop(of_signal(signal.SIGTERM), leave=False)
 
     def _stop(self, status: int, *, leave: bool) -> None:
         """Start nothing more, and let every job save, or leave them to the queue that they are in."""

@@ -128,9 +128,16 @@ def find_unfinished(root: Path, command: Mapping[str, Any]) -> Path | None:
     return None
 
 
-def all_sweeps(root: Path) -> list[Path]:
-    """List the sweeps below `outputs/sweeps` of a project, the newest last."""
-    found = (root / run_files.OUTPUTS / run_files.SWEEPS).glob(f"*/*/{run_files.SWEEP_JOURNAL}")
+def all_sweeps(root: Path, *, everywhere: bool = False) -> list[Path]:
+    """List the sweeps of a project, the newest last.
+
+    Args:
+        root: The project.
+        everywhere: Also those in folders of `outputs/` that the user has chosen.
+    """
+    outputs = root / run_files.OUTPUTS
+    places = [f"{run_files.SWEEPS}/*/*", *(("*", f"{run_files.SWEEPS}/*") if everywhere else ())]
+    found = [path for place in places for path in outputs.glob(f"{place}/{run_files.SWEEP_JOURNAL}")]
     return sorted((path.parent for path in found), key=lambda folder: float(read_head(folder).get("time", 0.0)))
 
 
@@ -143,9 +150,9 @@ def find_sweep(text: str, root: Path) -> Path:
     for folder in (Path(text), root / text, root / run_files.OUTPUTS / text):
         if (folder / run_files.SWEEP_JOURNAL).is_file():
             return folder.resolve()
-    newest_first = all_sweeps(root)[::-1]
+    newest_first = all_sweeps(root, everywhere=True)[::-1]
     for folder in newest_first:
-        if text == "last" or folder.name == text or folder.name.endswith(f"-{text}"):
+        if text == "last" or f"/{folder.as_posix()}".endswith((f"/{text}", f"-{text}")):
             return folder
     what = f"no sweep here: a sweep's folder holds {run_files.SWEEP_JOURNAL}"
     choices = [str(folder.relative_to(root)) for folder in newest_first[:6]]

@@ -109,7 +109,7 @@ def test_a_sweep_is_stopped_and_goes_on(warm: Warm, process: Callable[..., Done]
         args = ["train", "-m", *tiny, "seed=0,1,2", "sweep.slots=2", "hydra.sweep.dir=mine"]
         running = warm.start(args, project, streams)
         until(lambda: len(list((project / "mine").glob("seed=*/metrics.jsonl"))) == 2, "two jobs to train")
-        assert "is running in this folder" in process("sweep", "resume", "mine").err
+        assert "runs this sweep" in process("sweep", "resume", "mine").err
         stopped = process("sweep", "stop", "mine")
     assert stopped.code == 0, stopped.err
     assert running.wait() == 143

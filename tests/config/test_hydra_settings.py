@@ -152,3 +152,22 @@ def test_plain_values_of_hydra_are_kept_as_they_are(toy: Path) -> None:
     whole = compose(["hydra.job.env_set.FOO=1", "hydra.run.dir=x"]).hydra_cfg
     assert whole is not None
     assert OmegaConf.to_container(whole.hydra.job.env_set) == {"FOO": "1"}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "hydra.nokey=1",
+        "hydra.jobb.chdir=true",
+        "hydra.sweeper.n_trails=3",
+        "hydra.launcher.njobs=2",
+        "+hydra.launcher.njobs=2",
+    ],
+)
+def test_a_key_that_hydra_does_not_have_is_unknown(toy: Path, override: str) -> None:
+    with pytest.raises(UserErrors) as caught:
+        compose_jobs([override, "seed=1,2"])
+    (error,) = caught.value.errors
+    assert error.key == override.lstrip("+").partition("=")[0]
+    assert error.what == "unknown key"
+    assert "lightkit train --cfg hydra" in str(error.fix)

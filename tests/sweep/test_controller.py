@@ -92,12 +92,14 @@ def planned(folder: Path, names: str = "abc") -> Record:
     return read_journal(folder)
 
 
-def go(folder: Path, engine: Engine, search: Search | None = None, **options: Any) -> tuple[Controller, Seen]:
+def go(
+    folder: Path, engine: Engine, search: Search | None = None, *, end: bool = False, **options: Any
+) -> tuple[Controller, Seen]:
     record, seen = read_journal(folder), Seen()
     with Journal(folder) as journal:
         search = search or Grid(record.jobs.values())
         controller = Controller(record, journal, search, engine, options={**OPTIONS, **options}, display=seen)
-        controller.run()
+        controller.run(end=end)
     return controller, seen
 
 
@@ -355,3 +357,51 @@ def test_jobs_out_of_the_race_lose_their_checkpoints_and_never_start_again(tmp_p
     assert [read_journal(tmp_path).given_up, controller.states["e"].epoch] == [{*"abcde"}, 3]
     assert race(again := Pausing()).record.given_up == {*"abcde"}
     assert again.log == ["closed"]
+
+
+class Queue(Engine):
+    """Has jobs that an earlier process has left."""
+
+    def attach(self, names: Sequence[str]) -> Sequence[str]:
+        self.log.append("attach " + "+".join(names))
+        jobs = read_journal(self.folder).jobs
+        self.running |= {name: Start(jobs[name]) for name in names}
+        return names
+
+    folder: Path = Path()
+
+
+def left_in_a_queue(folder: Path) -> Queue:
+    record = planned(folder, "abcd")
+    with Journal(folder) as journal:
+        for name in "abc":
+            journal.started(name, None)
+            record.jobs[name].folder.mkdir()
+        journal.ended(Outcome("c", "interrupted", code=143), told=False)
+    engine = Queue(survives=True, slots=9)
+    engine.folder = folder
+    return engine
+
+
+def test_jobs_in_a_queue_are_taken_over_and_none_starts_twice(tmp_path: Path) -> None:
+    engine = left_in_a_queue(tmp_path)
+    controller, _ = go(tmp_path, engine)
+    assert engine.log == ["attach a+b", "a+b+c", "a+b+c+d", "closed"]
+    assert statuses(controller) == "finished finished finished finished"
+
+
+@pytest.mark.parametrize("slots", [2, 9])
+def test_a_job_that_was_ended_in_the_queue_goes_on(tmp_path: Path, slots: int) -> None:
+    engine = left_in_a_queue(tmp_path)
+    engine.slots, engine.codes = slots, {"a": [143, 0]}
+    controller, seen = go(tmp_path, engine)
+    assert "a interrupted" in " ".join(seen.lines)
+    assert statuses(controller) == "finished finished finished finished"
+    assert controller.stopped_by == 0
+
+
+def test_jobs_in_a_queue_are_ended_and_none_is_started(tmp_path: Path) -> None:
+    engine = left_in_a_queue(tmp_path)
+    controller, _ = go(tmp_path, engine, end=True)
+    assert engine.log == ["attach a+b", "stop a", "stop b", "closed"]
+    assert statuses(controller) == "interrupted interrupted interrupted waiting"
