@@ -32,7 +32,6 @@ from lightkit.config.sweeping import is_param, params_of
 
 APP = "lightkit"
 _ANY_KEY_BELOW = ("hydra.callbacks.", "hydra.job.env_set.", "hydra.launcher.", "hydra.sweeper.")
-_PLUGINS = ("hydra.launcher.", "hydra.sweeper.")
 COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, OSError, RecursionError)
 """What composing may raise; a YAML syntax error is added by the caller."""
 
@@ -231,8 +230,7 @@ class ConfigLoader(ConfigLoaderImpl):
         """Let an override set a key that is in no file; all keys are judged later, wherever they come from."""
         key = override.key_or_group
         is_choice = self.is_group(key) and not isinstance(override.value(), dict)
-        # An argument of a sweeper or launcher itself, which its option lists
-        is_field = key.startswith(_PLUGINS) and key.count(".") == 2
+        is_field = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and key.count(".") == 2
         closed = override.is_hydra_override() and (is_field or not key.startswith(_ANY_KEY_BELOW))
         if not (override.is_delete() or is_choice or closed or override.package is not None):
             override.type = OverrideType.FORCE_ADD
