@@ -191,11 +191,8 @@ def find_unfinished(root: Path, config_text: str, dated: Sequence[str] = ()) -> 
         dated: Keys whose values do not count, as they tell the time.
     """
     for folder in reversed(all_runs(root)):
-        if (
-            (has_checkpoints(folder) or has_members(folder))
-            and status(folder) != "finished"
-            and has_configuration(folder, config_text, dated)
-        ):
+        begun = has_checkpoints(folder) or has_members(folder)
+        if begun and status(folder) != "finished" and has_configuration(folder, config_text, dated):
             return folder
     return None
 

@@ -7,8 +7,8 @@ A page is a session at a terminal. Its blocks run in their order in one project 
 
 What is otherwise stands in a comment of HTML on the line before the block:
 
-- `<!-- run: whole -->` runs it without shortening, `fresh` also in a process of its own, which can be killed; `exit=2`
-  expects that status, `new` begins a new project folder.
+- `<!-- run: whole -->` runs it without shortening, `fresh` also in a process of its own, which a signal reaches;
+  `exit=2` expects that status, `new` begins a new project folder.
 - `<!-- run: needs=timm -->` leaves it out, and its output, where that package is not installed.
 - `<!-- shown: why -->` neither runs nor compares it.
 
