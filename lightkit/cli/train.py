@@ -107,11 +107,9 @@ def train(args: list[str]) -> int:
         from lightkit.cli.sweep import sweep
 
         return sweep(options)
-    of_sweep = next((text for text in options.overrides if text.lstrip("+~").startswith("sweep.")), None)
-    if of_sweep is not None:
-        key, _, value = of_sweep.lstrip("+~").partition("=")
+    if of_sweep := [text.lstrip("+~") for text in options.overrides if text.lstrip("+~").startswith("sweep.")]:
         what, fix = "this says how a sweep is run, and a single run takes none of it", "add -m, or leave it out"
-        raise UserError(what, key=key, received=value, fix=fix, family="wrong-command")
+        raise UserError(what, key=of_sweep[0].partition("=")[0], fix=fix, family="wrong-command")
     return _print(composed, options) if options.cfg else _start(composed, options)
 
 

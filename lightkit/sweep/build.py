@@ -31,7 +31,8 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) 
         UserError: It cannot run these jobs.
     """
     if options["engine"] == "slurm":
-        from lightkit.sweep.engines.slurm import SlurmEngine, SlurmOptions
+        from lightkit.sweep.engines.slurm import SlurmEngine
+        from lightkit.sweep.engines.slurm_script import SlurmOptions
 
         gpus = int(options["gpus_per_job"] or 0)
         asked = SlurmOptions(**options["slurm"], gpus=gpus, slots=options["slots"])

@@ -38,11 +38,11 @@ from lightkit.config.schema.running import (
     NonfiniteConfig,
     ProfileConfig,
     ResumeConfig,
-    SweepConfig,
     SystemConfig,
     TensorBoardConfig,
     TrainerConfig,
 )
+from lightkit.config.schema.sweeping import SweepConfig
 
 __all__ = [
     "ARGUMENT_RANGES",

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
 from lightkit.config.schema.base import Target, number
-from lightkit.config.schema.clusters import RayConfig, SlurmConfig
-from lightkit.config.schema.halving import HalvingConfig
 
 
 @dataclass
@@ -257,36 +255,6 @@ class LoggerConfig:
     """Statistics of the machine: GPUs of the run, processors, memory, disk."""
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     """What is recorded with `profile: true`."""
-
-
-@dataclass
-class SweepConfig:
-    """How the jobs of a sweep are run (`lightkit train -m`); no job is another one for it, so it is not swept over."""
-
-    engine: Literal["local", "slurm", "ray"] = "local"
-    """Where the jobs run. `local` has slots on this machine; `slurm` submits to the queue of a cluster; `ray` has the
-    nodes of a Ray cluster."""
-    slots: Optional[int] = number(None, low=1, high=4096)
-    """Jobs that run at once. Null takes one for each free GPU, or for each `gpus_per_job` of them; on the CPU as many
-    as fit with `device.threads` each, and one where that is null, as each job then takes all processors."""
-    gpus_per_job: Optional[float] = number(None, low=0, high=1024)
-    """GPUs that a job sees; null takes one, or `device.nproc`. 0.5 lets two jobs share a GPU, 0 hides all of them."""
-    retries: int = number(0, low=0, high=1000)
-    """How often a job that failed is started again, from its last checkpoint. One that ran out of memory beside others
-    comes again alone, and that does not count."""
-    on_error: Literal["continue", "stop", "stop_if_first"] = "continue"
-    """What a failed job does to those after it. `stop` starts no other; `stop_if_first` does so if none has finished
-    before, as then a mistake in all of them is likely. Jobs that run already go on."""
-    warm: bool = True
-    """Fork the jobs of `local` from a process that has imported PyTorch and what else trainings need, so that each
-    starts in a fraction of the time. Results are the same. On Linux only; elsewhere, and with false, every job is a
-    fresh process."""
-    halving: HalvingConfig = field(default_factory=HalvingConfig)
-    """Jobs that pause at rungs, of which only the best go on."""
-    slurm: SlurmConfig = field(default_factory=SlurmConfig)
-    """What Slurm is asked for."""
-    ray: RayConfig = field(default_factory=RayConfig)
-    """Which Ray cluster, and what a job takes of it."""
 
 
 @dataclass

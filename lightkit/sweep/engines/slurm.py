@@ -17,6 +17,7 @@ from pathlib import Path
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, of_signal
+from lightkit.sweep.engines.slurm_script import SlurmOptions, array_script
 from lightkit.sweep.job import Start
 
 _LOG = logging.getLogger(__name__)
@@ -27,39 +28,6 @@ _UNSEEN = 2
 """Looks at the queue in a row without a job after which it counts as gone: it may be new, or on its way back."""
 _MANY = 1000
 """Jobs that the queue may hold of a sweep; what Slurm's own limit (MaxArraySize) is by default."""
-
-
-@dataclass(frozen=True)
-class SlurmOptions:
-    """What the queue is told of each job; the fields are those of `sweep.slurm`.
-
-    Attributes:
-        time: Time limit, as `sbatch` takes it.
-        partition: Partition; None for that of the cluster.
-        account: Account; None for the user's own.
-        cpus: Processors.
-        gpus: GPUs.
-        memory: Memory, such as `16G`; None for the cluster's default.
-        save_before: Seconds before the time limit at which a job is told to save.
-        requeues: How often it may go on after its time limit.
-        options: More options of `sbatch`.
-        setup: Lines of shell before the job.
-        poll_seconds: Seconds between looks at the queue.
-        slots: Jobs at once; None for as many as the cluster lets run.
-    """
-
-    time: str = "60"
-    partition: str | None = None
-    account: str | None = None
-    cpus: int = 1
-    gpus: int = 0
-    memory: str | None = None
-    save_before: int = 90
-    requeues: int = 20
-    options: Sequence[str] = ()
-    setup: Sequence[str] = ()
-    poll_seconds: float = 10.0
-    slots: int | None = None
 
 
 @dataclass
@@ -187,7 +155,9 @@ class SlurmEngine:
             line = f"{_line(self._command(start))} >>{shlex.quote(str(log))} 2>&1"
             rows.append(f"{shlex.quote(str(end))}\t{line}")
         stem.with_suffix(".jobs").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        stem.with_suffix(".sh").write_text(self._script(stem, len(starts)), encoding="utf-8")
+        stem.with_suffix(".sh").write_text(
+            array_script(self._options, stem, len(starts), name=self._name), encoding="utf-8"
+        )
         done = subprocess.run(
             ["sbatch", "--parsable", str(stem.with_suffix(".sh"))], check=False, capture_output=True, text=True
         )
@@ -203,46 +173,6 @@ class SlurmEngine:
         noted = {"id": number[0], "names": names}
         stem.with_suffix(".json").write_text(json.dumps(noted) + "\n", encoding="utf-8")
         self._queue.entries |= {name: _Entry(f"{number[0]}_{index}") for index, name in enumerate(names)}
-
-    def _script(self, stem: Path, count: int) -> str:
-        """Write the script of an array."""
-        options = self._options
-        width = f"%{options.slots}" if options.slots else ""
-        asked = {
-            "job-name": self._name,
-            "array": f"0-{count - 1}{width}",
-            "time": options.time,
-            "signal": f"USR1@{options.save_before}",
-            "cpus-per-task": options.cpus,
-            "gpus-per-node": options.gpus or None,
-            "mem": options.memory,
-            "partition": options.partition,
-            "account": options.account,
-            "open-mode": "append",
-            "output": shlex.quote(f"{stem}-%a.txt"),
-        }
-        head = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
-        head += ["#SBATCH --requeue", *(f"#SBATCH {option}" for option in options.options)]
-        return "\n".join(
-            [
-                "#!/bin/bash",
-                *head,
-                f"cd {shlex.quote(str(Path.cwd()))} || exit 1",
-                *options.setup,
-                f'row=$(sed -n "$((SLURM_ARRAY_TASK_ID+1))p" {shlex.quote(str(stem.with_suffix(".jobs")))})',
-                "eval \"end=${row%%$'\\t'*}\"",
-                'rm -f "$end"',
-                "eval \"srun ${row#*$'\\t'}\"",
-                "code=$?",
-                f"# {of_signal(_USR1)}: saved before the time limit",
-                f"if [[ $code == {of_signal(_USR1)} && ${{SLURM_RESTART_COUNT:-0}} -lt {options.requeues} ]]; then",
-                '  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && exit $code',
-                "fi",
-                'mkdir -p "${end%/*}"; echo $code >"$end.new"; mv "$end.new" "$end"',
-                "exit $code",
-                "",
-            ]
-        )
 
     def _end_file(self, name: str) -> Path:
         """Return the file that says what a job ended with."""

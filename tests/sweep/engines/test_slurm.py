@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.sweep.engines.slurm import SlurmEngine, SlurmOptions
+from lightkit.sweep.engines.slurm import SlurmEngine
+from lightkit.sweep.engines.slurm_script import SlurmOptions
 from lightkit.sweep.job import Job, Start
 
 STAND_IN = Path(__file__).parent / "stand_in"

@@ -1,0 +1,79 @@
+"""How the jobs of a sweep are run: `sweep`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Optional
+
+from lightkit.config.schema.base import number
+from lightkit.config.schema.halving import HalvingConfig
+
+
+@dataclass
+class SlurmConfig:
+    """Jobs as arrays of Slurm's `sbatch`."""
+
+    time: str = "60"
+    """Time limit of a job, as `sbatch` takes it: minutes, `HH:MM:SS` or `D-HH:MM`. A job that needs longer saves before
+    the limit and goes on in the queue."""
+    partition: Optional[str] = None
+    """Partition to submit to; that of the cluster by default."""
+    account: Optional[str] = None
+    """Account that is charged."""
+    cpus: int = number(1, low=1)
+    """Processors of a job."""
+    memory: Optional[str] = None
+    """Memory of a job, such as `16G`."""
+    save_before: int = number(90, low=1)
+    """Seconds before the time limit at which a job is told to save."""
+    requeues: int = number(20, low=0)
+    """How often a job that reached its time limit may go on in the queue."""
+    options: list[str] = field(default_factory=list)
+    """More options of `sbatch`: `["--constraint=a100", "--exclude=node7"]`."""
+    setup: list[str] = field(default_factory=list)
+    """Lines of shell before the job, such as `module load cuda`."""
+    poll_seconds: float = number(10.0, above=0)
+    """Seconds between looks at the queue."""
+
+
+@dataclass
+class RayConfig:
+    """Jobs as tasks of a Ray cluster."""
+
+    address: Optional[str] = None
+    """Address of a running cluster, such as `10.0.0.5:6379` or `auto`; by default Ray starts on this machine alone, and
+    listens to nothing outside of it."""
+    cpus: float = number(1.0, above=0)
+    """Processors that a job needs."""
+    lost_nodes: int = number(3, low=0)
+    """How often a job goes on elsewhere when its node is lost."""
+
+
+@dataclass
+class SweepConfig:
+    """How the jobs of a sweep are run (`lightkit train -m`); no job is another one for it, so it is not swept over."""
+
+    engine: Literal["local", "slurm", "ray"] = "local"
+    """Where the jobs run. `local` has slots on this machine; `slurm` submits to the queue of a cluster; `ray` has the
+    nodes of a Ray cluster."""
+    slots: Optional[int] = number(None, low=1, high=4096)
+    """Jobs that run at once. Null takes one for each free GPU, or for each `gpus_per_job` of them; on the CPU as many
+    as fit with `device.threads` each, and one where that is null, as each job then takes all processors."""
+    gpus_per_job: Optional[float] = number(None, low=0, high=1024)
+    """GPUs that a job sees; null takes one, or `device.nproc`. 0.5 lets two jobs share a GPU, 0 hides all of them."""
+    retries: int = number(0, low=0, high=1000)
+    """How often a job that failed is started again, from its last checkpoint. One that ran out of memory beside others
+    comes again alone, and that does not count."""
+    on_error: Literal["continue", "stop", "stop_if_first"] = "continue"
+    """What a failed job does to those after it. `stop` starts no other; `stop_if_first` does so if none has finished
+    before, as then a mistake in all of them is likely. Jobs that run already go on."""
+    warm: bool = True
+    """Fork the jobs of `local` from a process that has imported PyTorch and what else trainings need, so that each
+    starts in a fraction of the time. Results are the same. On Linux only; elsewhere, and with false, every job is a
+    fresh process."""
+    halving: HalvingConfig = field(default_factory=HalvingConfig)
+    """Jobs that pause at rungs, of which only the best go on."""
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+    """What Slurm is asked for."""
+    ray: RayConfig = field(default_factory=RayConfig)
+    """Which Ray cluster, and what a job takes of it."""
