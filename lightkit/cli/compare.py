@@ -20,7 +20,6 @@ from lightkit.runs.filters import Condition, matching, read_statuses
 from lightkit.runs.index import RunIndex, newest_last
 from lightkit.runs.reading import run_folders
 from lightkit.runs.record import RunRecord
-from lightkit.sweep.plan import find_sweep
 
 if TYPE_CHECKING:
     from lightkit.compare.comparison import Comparison
@@ -145,6 +144,8 @@ def _folders(text: str, root: Path) -> list[Path]:
         return [run]
     except UserError:
         with contextlib.suppress(UserError):
+            from lightkit.sweep.plan import find_sweep
+
             return sorted(run_folders(find_sweep(text, root)))
         jobs = [job for job in run_folders(root / run_files.OUTPUTS) if _sweep_name(job) == text]
         if not jobs:

@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
 from lightkit.cli.arguments import Parser
-from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, row_of
-from lightkit.cli.terminal import fitting, say, table, width
-from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.runs.catalog import project
-from lightkit.runs.folder import lock_holder, unwritable
-from lightkit.sweep.build import IN_A_QUEUE
-from lightkit.sweep.journal import Record, read_journal
-from lightkit.sweep.plan import find_sweep
-from lightkit.sweep.state import JobState, look
 
 ACTIONS = ("status", "resume", "stop")
 HELP = {
@@ -50,8 +34,6 @@ examples:
 
 Exit status of resume: that of the sweep, as of `lightkit train -m`; 75 when another process runs it.""",
 }
-_POLL_SECONDS = 0.2
-_DONE = ("finished", "pruned")
 
 
 def sweep(args: list[str]) -> int:
@@ -65,110 +47,6 @@ def sweep(args: list[str]) -> int:
     options = parser.read(args)
     if options.action not in ACTIONS:
         raise UserError("no such action", key="lightkit sweep", received=options.action, choices=ACTIONS)
-    folder = find_sweep(options.sweep, project())
-    if options.action == "resume":
-        from lightkit.cli.sweep import go_on
+    from lightkit.cli.sweep_actions import act
 
-        return go_on(folder, _given(options.overrides))
-    if options.overrides:
-        raise UserError("one sweep at a time", key="lightkit sweep", received=" ".join(options.overrides))
-    if options.action == "stop":
-        return _stop(folder)
-    if options.watch is None:
-        _show(read_journal(folder), as_json=options.json)
-        return 0
-    return _watch(folder, _seconds(options.watch), as_json=options.json)
-
-
-def _given(overrides: Sequence[str]) -> Mapping[str, Any]:
-    """Return the options of the sweep that were typed, checked.
-
-    Raises:
-        UserErrors: They are wrong, or belong to the jobs.
-    """
-    if not overrides:
-        return {}
-    foreign = next((text for text in overrides if not text.startswith("sweep.")), None)
-    if foreign is not None:
-        what, fix = "the jobs of a sweep are fixed once it has begun", "`lightkit train -m` begins another"
-        raise UserError(what, key="lightkit sweep resume", received=foreign, expected="sweep.KEY=VALUE", fix=fix)
-    from lightkit.config import compose
-
-    found = compose(overrides).sweep
-    return {key: found[key] for key in {text.partition("=")[0].split(".")[1] for text in overrides}}
-
-
-def _show(record: Record, *, as_json: bool) -> None:
-    """Print where each job is."""
-    holder = lock_holder(record.folder)
-    states = [look(job, record, controlled=holder is not None) for job in record.jobs.values()]
-    if as_json:
-        facts = {"folder": str(record.folder), "run_by": holder, "jobs": [_facts(state) for state in states]}
-        say(json.dumps(facts, allow_nan=False))
-        return
-    rows = fitting(TITLES, [row_of(state) for state in states], columns=[0, 6], width=width())
-    say(table(TITLES, rows, right=[2, 3, 4, 5]))
-    mode = SweepDisplay(record).mode
-    say(f"\n{headline(states, mode)}")
-    if holder is not None:
-        say(f"run by {holder}; to end it:  lightkit sweep stop {record.folder}")
-    elif any(state.status == "running" for state in states):
-        say(f"nobody watches it; to do so:  lightkit sweep resume {record.folder}")
-        say(f"to end it:  lightkit sweep stop {record.folder}")
-    elif any(state.status not in _DONE and state.job.name not in record.given_up for state in states):
-        say(f"nobody runs it; go on with:  lightkit sweep resume {record.folder}")
-
-
-def _facts(state: JobState) -> dict[str, Any]:
-    names = ("status", "metric", "best", "epoch", "step", "share", "eta_seconds", "code", "reason", "place")
-    known = {name: getattr(state, name) for name in names}
-    return {"job": state.job.name, "overrides": list(state.job.overrides), "folder": str(state.job.folder), **known}
-
-
-def _watch(folder: Path, seconds: float, *, as_json: bool) -> int:
-    """Show a sweep again and again until nobody runs it."""
-    display = SweepDisplay(read_journal(folder), seconds)
-    try:
-        while lock_holder(folder) is not None:
-            record = read_journal(folder)
-            if as_json:
-                _show(record, as_json=True)
-            else:
-                display.refresh({name: look(job, record, controlled=True) for name, job in record.jobs.items()})
-            time.sleep(seconds if as_json else min(seconds, 1.0))
-    finally:
-        display.close()
-    _show(read_journal(folder), as_json=as_json)
-    return 0
-
-
-def _stop(folder: Path) -> int:
-    """Ask whoever runs a sweep to end, wherever that process is, and wait for it."""
-    holder = lock_holder(folder)
-    if holder is None and read_journal(folder).head.get("options", {}).get("engine") in IN_A_QUEUE:
-        from lightkit.cli.sweep import go_on
-
-        go_on(folder, {}, end=True)
-        return 0
-    if holder is None:
-        say(f"nobody runs {folder}")
-        return 0
-    try:
-        (folder / run_files.SWEEP_STOP).touch()
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    say(f"asked {holder} to end; its jobs save first")
-    while lock_holder(folder) is not None:
-        time.sleep(_POLL_SECONDS)
-    say(f"ended; go on with:  lightkit sweep resume {folder}")
-    return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UserError("not a time", key="--watch", received=text, expected="seconds between two looks")
-    return value
+    return act(options)

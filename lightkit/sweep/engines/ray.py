@@ -163,7 +163,7 @@ class RayEngine:
         self._ray.shutdown()
 
     def _stop_file(self, name: str) -> Path:
-        return self._own / f"{name}.stop"
+        return self._own / f"{name}-told-to-end"
 
     def _need_room(self) -> None:
         """Refuse jobs that no node can take, for which Ray would wait for ever."""
