@@ -22,7 +22,7 @@ from lightkit.runs.reading import run_folders
 from lightkit.runs.record import RunRecord
 
 if TYPE_CHECKING:
-    from lightkit.compare.comparison import Comparison
+    from lightkit.compare.comparison import RunComparison
 
 # What computes is imported inside the functions: numpy takes its time, and help needs none.
 
@@ -184,7 +184,7 @@ def _title(names: Sequence[str], records: Sequence[RunRecord], root: Path) -> st
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _compare_rows(made: Comparison, split: str, overrides: Sequence[str]) -> None:
+def _compare_rows(made: RunComparison, split: str, overrides: Sequence[str]) -> None:
     """Add the tests by row, with predictions that are made now where they are missing.
 
     Raises:
@@ -214,7 +214,7 @@ def _compare_rows(made: Comparison, split: str, overrides: Sequence[str]) -> Non
         made.notes.append("no rows compared: no group has finished a seed that the baseline has finished")
 
 
-def _report(made: Comparison, options: Namespace, title: str) -> int:
+def _report(made: RunComparison, options: Namespace, title: str) -> int:
     """Write the files that were asked for, and print the tables or what is asked for in their place."""
     from lightkit.compare.report import as_csv, markdown
 
@@ -245,7 +245,7 @@ def _report(made: Comparison, options: Namespace, title: str) -> int:
     return 0
 
 
-def _print_tables(made: Comparison) -> None:
+def _print_tables(made: RunComparison) -> None:
     from lightkit.compare.report import tables
 
     for place, one in enumerate(tables(made)):

@@ -28,7 +28,7 @@ from lightkit.runs.placement import (
 from lightkit.runs.reading import read_run
 from lightkit.sweep.build import build_engine, build_search, check_race
 from lightkit.sweep.controller import Controller
-from lightkit.sweep.engines.base import Engine
+from lightkit.sweep.engines.base import JobEngine
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_journal
 from lightkit.sweep.plan import (
@@ -126,7 +126,7 @@ def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int
         return _run(record, journal, engine, list(record.jobs.values()), changed, end=end)
 
 
-def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: Engine, head: Mapping[str, Any]) -> int:
+def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: JobEngine, head: Mapping[str, Any]) -> int:
     """Store the jobs in the folder of a sweep, beside those that it has, and run them.
 
     Args:
@@ -161,7 +161,7 @@ def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: Engin
 def _run(
     record: Record,
     journal: Journal,
-    engine: Engine,
+    engine: JobEngine,
     jobs: Sequence[Job],
     options: Mapping[str, Any],
     *,

@@ -15,7 +15,7 @@ from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.wording import duration
 from lightkit.sweep.journal import Record
 from lightkit.sweep.state import ENDED, JobState
-from lightkit.sweep.tail import Progress
+from lightkit.sweep.tail import JobProgress
 
 TITLES = ("job", "status", "epoch", "step", "best", "left", "where")
 _ORDER = {"running": 0, "starting": 0, "failed": 1, "interrupted": 2, "waiting": 3}
@@ -37,7 +37,7 @@ class SweepDisplay:
         self.places = {name: number for number, name in enumerate(record.jobs, 1)}
         self.expected = int((record.head.get("study") or {}).get("sweeper", {}).get("n_trials", 0))
         first = next(iter(record.jobs.values()), None)
-        self.mode = Progress(first).mode if first is not None else "max"
+        self.mode = JobProgress(first).mode if first is not None else "max"
         self._began = time.monotonic()
         self._before: set[str] | None = None
 

@@ -68,7 +68,7 @@ class SeedTest:
 
 
 @dataclass
-class Comparison:
+class RunComparison:
     """Everything that a report shows.
 
     Attributes:
@@ -138,7 +138,7 @@ def build_comparison(
     metrics: Sequence[str] = (),
     sort: str | None = None,
     baseline: str | None = None,
-) -> Comparison:
+) -> RunComparison:
     """Put runs side by side.
 
     Args:
@@ -161,7 +161,7 @@ def build_comparison(
     rows = [Row(text, one, _cells(one, chosen)) for text, one in zip(labels, groups)]
     first = rows[base] if base is not None else None
     rows = [_marked(row, rows, first, chosen) for row in rows]
-    made = Comparison(keys, chosen, _sorted(rows, sort, keys, chosen), None if base is None else labels[base])
+    made = RunComparison(keys, chosen, _sorted(rows, sort, keys, chosen), None if base is None else labels[base])
     made.notes = [*notes, *_notes(distinct)]
     if first is not None:
         made.seed_tests = [test for name in chosen for test in _seed_tests(made, first, name)]
@@ -183,7 +183,7 @@ def _baseline(text: str | None, groups: Sequence[Group], labels: Sequence[str], 
     raise UserError("none of the runs that are compared", key="--baseline", received=text, choices=labels)
 
 
-def pairs(comparison: Comparison) -> dict[str, list[tuple[RunRecord, RunRecord]]]:
+def pairs(comparison: RunComparison) -> dict[str, list[tuple[RunRecord, RunRecord]]]:
     """Return of each group but the baseline the finished runs of both that have the same seed."""
     if comparison.baseline is None:
         return {}
@@ -267,7 +267,7 @@ def _sorted(rows: Sequence[Row], sort: str | None, keys: Sequence[str], metrics:
     return [*filled, *(row for row in rows if value(row) is None)]
 
 
-def _seed_tests(comparison: Comparison, first: Row, metric: str) -> list[SeedTest]:
+def _seed_tests(comparison: RunComparison, first: Row, metric: str) -> list[SeedTest]:
     """Test every group against the baseline, over the seeds that both have finished."""
     tests = dict[str, PairedTest | None]()
     for text, each in pairs(comparison).items():

@@ -18,7 +18,7 @@ _POINTS = 300
 
 
 @dataclass(frozen=True)
-class Curve:
+class RunCurve:
     """A metric over the steps of a group.
 
     Attributes:
@@ -36,7 +36,7 @@ class Curve:
     seeds: list[int]
 
 
-def read_curves(group: Group) -> dict[str, Curve]:
+def read_curves(group: Group) -> dict[str, RunCurve]:
     """Read the curves of a group, by the name of the metric; a metric with one point has none.
 
     Args:
@@ -63,10 +63,10 @@ def _points(rows: Iterable[dict[str, Any]], epochs: dict[int, int]) -> dict[str,
     return found
 
 
-def _curve(by_step: dict[int, list[float]], epochs: dict[int, int]) -> Curve:
+def _curve(by_step: dict[int, list[float]], epochs: dict[int, int]) -> RunCurve:
     steps = thinned(sorted(by_step))
     spread = [mean_and_sd(by_step[step]) for step in steps]
-    return Curve(
+    return RunCurve(
         steps=steps,
         epochs=[epochs[step] for step in steps],
         means=[mean or 0.0 for mean, _ in spread],

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightkit.compare.comparison import Comparison, Row
-from lightkit.compare.curves import Curve, read_curves
+from lightkit.compare.comparison import Row, RunComparison
+from lightkit.compare.curves import RunCurve, read_curves
 from lightkit.compare.grouping import shown
 from lightkit.runs.filters import as_number
 
@@ -29,7 +29,7 @@ _LOGARITHMIC = 20.0
 """Largest value of a key over its smallest from which on its axis is logarithmic."""
 
 
-def draw_png(comparison: Comparison, title: str) -> bytes:
+def draw_png(comparison: RunComparison, title: str) -> bytes:
     """Draw the picture, as a PNG file.
 
     Args:
@@ -75,7 +75,7 @@ def _colours(count: int) -> list[Any]:
     return [colormaps["viridis"](0.95 * (1 - place / (count - 1))) for place in range(count)]
 
 
-def _draw_curves(axes: Axes, name: str, curves: Sequence[Curve | None], colours: Sequence[Any]) -> None:
+def _draw_curves(axes: Axes, name: str, curves: Sequence[RunCurve | None], colours: Sequence[Any]) -> None:
     for curve, colour in reversed([*zip(curves, colours)]):  # the best on top
         if curve is None:
             continue
@@ -92,7 +92,7 @@ def _draw_curves(axes: Axes, name: str, curves: Sequence[Curve | None], colours:
         axes.spines[side].set_visible(False)
 
 
-def _draw_parallel(axes: Axes, comparison: Comparison) -> None:
+def _draw_parallel(axes: Axes, comparison: RunComparison) -> None:
     """Draw a line for each group through the keys and the metrics, coloured by the first metric."""
     from matplotlib import colormaps
 
@@ -122,11 +122,11 @@ def _draw_parallel(axes: Axes, comparison: Comparison) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _value(row: Row, name: str, comparison: Comparison) -> Any:
+def _value(row: Row, name: str, comparison: RunComparison) -> Any:
     return row.cells[name].mean if name in comparison.metrics else row.group.values.get(name)
 
 
-def _heights(comparison: Comparison, name: str) -> tuple[list[float | None], list[tuple[float, str]]]:
+def _heights(comparison: RunComparison, name: str) -> tuple[list[float | None], list[tuple[float, str]]]:
     """Return the height of each group on an axis, from 0 to 1, and what is written along it."""
     values = [_value(row, name, comparison) for row in comparison.rows]
     numbers = [as_number(value) for value in values]

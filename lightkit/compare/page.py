@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lightkit.compare.comparison import Comparison
+from lightkit.compare.comparison import RunComparison
 from lightkit.compare.curves import read_curves
 from lightkit.compare.grouping import shown
 from lightkit.compare.report import TextTable, tables
@@ -20,7 +20,7 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 _DIGITS = 6
 
 
-def html_page(comparison: Comparison, title: str) -> str:
+def html_page(comparison: RunComparison, title: str) -> str:
     """Write the page.
 
     Args:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lightkit.compare.comparison import Cell, Comparison, Row
+from lightkit.compare.comparison import Cell, Row, RunComparison
 from lightkit.compare.grouping import shown
 
 _EXACT = 6
@@ -33,7 +33,7 @@ class TextTable:
     notes: list[str] = field(default_factory=list)
 
 
-def tables(comparison: Comparison) -> list[TextTable]:
+def tables(comparison: RunComparison) -> list[TextTable]:
     """Return what a reader is shown: the groups, the tests over seeds, those over rows."""
     found = [_groups(comparison)]
     if any(test.test is not None for test in comparison.seed_tests):
@@ -43,7 +43,7 @@ def tables(comparison: Comparison) -> list[TextTable]:
     return found
 
 
-def _groups(comparison: Comparison) -> TextTable:
+def _groups(comparison: RunComparison) -> TextTable:
     names = comparison.names
     counts = {len(row.group.runs) for row in comparison.rows}
     heads = [names[key] for key in comparison.keys] or ["run"]
@@ -86,7 +86,7 @@ def p_value(p: float | None) -> str:
     return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def _over_seeds(comparison: Comparison) -> TextTable:
+def _over_seeds(comparison: RunComparison) -> TextTable:
     heads = ["against the baseline", "metric", "pairs", "Δ", "95 %", "t", "Wilcoxon", "sign", "t (Holm)", ""]
     table = TextTable(f"by seed, paired, against {comparison.baseline}", heads, [], list(range(2, 9)))
     for entry in comparison.seed_tests:
@@ -110,7 +110,7 @@ def _over_seeds(comparison: Comparison) -> TextTable:
     return table
 
 
-def _over_rows(comparison: Comparison) -> list[TextTable]:
+def _over_rows(comparison: RunComparison) -> list[TextTable]:
     heads = ["against the baseline", "loss", "seeds", "rows", "Δ", "95 %", "p", "p (Holm)"]
     table = TextTable(
         f"by row of {comparison.split}, bootstrap, against {comparison.baseline}", heads, [], list(range(2, 8))
@@ -136,7 +136,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return "–" if low is None or high is None else f"{low:+.4f} … {high:+.4f}"
 
 
-def markdown(comparison: Comparison) -> str:
+def markdown(comparison: RunComparison) -> str:
     """Write all tables as Markdown."""
     parts = list[str]()
     for table in tables(comparison):
@@ -156,7 +156,7 @@ def _escaped(cells: Iterable[str]) -> list[str]:
     return [" ".join(cell.translate(signs).split()) for cell in cells]
 
 
-def as_csv(comparison: Comparison) -> str:
+def as_csv(comparison: RunComparison) -> str:
     """Write the groups as CSV, a line each, with every figure in a column of its own."""
     heads = ["group", *comparison.keys, "runs"]
     for name in comparison.metrics:
@@ -169,7 +169,7 @@ def as_csv(comparison: Comparison) -> str:
     return written.getvalue()
 
 
-def _csv_row(row: Row, comparison: Comparison) -> list[object]:
+def _csv_row(row: Row, comparison: RunComparison) -> list[object]:
     line: list[object] = [row.label]
     line += [shown(key, row.group.values[key]) if key in row.group.values else "" for key in comparison.keys]
     line.append(len(row.group.runs))

@@ -27,7 +27,7 @@ _OF_CLASS = "p({})"
 
 
 @dataclass(frozen=True)
-class Predictions:
+class RowPredictions:
     """What a run predicts of the rows of a split.
 
     Attributes:
@@ -81,7 +81,7 @@ def is_current(folder: Path, split: str) -> bool:
         return False
 
 
-def read_predictions(folder: Path, split: str) -> Predictions:
+def read_predictions(folder: Path, split: str) -> RowPredictions:
     """Read what a run predicts of a split.
 
     Raises:
@@ -95,7 +95,7 @@ def read_predictions(folder: Path, split: str) -> Predictions:
         names = list(losses[0])
         found = {name: np.array([row[name] for row in losses]) for name in names}
         right = found["error"] == 0 if names[0] == "error" else None
-        return Predictions(
+        return RowPredictions(
             folder, tuple(int(row["row"]) for row in table), tuple(row["target"] for row in table), found, right
         )
     except OSError as error:
@@ -144,7 +144,7 @@ def check_alike(first: RunRecord, other: RunRecord, split: str) -> None:
     )
 
 
-def _check_rows(first: Predictions, other: Predictions, split: str) -> None:
+def _check_rows(first: RowPredictions, other: RowPredictions, split: str) -> None:
     """Refuse predictions of other rows or targets.
 
     Raises:

@@ -8,18 +8,18 @@ from typing import Any
 
 from lightkit.common.errors import UserError
 from lightkit.config.schema import HalvingConfig
-from lightkit.sweep.engines.base import Engine, job_command
+from lightkit.sweep.engines.base import JobEngine, job_command
 from lightkit.sweep.engines.local import build_local
 from lightkit.sweep.halving import Halving, build_halving
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
-from lightkit.sweep.search import Grid, Search
+from lightkit.sweep.search import Grid, JobSearch
 
 IN_A_QUEUE = ("slurm",)
 """Engines whose jobs go on when the process of the sweep ends."""
 
 
-def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> Engine:
+def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) -> JobEngine:
     """Build what `sweep.engine` names.
 
     Args:
@@ -45,7 +45,7 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) 
     return build_local(options, jobs)
 
 
-def build_search(options: Mapping[str, Any], jobs: Sequence[Job], record: Record) -> Search:
+def build_search(options: Mapping[str, Any], jobs: Sequence[Job], record: Record) -> JobSearch:
     """Build what decides which jobs run, and how far.
 
     Args:

@@ -19,12 +19,12 @@ from lightkit.common.signals import respected
 from lightkit.loggers.files import write_json
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.reading import read_result
-from lightkit.sweep.engines.base import Engine
-from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.engines.base import JobEngine
+from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Journal, Record
-from lightkit.sweep.search import Race, Search
+from lightkit.sweep.search import JobSearch, Race
 from lightkit.sweep.state import ENDED, JobState, is_locked, look, of_outcome, reached, read_outcome, running
-from lightkit.sweep.tail import Progress
+from lightkit.sweep.tail import JobProgress
 
 _LOG = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.25
@@ -57,7 +57,7 @@ class _Part:
     start: Start
     before: dict[str, Any]
     """The result of an earlier part."""
-    progress: Progress
+    progress: JobProgress
     alone: bool
     """Whether nothing is started beside it."""
     beside: bool = False
@@ -85,8 +85,8 @@ class Controller:
         self,
         record: Record,
         journal: Journal,
-        search: Search,
-        engine: Engine,
+        search: JobSearch,
+        engine: JobEngine,
         *,
         options: Mapping[str, Any],
         display: Display,
@@ -190,12 +190,12 @@ class Controller:
             self.record.jobs[job.name] = job
         job.folder.mkdir(parents=True, exist_ok=True)
         self.journal.started(job.name, start.stop_at, again=again)
-        self._parts[job.name] = _Part(start, before, Progress(job), alone)
+        self._parts[job.name] = _Part(start, before, JobProgress(job), alone)
         try:
             self.engine.start(start)
         except OSError as error:
             self._parts.pop(job.name)
-            self._tell(Outcome(job.name, "failed", code=FAILED, reason=f"cannot be started: {error.strerror}"))
+            self._tell(JobOutcome(job.name, "failed", code=FAILED, reason=f"cannot be started: {error.strerror}"))
             return True
         for part in self._parts.values():
             part.beside |= len(self._parts) > 1
@@ -239,7 +239,7 @@ class Controller:
         elif outcome.status == "interrupted" and part.named and not self._closing:
             self._again.append((part.start, "it was told to end while nobody watched"))
 
-    def _tried_again(self, part: _Part, outcome: Outcome) -> str:
+    def _tried_again(self, part: _Part, outcome: JobOutcome) -> str:
         """Put a failed job into the queue again where it is to be tried once more; return why, or nothing."""
         name = part.start.job.name
         if outcome.code == OUT_OF_MEMORY and part.beside:
@@ -255,7 +255,7 @@ class Controller:
             self._again.append((part.start, why))
         return why
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: JobOutcome) -> None:
         """Tell the search, note it, and stop the sweep where the failure asks for that."""
         fails = outcome.status == "failed"
         first = not any(state.status in ("finished", "paused", "pruned") for state in self.states.values())
@@ -267,7 +267,7 @@ class Controller:
             self._closing = True
             self.display.message(f"no further job is started, as sweep.on_error={on_error}")
 
-    def _show_end(self, outcome: Outcome) -> None:
+    def _show_end(self, outcome: JobOutcome) -> None:
         state = of_outcome(self.record.jobs[outcome.name], outcome)
         self.states[outcome.name] = state
         self.display.ended(state)
@@ -291,7 +291,7 @@ class Controller:
         for name in self.engine.attach(open_jobs):
             job = self.record.jobs[name]
             before = read_result(job.folder)
-            part = _Part(Start(job), before, Progress(job), alone=False, beside=True, attached=True, named=False)
+            part = _Part(Start(job), before, JobProgress(job), alone=False, beside=True, attached=True, named=False)
             self._parts[name] = part
         if end:
             self._stop(of_signal(signal.SIGTERM), leave=False)
@@ -335,7 +335,7 @@ class Controller:
                 signal.signal(number, handler)
 
 
-def _write_result(job: Job, result: Mapping[str, Any], outcome: Outcome) -> None:
+def _write_result(job: Job, result: Mapping[str, Any], outcome: JobOutcome) -> None:
     """Write down how a job ended that could not do so itself, or did not know that it was given up."""
     if result.get("status") != outcome.status or not result.get("reason"):
         reason = outcome.reason or "it promised too little"

@@ -17,7 +17,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.lengths import Length
 from lightkit.config.schema.halving import HalvingConfig
 from lightkit.sweep.bracket import Bracket
-from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.pasha import agree, noise_of
 
 Unit = Literal["epoch", "step"]
@@ -48,7 +48,7 @@ class Halving:
         self._under_way |= {name for _, name in named}
         return [Start(self.jobs[name], self._stop_at(name, rung)) for rung, name in named]
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: JobOutcome) -> None:
         """Take how far a job has come, and with which value.
 
         A job that was interrupted is named again for the same rung. One that failed or was pruned is out.

@@ -45,7 +45,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """How a part of a job ended.
 
     Attributes:

@@ -20,7 +20,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config.marks import is_signed, read_mark, sign
-from lightkit.sweep.job import Job, Outcome
+from lightkit.sweep.job import Job, JobOutcome
 
 FORMAT = 1
 
@@ -46,8 +46,8 @@ class Record:
     jobs: dict[str, Job] = field(default_factory=dict)
     known: dict[str, Job] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
-    ended: dict[str, Outcome] = field(default_factory=dict)
-    told: list[Outcome] = field(default_factory=list)
+    ended: dict[str, JobOutcome] = field(default_factory=dict)
+    told: list[JobOutcome] = field(default_factory=list)
     replanned: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
 
@@ -68,7 +68,7 @@ class Record:
             self.ended.pop(name, None)
         elif kind == "ended":
             facts = {key: event[key] for key in ("status", "values", "epoch", "step", "code", "reason")}
-            self.ended[name] = Outcome(name, **facts)
+            self.ended[name] = JobOutcome(name, **facts)
             self.replanned.discard(name)
             if event.get("told"):
                 self.told.append(self.ended[name])
@@ -130,7 +130,7 @@ class Journal:
         facts = {"stop_at": stop_at} | ({"again": again} if again else {})
         self._append([{"event": "started", "name": name, "time": _now(), **facts}])
 
-    def ended(self, outcome: Outcome, *, told: bool) -> None:
+    def ended(self, outcome: JobOutcome, *, told: bool) -> None:
         """Note how a part of a job ended, and whether the search is told."""
         self._append([{"event": "ended", **asdict(outcome), "time": _now(), "told": told}])
 

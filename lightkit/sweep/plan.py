@@ -23,7 +23,7 @@ _NOT_OF_THE_JOB = ("hydra.", "sweep.", "sweep=", "resume.", "resume=")
 
 
 @dataclass(frozen=True)
-class Change:
+class PlanChange:
     """What a command changes in the plan of a sweep.
 
     Attributes:
@@ -57,7 +57,7 @@ def plain_job(composed: Composed) -> Job:
     return Job("", Path(), tuple(composed.overrides), to_yaml(composed.cfg))
 
 
-def compare(planned: Sequence[tuple[str, Composed]], record: Record) -> Change:
+def compare(planned: Sequence[tuple[str, Composed]], record: Record) -> PlanChange:
     """Compare the jobs of a command with those that the sweep in a folder has already.
 
     A job is the same where the same was typed for it, or where its configuration is the same. Where something else was
@@ -90,10 +90,10 @@ def compare(planned: Sequence[tuple[str, Composed]], record: Record) -> Change:
         jobs.append(known)
     kept = {job.name for job in jobs}
     removed = tuple(name for name in record.jobs if name not in kept)
-    return Change(tuple(jobs), tuple(added), removed, tuple(edited))
+    return PlanChange(tuple(jobs), tuple(added), removed, tuple(edited))
 
 
-def store(journal: Journal, record: Record, change: Change) -> Record:
+def store(journal: Journal, record: Record, change: PlanChange) -> Record:
     """Write the changes of a plan into the journal, and return what it says then."""
     journal.plan(change.added)
     journal.remove(change.removed)

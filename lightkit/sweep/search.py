@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.job import Job, JobOutcome, Start
 
 
-class Search(Protocol):
+class JobSearch(Protocol):
     """Name the jobs of a sweep as it goes on.
 
     What it names follows from the outcomes that it was told, in their order, and from nothing else: a repeated sweep
@@ -26,7 +26,7 @@ class Search(Protocol):
         """
         ...
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: JobOutcome) -> None:
         """Take how a job, or a part of it, ended. Failed jobs are told once they are not tried again."""
         ...
 
@@ -70,7 +70,7 @@ class Grid:
         named, self._waiting = self._waiting[:room], self._waiting[room:]
         return [Start(job) for job in named]
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: JobOutcome) -> None:
         """Take an outcome: a job that has one, from an earlier part of the sweep, is not named any more."""
         self._waiting = [job for job in self._waiting if job.name != outcome.name]
 

@@ -15,9 +15,9 @@ from lightkit.common.exit_codes import of_signal
 from lightkit.common.signals import numbers
 from lightkit.runs.folder import lock_holder
 from lightkit.runs.reading import read_result
-from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Record
-from lightkit.sweep.tail import Progress
+from lightkit.sweep.tail import JobProgress
 
 STOPPED = frozenset(of_signal(number) for number in numbers())
 """Exit statuses of a job that was told to end."""
@@ -72,7 +72,7 @@ def look(job: Job, record: Record, *, controlled: bool | None = None) -> JobStat
     locked, result = is_locked(job.folder), read_result(job.folder)  # in this order: a result is written before the end
     if locked:
         place = lock_holder(job.folder, run_files.JOB_LOCK) or lock_holder(job.folder) or ""
-        progress = Progress(job)
+        progress = JobProgress(job)
         progress.look()
         return running(job, progress, place)
     ended = record.ended.get(job.name)
@@ -87,7 +87,7 @@ def look(job: Job, record: Record, *, controlled: bool | None = None) -> JobStat
     return of_outcome(job, outcome, result)
 
 
-def running(job: Job, progress: Progress, place: str = "") -> JobState:
+def running(job: Job, progress: JobProgress, place: str = "") -> JobState:
     """Return the state of a job that runs, by what was read of its log."""
     facts: dict[str, Any] = {
         "metric": progress.metric,
@@ -98,7 +98,7 @@ def running(job: Job, progress: Progress, place: str = "") -> JobState:
     return JobState(job, "running", **facts, share=progress.share, eta_seconds=progress.eta_seconds(), place=place)
 
 
-def of_outcome(job: Job, outcome: Outcome, result: Mapping[str, Any] | None = None) -> JobState:
+def of_outcome(job: Job, outcome: JobOutcome, result: Mapping[str, Any] | None = None) -> JobState:
     """Return the state of a job that has ended."""
     objective = (read_result(job.folder) if result is None else result).get("objective")
     objective = objective if isinstance(objective, dict) else {}
@@ -116,7 +116,7 @@ def of_outcome(job: Job, outcome: Outcome, result: Mapping[str, Any] | None = No
     )
 
 
-def read_outcome(job: Job, code: int | None, result: Mapping[str, Any]) -> Outcome:
+def read_outcome(job: Job, code: int | None, result: Mapping[str, Any]) -> JobOutcome:
     """Read how a job ended from its result, and from the exit status of its process.
 
     Args:
@@ -131,14 +131,14 @@ def read_outcome(job: Job, code: int | None, result: Mapping[str, Any]) -> Outco
         values["objective"] = objective["value"]
     facts: dict[str, Any] = {"values": values, "epoch": result.get("epochs") or 0, "step": result.get("steps") or 0}
     if status in ("finished", "paused", "pruned"):
-        return Outcome(job.name, status, **facts, code=0 if code is None else code)
+        return JobOutcome(job.name, status, **facts, code=0 if code is None else code)
     if (status == "interrupted" and code is None) or code in STOPPED:
-        return Outcome(job.name, "interrupted", **facts, code=code)
+        return JobOutcome(job.name, "interrupted", **facts, code=code)
     reason = str(result.get("reason") or "").strip() if status == "failed" else ""
-    return Outcome(job.name, "failed", **facts, code=code, reason=(reason or _guess(job, code)).splitlines()[0])
+    return JobOutcome(job.name, "failed", **facts, code=code, reason=(reason or _guess(job, code)).splitlines()[0])
 
 
-def reached(outcome: Outcome, start: Start) -> bool:
+def reached(outcome: JobOutcome, start: Start) -> bool:
     """Tell whether a job has ended where a start would lead it, so that there is nothing to train."""
     if outcome.status == "finished":
         return True

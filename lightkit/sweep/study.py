@@ -17,7 +17,7 @@ from lightkit.config.instantiate import instantiate
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Record
 from lightkit.sweep.plan import is_of_sweep
-from lightkit.sweep.search import Search
+from lightkit.sweep.search import JobSearch
 from lightkit.sweep.space import Space, read_space
 from lightkit.sweep.study_settings import KEY, read_settings
 
@@ -91,7 +91,7 @@ def build_study(study: Mapping[str, Any], record: Record) -> OptunaSearch:
     return OptunaSearch(space, make_job, record.folder, settings, suggest=suggest, known=record.jobs)
 
 
-def show_study(search: Search, folder: Path) -> Iterator[str]:
+def show_study(search: JobSearch, folder: Path) -> Iterator[str]:
     """Draw the pictures of a study, and yield lines about its best trials.
 
     Args:

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.text import slug
-from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.samplers import SeededSampler, build_named, quiet, sampler_maker
 from lightkit.sweep.space import Space, as_overrides, draw
 from lightkit.sweep.study_settings import KEY, PRUNERS, StudySettings
@@ -93,7 +93,7 @@ class OptunaSearch:
                 trial.report(float(value), step)
             return trial.should_prune()
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: JobOutcome) -> None:
         """Tell Optuna how a job ended; one that was interrupted goes on later."""
         number = self._trials.get(outcome.name)
         if number is None or self.study.get_trials()[number].state.is_finished() or outcome.status == "interrupted":

@@ -62,7 +62,7 @@ class Tail:
 
 
 @dataclass
-class Progress:
+class JobProgress:
     """How far a job is, as its rows tell.
 
     Args:

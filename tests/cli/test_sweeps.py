@@ -10,7 +10,7 @@ import pytest
 
 from lightkit.cli.completion import answer
 from lightkit.runs.folder import locked
-from lightkit.sweep.job import Job, Outcome
+from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.journal import Journal
 from tests.conftest import Outcome as Done
 from tests.waiting import until
@@ -29,7 +29,7 @@ def sweep(project: Path) -> Path:
         journal.head(command={}, options={"retries": 0, "on_error": "continue"})
         journal.plan([Job(f"seed={seed}", folder / f"seed={seed}", (f"seed={seed}",), CONFIG) for seed in range(3)])
         for seed, outcome in enumerate(
-            [Outcome("seed=0", "finished"), Outcome("seed=1", "failed", code=3, reason="the loss is not finite")]
+            [JobOutcome("seed=0", "finished"), JobOutcome("seed=1", "failed", code=3, reason="the loss is not finite")]
         ):
             journal.started(outcome.name, None)
             journal.ended(outcome, told=True)

@@ -7,14 +7,14 @@ import pytest
 from scipy import stats
 
 from lightkit.common.errors import UserError
-from lightkit.compare.comparison import Comparison, build_comparison
+from lightkit.compare.comparison import RunComparison, build_comparison
 from lightkit.runs.index import read_record
 from tests.compare.made import SWEEP, a_run, a_sweep
 
 VALUES = {0.1: [0.90, 0.92, 0.91, 0.95], 0.01: [0.80, 0.85, 0.79, 0.90], 0.001: [0.89, 0.93, 0.90, 0.94]}
 
 
-def compared(root: Path, **options: object) -> Comparison:
+def compared(root: Path, **options: object) -> RunComparison:
     return build_comparison([read_record(folder) for folder in sorted((root / SWEEP).iterdir())], **options)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.compare.comparison import Comparison, build_comparison
+from lightkit.compare.comparison import RunComparison, build_comparison
 from lightkit.compare.curves import read_curves, thinned
 from lightkit.compare.figures import draw_png
 from lightkit.compare.page import html_page
@@ -18,12 +18,12 @@ from tests.compare.made import SWEEP, a_run, a_sweep
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Comparison:
+def made(tmp_path: Path) -> RunComparison:
     folder = a_sweep(tmp_path, {0.1: [0.5, 0.75], 0.01: [0.25, 0.5]}, curve=[0.1, 0.4])
     return build_comparison([read_record(each) for each in sorted(folder.iterdir())], baseline="lr=0.1")
 
 
-def test_the_table_of_groups(made: Comparison) -> None:
+def test_the_table_of_groups(made: RunComparison) -> None:
     groups, seeds = tables(made)
     assert groups.heads == ["", "lr", "n", "val/accuracy", "Δ", "test/accuracy", "Δ"]
     assert groups.rows[0][:5] == ["baseline", "0.1", "2", "0.6250 ± 0.1768 *", ""]
@@ -32,13 +32,13 @@ def test_the_table_of_groups(made: Comparison) -> None:
     assert "of 2 pairs Wilcoxon and sign cannot fall below 0.5, whatever the values" in seeds.notes
 
 
-def test_csv_has_every_figure_in_a_column(made: Comparison) -> None:
+def test_csv_has_every_figure_in_a_column(made: RunComparison) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(made))))
     assert (rows[1]["optim.lr"], rows[1]["val/accuracy mean"], rows[1]["val/accuracy best"]) == ("0.01", "0.375", "0")
     assert float(rows[1]["val/accuracy delta"]) == -0.25
 
 
-def test_markdown_is_tables(made: Comparison) -> None:
+def test_markdown_is_tables(made: RunComparison) -> None:
     lines = markdown(made).splitlines()
     assert lines[0] == "|  | lr | n | val/accuracy | Δ | test/accuracy | Δ |"
     assert lines[1] == "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
@@ -66,7 +66,7 @@ def test_long_curves_keep_their_ends() -> None:
     assert thinned([]) == []
 
 
-def test_the_page_needs_nothing_else_and_holds_what_the_tables_say(made: Comparison) -> None:
+def test_the_page_needs_nothing_else_and_holds_what_the_tables_say(made: RunComparison) -> None:
     page = html_page(made, "<b>runs</b>")
     assert "&lt;b&gt;runs" in page
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.S)[0])
@@ -88,7 +88,7 @@ def test_text_of_others_does_not_leave_its_place(tmp_path: Path) -> None:
     assert "alert(1)</" not in page
 
 
-def test_the_picture_is_a_png(made: Comparison) -> None:
+def test_the_picture_is_a_png(made: RunComparison) -> None:
     assert draw_png(made, "demo").startswith(b"\x89PNG")
 
 

@@ -16,9 +16,9 @@ from lightkit.common.errors import UserError
 from lightkit.runs.folder import locked
 from lightkit.sweep.build import build_search
 from lightkit.sweep.controller import Controller
-from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Journal, Record, read_journal
-from lightkit.sweep.search import Grid, Search
+from lightkit.sweep.search import Grid, JobSearch
 from lightkit.sweep.state import JobState
 
 OPTIONS = {"retries": 0, "on_error": "continue"}
@@ -93,7 +93,7 @@ def planned(folder: Path, names: str = "abc") -> Record:
 
 
 def go(
-    folder: Path, engine: Engine, search: Search | None = None, *, end: bool = False, **options: Any
+    folder: Path, engine: Engine, search: JobSearch | None = None, *, end: bool = False, **options: Any
 ) -> tuple[Controller, Seen]:
     record, seen = read_journal(folder), Seen()
     with Journal(folder) as journal:
@@ -263,12 +263,12 @@ class Pruning(Grid):
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         super().__init__(jobs)
-        self.told: list[Outcome] = []
+        self.told: list[JobOutcome] = []
 
     def watch(self, name: str, row: Mapping[str, Any]) -> bool:
         return bool(row["val/accuracy"] < 0.5)
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: JobOutcome) -> None:
         super().tell(outcome)
         self.told.append(outcome)
 
@@ -377,7 +377,7 @@ def left_in_a_queue(folder: Path) -> Queue:
         for name in "abc":
             journal.started(name, None)
             record.jobs[name].folder.mkdir()
-        journal.ended(Outcome("c", "interrupted", code=143), told=False)
+        journal.ended(JobOutcome("c", "interrupted", code=143), told=False)
     engine = Queue(survives=True, slots=9)
     engine.folder = folder
     return engine

@@ -14,7 +14,7 @@ import yaml
 from lightkit.common.errors import UserError
 from lightkit.config.schema.halving import HalvingConfig
 from lightkit.sweep.halving import build_halving, deal, hyperband_shares, read_curve
-from lightkit.sweep.job import Job, Outcome
+from lightkit.sweep.job import Job, JobOutcome
 
 LENGTH = 27
 
@@ -40,7 +40,7 @@ class Simulated:
         self.search, self.slots, self.fails, self.draw = search, slots, fails, random.Random(seed)
         self.done: dict[str, int] = {}
         self.trained = 0
-        self.told: list[Outcome] = []
+        self.told: list[JobOutcome] = []
         self.removed: set[str] = set()
         self.running: list[Any] = []
 
@@ -59,17 +59,17 @@ class Simulated:
         self.tell(self.outcome(start.job.name, start.stop_at))
         return True
 
-    def outcome(self, name: str, stop_at: str | None) -> Outcome:
+    def outcome(self, name: str, stop_at: str | None) -> JobOutcome:
         if name in self.fails:
-            return Outcome(name, "failed", code=3)
+            return JobOutcome(name, "failed", code=3)
         end = int(stop_at or LENGTH)
         assert end > self.done.get(name, 0)
         self.trained += end - self.done.get(name, 0)
         self.done[name] = end
         status = "paused" if stop_at else "finished"
-        return Outcome(name, status, {"objective": self.value(name, end)}, epoch=end, step=8 * end)
+        return JobOutcome(name, status, {"objective": self.value(name, end)}, epoch=end, step=8 * end)
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: JobOutcome) -> None:
         self.search.tell(outcome)
         self.told.append(outcome)
         self.removed |= {*self.search.out_of_race()}
@@ -127,13 +127,13 @@ def test_an_interrupted_job_is_named_again_for_the_same_rung() -> None:
     assert search is not None
     first, second = search.next(5)
     assert search.next(5) == []
-    search.tell(Outcome(first.job.name, "interrupted", code=143))
+    search.tell(JobOutcome(first.job.name, "interrupted", code=143))
     assert search.next(5) == [first]
-    search.tell(Outcome(second.job.name, "paused", {"objective": 0.5}, epoch=1, step=8))
-    search.tell(Outcome(first.job.name, "failed", code=1, reason="no memory"))
+    search.tell(JobOutcome(second.job.name, "paused", {"objective": 0.5}, epoch=1, step=8))
+    search.tell(JobOutcome(first.job.name, "failed", code=1, reason="no memory"))
     assert [(start.job.name, start.stop_at) for start in search.next(5)] == [(second.job.name, None)]
     assert not search.ended
-    search.tell(Outcome(second.job.name, "finished", {"objective": 0.5}, epoch=27, step=216))
+    search.tell(JobOutcome(second.job.name, "finished", {"objective": 0.5}, epoch=27, step=216))
     assert search.ended
     assert search.out_of_race() == []
 
@@ -155,7 +155,7 @@ def test_rungs_in_steps() -> None:
     assert search is not None
     assert {start.stop_at for start in search.next(9)} == {"8 steps"}
     for number in range(3):
-        search.tell(Outcome(f"{number:02}", "paused", {"objective": number}, epoch=1, step=8))
+        search.tell(JobOutcome(f"{number:02}", "paused", {"objective": number}, epoch=1, step=8))
     assert [(start.job.name, start.stop_at) for start in search.next(9)] == [("02", None)]
 
 
@@ -205,9 +205,9 @@ def test_pasha_reads_the_noise_from_what_jobs_have_logged(tmp_path: Path) -> Non
             rows = [{"step": 8 * at, "epoch": at, "val/accuracy": v} for at, v in enumerate(curves[one.name], 1)]
             (one.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"st')
         for name, curve in curves.items():
-            search.tell(Outcome(name, "paused", {"objective": curve[1]}, epoch=2))
+            search.tell(JobOutcome(name, "paused", {"objective": curve[1]}, epoch=2))
         for name in ("00", "01", "02", "03"):
-            search.tell(Outcome(name, "paused", {"objective": curves[name][2]}, epoch=3))
+            search.tell(JobOutcome(name, "paused", {"objective": curves[name][2]}, epoch=3))
         ends[logged] = [(start.job.name, start.stop_at) for start in search.next(9)]
     assert ends == {False: [("01", "9"), ("00", "9")], True: [("01", None)]}
     assert read_curve(made[1].folder, "val/accuracy", "epoch", end=2) == {1: 0.6, 2: 0.45}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.sweep.job import Job, Outcome
+from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.journal import Journal, find_job, read_head, read_journal
 
 
@@ -19,14 +19,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         journal.head(command={"overrides": ["seed=1,2"]}, options={"slots": 2})
         journal.plan([job(tmp_path, "1"), job(tmp_path, "2")])
         journal.started("1", None)
-        journal.ended(Outcome("1", "failed", {"val/loss": 0.5}, 3, 30, 4, "out of memory"), told=False)
+        journal.ended(JobOutcome("1", "failed", {"val/loss": 0.5}, 3, 30, 4, "out of memory"), told=False)
         journal.started("1", "2", again="try 2 of 2")
-        journal.ended(Outcome("1", "finished", {"val/loss": 0.5}, 4, 40), told=True)
+        journal.ended(JobOutcome("1", "finished", {"val/loss": 0.5}, 4, 40), told=True)
         journal.remove(["2"])
         journal.head(options={"slots": 3})
     record = read_journal(tmp_path)
     assert record.jobs == {"1": job(tmp_path, "1")}
-    assert record.told == [Outcome("1", "finished", {"val/loss": 0.5}, 4, 40)]
+    assert record.told == [JobOutcome("1", "finished", {"val/loss": 0.5}, 4, 40)]
     assert record.head["command"] == {"overrides": ["seed=1,2"]}
     assert record.head["options"] == {"slots": 3}
     assert read_head(tmp_path)["options"] == {"slots": 2}
@@ -48,7 +48,7 @@ def test_a_job_that_is_planned_anew(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.head(command={}, options={})
         journal.plan([job(tmp_path, "1")])
-        journal.ended(Outcome("1", "finished"), told=True)
+        journal.ended(JobOutcome("1", "finished"), told=True)
         journal.plan([job(tmp_path, "1", "seed: 1\n")])
     record = read_journal(tmp_path)
     assert record.known == record.jobs

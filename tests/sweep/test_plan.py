@@ -7,9 +7,9 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, compose
 from lightkit.runs.placement import job_names
-from lightkit.sweep.job import Outcome
+from lightkit.sweep.job import JobOutcome
 from lightkit.sweep.journal import Journal, Record, read_journal
-from lightkit.sweep.plan import Change, all_sweeps, command_of, compare, find_sweep, find_unfinished, store
+from lightkit.sweep.plan import PlanChange, all_sweeps, command_of, compare, find_sweep, find_unfinished, store
 
 
 def composed(*typed: str) -> list[Composed]:
@@ -17,7 +17,7 @@ def composed(*typed: str) -> list[Composed]:
     return [compose(["data=wine", *text.split()]) for text in typed]
 
 
-def planned(folder: Path, *typed: str) -> tuple[Change, Record]:
+def planned(folder: Path, *typed: str) -> tuple[PlanChange, Record]:
     """Plan jobs in a folder, beside those that it has."""
     folder.mkdir(parents=True, exist_ok=True)
     begun = (folder / "sweep.jsonl").exists()
@@ -29,7 +29,7 @@ def planned(folder: Path, *typed: str) -> tuple[Change, Record]:
         return change, store(journal, record, change)
 
 
-def names(change: Change) -> tuple[list[str], list[str]]:
+def names(change: PlanChange) -> tuple[list[str], list[str]]:
     return [job.name for job in change.jobs], [job.name for job in change.added]
 
 
@@ -81,6 +81,6 @@ def test_sweeps_are_found(tmp_path: Path) -> None:
     assert find_unfinished(tmp_path, command) == base / "11-00-00-two"
     assert find_unfinished(tmp_path, {**command, "source": "x"}) is None
     with Journal(base / "11-00-00-two") as journal:
-        journal.ended(Outcome("run", "pruned"), told=True)
+        journal.ended(JobOutcome("run", "pruned"), told=True)
     assert find_unfinished(tmp_path, command) is None
     assert record.jobs["run"].overrides == ("data=wine", "seed=0")

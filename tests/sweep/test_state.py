@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from lightkit.runs.folder import locked
-from lightkit.sweep.job import Job, Outcome, Start
+from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Record
 from lightkit.sweep.state import look, reached
 
@@ -49,24 +49,24 @@ def test_what_the_result_says(tmp_path: Path) -> None:
     assert (look(job, record).status, look(job, record).reason) == ("failed", "the disk is full")
     job, record = made(tmp_path, status="interrupted", reason="SIGTERM")
     assert look(job, record).status == "interrupted"
-    record.ended["a"] = Outcome("a", "pruned")
+    record.ended["a"] = JobOutcome("a", "pruned")
     assert look(job, record).status == "pruned"
 
 
 def test_a_job_that_left_nothing(tmp_path: Path) -> None:
     job, record = made(tmp_path)
-    record.ended["a"] = Outcome("a", "failed", code=137, reason="killed by signal 9")
+    record.ended["a"] = JobOutcome("a", "failed", code=137, reason="killed by signal 9")
     state = look(job, record)
     assert (state.status, state.code, state.reason) == ("failed", 137, "killed by signal 9")
 
 
 def test_whether_a_rung_is_reached(tmp_path: Path) -> None:
     job, _ = made(tmp_path)
-    paused = Outcome("a", "paused", epoch=3, step=30)
+    paused = JobOutcome("a", "paused", epoch=3, step=30)
     assert reached(paused, Start(job, "3"))
     assert not reached(paused, Start(job, "9"))
     assert reached(paused, Start(job, "30 steps"))
     assert not reached(paused, Start(job, "31 steps"))
     assert not reached(paused, Start(job))
-    assert reached(Outcome("a", "finished"), Start(job, "9"))
-    assert not reached(Outcome("a", "interrupted", epoch=3), Start(job, "3"))
+    assert reached(JobOutcome("a", "finished"), Start(job, "9"))
+    assert not reached(JobOutcome("a", "interrupted", epoch=3), Start(job, "3"))

@@ -12,7 +12,7 @@ import pytest
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.compose import make_loader
-from lightkit.sweep.job import Job, Outcome
+from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.space import read_space
 from lightkit.sweep.study_settings import SAMPLERS, StudySettings
 
@@ -47,7 +47,7 @@ class Study:
             raise UserErrors([UserError("not this one", key="optim.lr")])
         return self.jobs.setdefault(name, Job(name, self.folder / name, tuple(overrides), ""))
 
-    def run(self, *, deaths: Sequence[int] = (), outcomes: Mapping[str, Outcome] | None = None) -> None:
+    def run(self, *, deaths: Sequence[int] = (), outcomes: Mapping[str, JobOutcome] | None = None) -> None:
         """Run to the end; before these jobs' ends the process dies once."""
         dying = set(deaths)
         while not self.search.ended:
@@ -58,7 +58,7 @@ class Study:
                     self.restart()
                     break
                 self.ran.append((start.job.name, start.job.overrides))
-                found = (outcomes or {}).get(number) or Outcome("", "finished", {"objective": worth(start.job)})
+                found = (outcomes or {}).get(number) or JobOutcome("", "finished", {"objective": worth(start.job)})
                 self.search.tell(replace(found, name=start.job.name))
 
 
@@ -94,8 +94,8 @@ def test_a_grid_over_a_continuum_is_refused_by_its_keys(tmp_path: Path) -> None:
 def test_failed_trials_count_with_their_reason_and_do_not_end_the_study(tmp_path: Path) -> None:
     study = Study(tmp_path)
     study.refused = {"003"}
-    failed = Outcome("001", "failed", code=1, reason="out of memory")
-    without = Outcome("002", "finished", {})
+    failed = JobOutcome("001", "failed", code=1, reason="out of memory")
+    without = JobOutcome("002", "finished", {})
     study.run(outcomes={"001": failed, "002": without})
     trials = study.search.study.get_trials()
     assert len(trials) == 12
@@ -110,11 +110,11 @@ def test_failed_trials_count_with_their_reason_and_do_not_end_the_study(tmp_path
 def test_an_interrupted_job_is_named_again_and_a_finished_one_told_twice_counts_once(tmp_path: Path) -> None:
     study = Study(tmp_path, n_trials=2)
     first = study.search.next(1)[0].job
-    study.search.tell(Outcome(first.name, "interrupted", code=143))
+    study.search.tell(JobOutcome(first.name, "interrupted", code=143))
     study.restart()
     assert study.search.next(2)[0].job is first
     for _ in range(2):
-        study.search.tell(Outcome(first.name, "finished", {"objective": 0.5}))
+        study.search.tell(JobOutcome(first.name, "finished", {"objective": 0.5}))
     assert study.search.study.get_trials()[0].value == 0.5
     assert study.search.ended
 
@@ -127,7 +127,7 @@ def test_a_pruner_sees_each_step_once_and_stops_what_promises_little(tmp_path: P
         rows = [{"step": step, "val/accuracy": value} for step in (10, 20, 10)]
         stop = [study.search.watch(name, row) for row in [{"step": 5, "train/loss": 1.0}, *rows]]
         verdicts.append(any(stop))
-        study.search.tell(Outcome(name, "pruned" if any(stop) else "finished", {"objective": value}))
+        study.search.tell(JobOutcome(name, "pruned" if any(stop) else "finished", {"objective": value}))
     assert verdicts == [False, False, True, False]
     assert [trial.state.name for trial in study.search.study.get_trials()] == [
         "COMPLETE",
@@ -141,7 +141,7 @@ def test_several_objectives_have_a_front(tmp_path: Path) -> None:
     names = ("val/accuracy", "val/loss")
     study = Study(tmp_path, objectives=names, directions=("maximize", "minimize"), sampler="nsgaii", n_trials=4)
     values = {
-        f"00{index}": Outcome(f"00{index}", "finished", dict(zip(names, pair)))
+        f"00{index}": JobOutcome(f"00{index}", "finished", dict(zip(names, pair)))
         for index, pair in enumerate([(0.9, 0.5), (0.8, 0.2), (0.7, 0.6), (0.5, 0.3)])
     }
     study.run(outcomes=values)
@@ -156,7 +156,7 @@ def test_machines_share_a_study_and_its_number_of_trials(tmp_path: Path) -> None
         for study in (one, other):
             for start in study.search.next(1):
                 study.ran.append((start.job.name, start.job.overrides))
-                study.search.tell(Outcome(start.job.name, "finished", {"objective": worth(start.job)}))
+                study.search.tell(JobOutcome(start.job.name, "finished", {"objective": worth(start.job)}))
     assert [name[:3] for name, _ in one.ran] == ["000", "002", "004"]
     assert [name[:3] for name, _ in other.ran] == ["001", "003", "005"]
     assert len(one.search.study.get_trials()) == 6

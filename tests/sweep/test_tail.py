@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from lightkit.sweep.job import Job
-from lightkit.sweep.tail import Progress, Tail
+from lightkit.sweep.tail import JobProgress, Tail
 
 
 def row(step: int, **values: float) -> str:
@@ -39,7 +39,7 @@ def test_a_resumed_job_writes_its_rows_again(tmp_path: Path) -> None:
 
 def test_progress(tmp_path: Path) -> None:
     config = "metrics: {monitor: val/loss, mode: min}\ntrainer: {epochs: 4, steps: null}\n"
-    progress = Progress(Job("a", tmp_path, (), config))
+    progress = JobProgress(Job("a", tmp_path, (), config))
     progress.look()
     assert (progress.best, progress.share, progress.eta_seconds()) == (None, None, None)
     rows = [row(10, **{"val/loss": 0.5}), row(20, **{"val/loss": 0.4}), row(30, **{"val/loss": 0.6})]

@@ -20,7 +20,7 @@ def job_command(start: Start) -> list[str]:
     return lightkit_command(*job_arguments(start))
 
 
-class Engine(Protocol):
+class JobEngine(Protocol):
     """Start jobs, end them by a signal that saves, and tell which have ended. One thread asks it.
 
     A job is the process of `job_command`, wherever it runs. It holds the lock of its folder, reads the configuration
