@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-for name in (
-    "lightkit.data.shapes",
-    "lightkit.data.tables",
-    "lightkit.metrics.drawing",
-    "lightkit.metrics.figures",
-    "lightkit.models",
-    "lightkit.runner",
-    "psutil",
-    "sklearn.datasets",
-    "torch.utils.serialization.config",
-    "torch.utils.tensorboard",
-    "torchmetrics.classification",
-    "torchmetrics.regression",
-):
+from lightkit.sweep.warm_server import PRELOADED
+
+for name in PRELOADED:
     importlib.import_module(name)

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +19,7 @@ import lightkit
 from lightkit.cli.terminal import complain
 from lightkit.common.error_families import POINTER, family_named, pointer
 from lightkit.common.exit_codes import LOST_RANK, of_process
-from lightkit.common.signals import respected
+from lightkit.common.signals import handled
 
 GRACE_SECONDS = 30.0
 """How long the others may take to end after one has: a checkpoint may still be on its way to the disk."""
@@ -184,13 +183,8 @@ class Launcher:
                 if rank.process.poll() is None:
                     rank.process.send_signal(number)
 
-        here = threading.current_thread() is threading.main_thread()
-        before = {number: signal.signal(number, forward) for number in respected()} if here else {}
-        try:
+        with handled(forward):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _reason(rank: _Rank) -> str:

@@ -39,7 +39,7 @@ def exiting() -> Iterator[None]:
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(of_signal(number))
 
     try:
-        with _handled(leave):
+        with handled(leave):
             yield
     except Exception as error:
         if not noted:
@@ -61,14 +61,21 @@ def held() -> Iterator[None]:
             os._exit(of_signal(number))
         noted.append(number)
 
-    with _handled(note):
+    with handled(note):
         yield
     for number in noted:
         signal.raise_signal(number)
 
 
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the signals that ask this program to end while inside; what is ignored stays so.
+
+    Only the main thread of a process can: elsewhere nothing changes.
+
+    Args:
+        handler: Gets the number of the signal, and the frame that it came in.
+    """
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number in respected()} if here else {}
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 import signal
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED, IN_USE, OUT_OF_MEMORY, of_signal
-from lightkit.common.signals import respected
+from lightkit.common.signals import handled
 from lightkit.loggers.files import write_json
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.reading import read_result
@@ -326,13 +325,8 @@ class Controller:
                 raise SystemExit(of_signal(number))
             self._signal = self._signal or number
 
-        here = threading.current_thread() is threading.main_thread()
-        before = {number: signal.signal(number, note) for number in respected()} if here else {}
-        try:
+        with handled(note):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _write_result(job: Job, result: Mapping[str, Any], outcome: JobOutcome) -> None:

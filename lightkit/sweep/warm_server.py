@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from lightkit.sweep.run_job import tie_to_sweep
 from lightkit.sweep.warm import TIED_TO
 
-_PRELOADED = (
+PRELOADED = (
     "lightkit.data.shapes",
     "lightkit.data.tables",
     "lightkit.metrics.drawing",
@@ -56,7 +56,7 @@ def serve() -> list[str]:
     channel = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open() as none:
         os.dup2(none.fileno(), 0)
-    for name in _PRELOADED:
+    for name in PRELOADED:
         with contextlib.suppress(Exception):  # the job that needs it says what is wrong
             importlib.import_module(name)
     gc.collect()
