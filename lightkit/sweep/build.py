@@ -34,8 +34,11 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path) 
         from lightkit.sweep.engines.slurm import SlurmEngine
         from lightkit.sweep.engines.slurm_script import SlurmOptions
 
-        gpus = int(options["gpus_per_job"] or 0)
-        asked = SlurmOptions(**options["slurm"], gpus=gpus, slots=options["slots"])
+        gpus = float(options["gpus_per_job"] or 0)
+        if not gpus.is_integer():
+            what, fix = "Slurm gives a job whole GPUs", "a whole number, or 0 for none"
+            raise UserError(what, key="sweep.gpus_per_job", received=gpus, fix=fix)
+        asked = SlurmOptions(**options["slurm"], gpus=int(gpus), slots=options["slots"])
         return SlurmEngine(folder, job_command, asked, name=folder.name)
     if options["engine"] == "ray":
         from lightkit.sweep.engines.ray import RayEngine

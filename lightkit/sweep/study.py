@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
+from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.compose import compose_with, make_loader
 from lightkit.config.hydra_values import job_environment
@@ -54,10 +55,16 @@ def describe_study(
         "config_name": config_name,
         "environment": job_environment(composed.hydra_cfg),
     }
-    settings = read_settings(node, **facts)
+    settings, space = read_settings(node, **facts), _space(study)
+    if not space.varied and not node.get("custom_search_space"):
+        what, fix = (
+            "there is nothing to choose: all trials would be the same",
+            "'optim.lr=tag(log,interval(1e-4,1e-1))'",
+        )
+        raise UserError(what, key="hydra/sweeper", received="optuna, without a key that varies", fix=fix)
     from lightkit.sweep.samplers import check_settings
 
-    check_settings(_space(study), settings)
+    check_settings(space, settings)
     return study
 
 

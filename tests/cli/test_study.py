@@ -81,3 +81,19 @@ def test_a_machine_without_slurm_starts_nothing(cli: Cli, project: Path) -> None
     assert found.code == 2
     assert "Slurm's commands are not on this machine" in found.err
     assert not (project / "outputs").exists()
+
+
+def test_slurm_gives_whole_gpus(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{STAND_IN}:{os.environ['PATH']}")
+    found = cli("train", "-m", "data=wine", "seed=0,1", "sweep.engine=slurm", "sweep.gpus_per_job=0.5")
+    assert found.code == 2
+    assert "error: sweep.gpus_per_job: Slurm gives a job whole GPUs" in found.err
+    assert not (project / "outputs").exists()
+
+
+def test_a_study_of_nothing_is_refused(cli: Cli, project: Path) -> None:
+    pytest.importorskip("optuna")
+    found = cli("train", "-m", "hydra/sweeper=optuna", "data=wine")
+    assert found.code == 2
+    assert "there is nothing to choose: all trials would be the same" in found.err
+    assert not (project / "outputs").exists()

@@ -60,7 +60,8 @@ class SweepConfig:
     """Jobs that run at once. Null takes one for each free GPU, or for each `gpus_per_job` of them; on the CPU as many
     as fit with `device.threads` each, and one where that is null, as each job then takes all processors."""
     gpus_per_job: Optional[float] = number(None, low=0, high=1024)
-    """GPUs that a job sees; null takes one, or `device.nproc`. 0.5 lets two jobs share a GPU, 0 hides all of them."""
+    """GPUs that a job sees; null takes one, or `device.nproc`, of this machine, and none of Slurm or Ray. 0.5 lets two
+    jobs share a GPU, 0 hides all of them."""
     retries: int = number(0, low=0, high=1000)
     """How often a job that failed is started again, from its last checkpoint. One that ran out of memory beside others
     comes again alone, and that does not count."""
