@@ -25,7 +25,9 @@ LAYERS = (
     {"config"},
     {"runs"},
     {"assembly"},
+    {"finders"},
     {"runner", "sweep", "compare"},
+    {"detached", "doctor", "gallery"},
     {"cli"},
     {"__main__", "__init__"},
 )
@@ -34,22 +36,31 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 # Third-party package: the places that may import it.
 ONLY_IN = {
     "hydra": ("lightkit/config/", "lightkit/sweep/"),
-    "omegaconf": tuple(f"lightkit/{part}/" for part in ("config", "runs", "assembly", "runner", "sweep", "cli")),
+    "omegaconf": tuple(
+        f"lightkit/{part}/"
+        for part in ("config", "runs", "assembly", "finders", "runner", "sweep", "detached", "doctor", "gallery", "cli")
+    ),
     "torchensemble": ("lightkit/ensemble/bridge.py",),
     "tensorboard": ("lightkit/loggers/",),
     "rich": ("lightkit/loggers/",),
     "torchvision": ("lightkit/data/", "lightkit/models/"),
     "timm": ("lightkit/models/",),
+    "torchinfo": ("lightkit/diagnostics/",),
+    "torchview": ("lightkit/diagnostics/",),
+    "graphviz": ("lightkit/diagnostics/",),
     "peft": ("lightkit/finetune/peft/peft_bridge.py",),
     "matplotlib": (
         "lightkit/metrics/",
         "lightkit/loggers/",
         "lightkit/compare/",
+        "lightkit/finders/",
+        "lightkit/gallery/",
+        "lightkit/diagnostics/",
         "lightkit/common/pixels.py",
         "lightkit/sweep/study_plots.py",
     ),
     "pynvml": ("lightkit/monitor/nvml.py",),
-    "psutil": ("lightkit/monitor/", "lightkit/diagnostics/"),
+    "psutil": ("lightkit/monitor/", "lightkit/diagnostics/", "lightkit/doctor/"),
     "pyarrow": ("lightkit/data/csv_columns.py", "lightkit/data/csv_reader.py"),
 }
 NEVER_IN = {
