@@ -12,6 +12,7 @@ COMMANDS = {
     "verify-resume": ("lightkit.cli.verify", "verify_resume", "prove that a configuration survives kill and resume"),
     "eval": ("lightkit.cli.evaluate", "evaluate", "metrics of a finished run on a split"),
     "predict": ("lightkit.cli.evaluate", "predict", "predictions of a finished run as a CSV file"),
+    "show": ("lightkit.cli.show", "show", "samples, predictions and the largest losses, as a page and a picture"),
     "ensemble": ("lightkit.cli.ensemble", "ensemble", "make one model of finished runs"),
     "plan": ("lightkit.cli.plan", "plan", "what a run would train, at which rate and when, without training"),
     "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),

@@ -89,6 +89,12 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         from lightkit.cli.sweeps import ACTIONS
 
         return ["last", *_sweeps()] if given else list(ACTIONS)
+    if command == "show":
+        from lightkit.cli.show import KINDS
+
+        if not given:
+            return list(KINDS)
+        command, given = "train" if given[0] == "data" else "eval", given[1:]
     if command == "explain":
         return [text for family in FAMILIES for text in (family.code, family.slug)]
     if command in ("ensemble", "compare") or (

@@ -76,7 +76,7 @@ def evaluate(args: list[str]) -> int:
     for split in splits:
         if split not in SPLITS:
             raise UserError("no such split", key="--split", received=split, choices=SPLITS)
-    runner, folder = _runner(options)
+    runner, folder = trained_run(options)
     for split, values in runner.evaluate_splits(splits, options.checkpoint, members=options.members).items():
         facts = {"split": split, "checkpoint": options.checkpoint, "overrides": options.overrides}
         facts |= {"members": options.members} if options.members else {}
@@ -98,7 +98,7 @@ def predict(args: list[str]) -> int:
     parser.add_argument("--split", choices=SPLITS, default="test")
     parser.add_argument("--output")
     options = parser.read(args)
-    runner, folder = _runner(options)
+    runner, folder = trained_run(options)
     rows = runner.predict(options.split, options.checkpoint, members=options.members)
     if options.output == "-":
         import sys
@@ -125,8 +125,12 @@ def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-def _runner(options: Any) -> tuple[Runner, Path]:
-    """Return the run that is meant, ready to be measured, and its folder."""
+def trained_run(options: Any) -> tuple[Runner, Path]:
+    """Return the run that is meant, ready to be measured, and its folder.
+
+    Args:
+        options: With `run`, `overrides` and `checkpoint` as typed.
+    """
     which = options.checkpoint
     if which not in ("best", "last") and not Path(which).is_file():
         raise UserError(

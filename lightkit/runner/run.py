@@ -148,7 +148,7 @@ class Runner:
         Raises:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
-        with self._trained(checkpoint, members) as learner:
+        with self.trained(checkpoint, members) as learner:
             return {split: evaluate_split(learner, split) for split in splits}
 
     def predict(
@@ -168,7 +168,7 @@ class Runner:
         Raises:
             UserError: There is no such split, checkpoint or member, or its weights do not fit the model.
         """
-        with self._trained(checkpoint, members) as learner, ExitStack() as stack:
+        with self.trained(checkpoint, members) as learner, ExitStack() as stack:
             info, model = learner.data.info, learner.model
             collected, columns = Predictions(info.task, info.class_names), dict[str, list[Any]]()
             each = None
@@ -182,8 +182,19 @@ class Runner:
             return [{**row, **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(rows)]
 
     @contextmanager
-    def _trained(self, checkpoint: str, members: Sequence[str]) -> Iterator[Learner]:
-        """Build a run that was trained, to evaluate it inside."""
+    def trained(self, checkpoint: str = "best", members: Sequence[str] = ()) -> Iterator[Learner]:
+        """Build a run that was trained, to look at its model inside.
+
+        Args:
+            checkpoint: See `evaluate`.
+            members: See `evaluate`.
+
+        Yields:
+            The model with its data; of an ensemble all members as one.
+
+        Raises:
+            UserError: There is no such checkpoint or member, or its weights do not fit the model.
+        """
         memory = MemoryReport(self.cfg)
         with memory_released(), translate_errors(memory=memory.report):
             together = holds_ensemble(self.folder, checkpoint, members)

@@ -29,6 +29,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/resume.md",
         "docs/guides/security.md",
         "docs/guides/several-processes.md",
+        "docs/guides/show.md",
         "docs/guides/sweeps.md",
         "docs/guides/troubleshooting.md",
     ],

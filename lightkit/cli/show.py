@@ -1,0 +1,155 @@
+"""`lightkit show`: pages for the eye, of data and of what a model makes of them."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.evaluate import SPLITS, trained_run
+from lightkit.cli.terminal import fitting, number, say, table, width
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.signals import held
+from lightkit.common.text import slug
+from lightkit.runs.catalog import find_run, project, run_name
+
+if TYPE_CHECKING:
+    from lightkit.gallery.page import Page
+    from lightkit.gallery.samples import Sample
+
+HELP = {
+    "show": """\
+usage: lightkit show data [OVERRIDES] [--from RUN] [OPTIONS]
+       lightkit show results|worst RUN [OVERRIDES] [OPTIONS]
+
+A page for the eye: one HTML file that opens without a server, and a picture (PNG).
+
+  data     samples as the network gets them, after augmentation and with the scaling undone; what the augmentation
+           makes of the same rows; how classes and inputs are distributed in each split
+  results  predictions of a run's model beside the targets, samples spread evenly over the split
+  worst    the samples with the largest loss, with their rows (and files, where the data set knows them)
+
+Images, tables, texts and curves are shown as such, anything else by its shapes.
+
+options:
+  --split NAME        train, val or test (default: train for data, else test)
+  --count N           samples on the page, 1 to 1000 (default: 32)
+  --epoch N           data: the training epoch whose order and augmentation are shown, from 0 (default: 0)
+  --from RUN          data: start from the configuration of an earlier run
+  --checkpoint WHICH  results, worst: best, last or a checkpoint file (default: best)
+  --output FOLDER     where the files go (default: outputs/show/NAME, or RUN/show)
+  --json              print the samples as JSON: row, target, file, prediction, loss
+
+examples:
+  lightkit show data experiment=digits_cnn
+  lightkit show data data=wine --split val --count 12
+  lightkit show results last
+  lightkit show worst last --split val --count 50 --json""",
+}
+
+KINDS = ("data", "results", "worst")
+_IN_TABLE = 10
+_MOST = 1000
+
+
+def show(args: list[str]) -> int:
+    """Write a page and a picture, and print what is on them."""
+    parser = Parser("show")
+    parser.add_argument("what")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--split", choices=SPLITS)
+    parser.add_argument("--count", default="32")
+    parser.add_argument("--epoch", default="0")
+    parser.add_argument("--from", dest="source", metavar="RUN")
+    parser.add_argument("--checkpoint", default="best")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--json", action="store_true")
+    options = parser.read(args)
+    if options.what not in KINDS:
+        raise UserError("nothing to show", key="lightkit show", received=options.what, choices=KINDS)
+    options.count = _whole("--count", options.count, low=1, high=_MOST)
+    options.epoch = _whole("--epoch", options.epoch, low=0, high=10**9)
+    page, folder = _data(options) if options.what == "data" else _trained(options)
+    files = page.write(options.output or folder, f"{options.what}-{options.split}")
+    if options.json:
+        content = {"title": page.title, "files": list(map(str, files)), "samples": [s.plain() for s in page.samples]}
+        say(json.dumps(content, indent=2))
+        return 0
+    say(f"{page.title}: {page.subtitle}")
+    if options.what == "worst":
+        say(_table(page.samples[:_IN_TABLE]))
+    say("\nwritten to " + "\n           ".join(map(str, files)))
+    return 0
+
+
+def _data(options: Namespace) -> tuple[Page, Path]:
+    """Make the page of a data set."""
+    options.split = options.split or "train"
+    if options.checkpoint != "best":
+        raise UserError("data have no checkpoint", key="--checkpoint", received=options.checkpoint, fix="leave it out")
+    overrides = [*options.overrides, "device.name=cpu"]
+    if options.source is None:
+        from lightkit.config import compose
+
+        cfg = compose(overrides).cfg
+    else:
+        from lightkit.runs.reading import read_run
+
+        cfg = read_run(find_run(options.source, project()), overrides, new=True).cfg
+    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
+    with held():
+        from lightkit.assembly import build_shared
+        from lightkit.gallery.show import data_page
+    folder = project() / run_files.OUTPUTS
+    data = build_shared(cfg, folder, trains=False).data
+    with closing(data):
+        page = data_page(data, str(cfg.name), split=options.split, count=options.count, epoch=options.epoch)
+    return page, folder / run_files.SHOW / slug(str(cfg.name))
+
+
+def _trained(options: Namespace) -> tuple[Page, Path]:
+    """Make a page of what a run's model says."""
+    for name, value, usual in (("--from", options.source, None), ("--epoch", options.epoch, 0)):
+        if value != usual:
+            raise UserError("only `lightkit show data` takes it", key=name, received=value, fix="leave it out")
+    if not options.overrides:
+        usage = f"lightkit show {options.what} RUN"
+        raise UserError(
+            "RUN is missing", key=f"lightkit show {options.what}", expected=usage, fix="`last` is the newest"
+        )
+    options.split = options.split or "test"
+    options.run, *options.overrides = options.overrides
+    runner, folder = trained_run(options)
+    with held():
+        from lightkit.gallery.show import results_page, worst_page
+    make = results_page if options.what == "results" else worst_page
+    with runner.trained(options.checkpoint) as learner:
+        page = make(learner, run_name(folder), split=options.split, count=options.count)
+    return page, folder / run_files.SHOW
+
+
+def _whole(name: str, text: str, *, low: int, high: int) -> int:
+    if text.isdecimal() and low <= int(text) <= high:
+        return int(text)
+    expected = f"{low} to {high}" if high < 10**9 else f"{low} or more"
+    raise UserError("not a whole number in range", key=name, expected=expected, received=text)
+
+
+def _table(samples: list[Sample]) -> str:
+    """Return the first samples as a table."""
+    columns = {
+        "row": [str(each.row) for each in samples],
+        "loss": [number(each.loss) for each in samples],
+        "target": [each.target for each in samples],
+        # of a text, what was predicted is no text
+        "prediction": [each.answer.text if each.answer and not each.answer.pieces else "" for each in samples],
+        "file": [each.file for each in samples],
+    }
+    titles = [name for name, cells in columns.items() if any(cells)]
+    rows = list(zip(*(columns[name] for name in titles)))
+    cut = [place for place, name in enumerate(titles) if name not in ("row", "loss")]
+    return table(titles, fitting(titles, rows, columns=cut, width=width() or 160), right=(0, 1))

@@ -1,0 +1,221 @@
+"""How an input is shown: as an image, a row of a table, a text, or curves."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.image import imsave
+from torch import Tensor
+
+from lightkit.data import Data
+from lightkit.metrics.drawing import BLUE, COLOURS, FAINT, INK, short, style
+
+_SMALLEST = 96
+"""Pixels below which an image on the page is enlarged, each of its pixels staying a square."""
+_CELLS = 12
+"""Features of a row that are shown."""
+_CURVES = 6
+_LINE = 40
+"""Characters of a line of text in a figure."""
+_LINES = 8
+
+
+class InputView:
+    """The plain case: inputs that are shown by their shapes.
+
+    Args:
+        data: The splits, with the scaling of the inputs, which is undone for the eye.
+    """
+
+    kind = "values"
+    wide = False
+    """Whether a sample needs a line of its own."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        self.notes: list[str] = []
+        """What was done to the inputs so that they can be seen."""
+
+    def look(self, inputs: Sequence[Any]) -> None:
+        """Take note of all inputs that will be shown together."""
+
+    def raw(self, x: Tensor) -> Tensor:
+        """Undo the scaling of an input."""
+        normalizer = self.data.normalizer
+        x = x.detach().to(torch.float32)
+        return x if normalizer is None else x * normalizer.scale + normalizer.shift
+
+    def html(self, x: Any) -> str:
+        """Return an input as HTML."""
+        return f"<code>{html.escape(shape_of(x))}</code>"
+
+    def draw(self, axes: Axes, x: Any) -> None:
+        """Draw an input."""
+        axes.text(0.5, 0.5, shape_of(x).replace(", ", ",\n"), ha="center", va="center", fontsize=7, color=INK)
+        axes.set_axis_off()
+
+
+class ImageView(InputView):
+    """Images `(C, H, W)`: in colour where they have three channels, else the first channel in grey."""
+
+    kind = "images"
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        self._low, self._high = 0.0, 1.0
+
+    def look(self, inputs: Sequence[Tensor]) -> None:
+        """Find the range of brightness: 0 to 1, 0 to 255, or what the images have."""
+        values = [self.raw(x) for x in inputs]
+        low = min((float(x.min()) for x in values), default=0.0)
+        high = max((float(x.max()) for x in values), default=1.0)
+        if low >= -0.01 and high <= 1.01:
+            return
+        if low >= 0 and 2 < high <= 255:
+            self._high = 255.0
+            return
+        self._low, self._high = low, high if high > low else low + 1
+        self.notes.append(f"Brightness runs from {low:.3g} (black) to {high:.3g} (white).")
+
+    def pixels(self, x: Tensor) -> Any:
+        """Return an image as an array `(H, W, 3)` of bytes."""
+        raw = ((self.raw(x) - self._low) / (self._high - self._low)).clamp(0, 1)
+        shown = raw if raw.shape[0] == 3 else raw[:1].expand(3, -1, -1)
+        return (shown.permute(1, 2, 0) * 255).round().to(torch.uint8).numpy()
+
+    def html(self, x: Tensor) -> str:
+        """Return an image as HTML with its content inside."""
+        file, pixels = io.BytesIO(), self.pixels(x)
+        imsave(file, pixels, format="png")
+        height, width = pixels.shape[:2]
+        size = max(1, round(_SMALLEST / max(height, width))) if max(height, width) < _SMALLEST else 1
+        coded = base64.b64encode(file.getvalue()).decode()
+        sized = f'width="{width * size}" height="{height * size}"'
+        return f'<img class="pixels" alt="" {sized} src="data:image/png;base64,{coded}">'
+
+    def draw(self, axes: Axes, x: Tensor) -> None:
+        """Draw an image without axes."""
+        axes.imshow(self.pixels(x), interpolation="nearest")
+        axes.set_axis_off()
+
+
+class TableView(InputView):
+    """Rows `(F,)` of a table, with the names of the features where they are known."""
+
+    kind = "rows of a table"
+    wide = True
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        self.names = feature_names(data)
+
+    def html(self, x: Tensor) -> str:
+        """Return a row as names and values in its units, the first ones."""
+        pairs = zip(self.names[:_CELLS], self.raw(x)[:_CELLS].tolist())
+        cells = [f"<span><i>{html.escape(name)}</i> {value:.5g}</span>" for name, value in pairs]
+        return f'<div class="features">{" ".join(cells)}</div>'
+
+    def draw(self, axes: Axes, x: Tensor) -> None:
+        """Draw the features as the network gets them, as bars: raw ones have different units."""
+        values = x.detach().to(torch.float32)[:_CELLS].tolist()
+        axes.barh(range(len(values)), values, color=BLUE, height=0.7)
+        axes.set_yticks(range(len(values)), [short(name, 12) for name in self.names[: len(values)]])
+        axes.invert_yaxis()
+        axes.axvline(0, color=FAINT, linewidth=0.8)
+        style(axes)
+        axes.tick_params(labelsize=5)
+
+
+class TextView(InputView):
+    """Texts as tokens `(T,)`."""
+
+    kind = "texts"
+    wide = True
+
+    def decode(self, tokens: Tensor) -> str:
+        """Return the text of tokens; their numbers where the vocabulary is not known."""
+        names = self.data.info.vocabulary
+        numbers = [int(token) for token in tokens.flatten().tolist()]
+        return "".join(names[number] for number in numbers) if names else " ".join(map(str, numbers))
+
+    def html(self, x: Tensor) -> str:
+        """Return a text as it is."""
+        return f"<pre>{html.escape(self.decode(x))}</pre>"
+
+    def draw(self, axes: Axes, x: Tensor) -> None:
+        """Draw the beginning of a text."""
+        text = self.decode(x).replace("\n", "⏎").replace("\t", "→")
+        lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)][:_LINES]
+        axes.text(0, 1, "\n".join(lines).replace("$", r"\$"), va="top", family="monospace", fontsize=5, color=INK)
+        axes.set_axis_off()
+
+
+class CurveView(InputView):
+    """Inputs `(C, T)`: a curve a channel."""
+
+    kind = "curves"
+
+    def html(self, x: Tensor) -> str:
+        """Return the curves as a drawing."""
+        rows = self.raw(x)[:_CURVES]
+        low, high = float(rows.min()), float(rows.max())
+        scaled = 58 - 56 * (rows - low) / ((high - low) or 1.0)
+        width = np.linspace(2, 178, rows.shape[1])
+        paths = [
+            f'<polyline fill="none" stroke="{colour}" points="'
+            + " ".join(f"{at:.1f},{value:.1f}" for at, value in zip(width, row.tolist()))
+            + '"/>'
+            for row, colour in zip(scaled, COLOURS)
+        ]
+        return f'<svg width="180" height="60" viewBox="0 0 180 60">{"".join(paths)}</svg>'
+
+    def draw(self, axes: Axes, x: Tensor) -> None:
+        """Draw the curves."""
+        for row, colour in zip(self.raw(x)[:_CURVES], COLOURS):
+            axes.plot(row.numpy(), color=colour, linewidth=0.8)
+        style(axes)
+        axes.tick_params(labelsize=5)
+
+
+def view_of(data: Data, x: Any) -> InputView:
+    """Choose how the inputs of a data set are shown.
+
+    Args:
+        data: The splits.
+        x: One input.
+    """
+    if not isinstance(x, Tensor):
+        return InputView(data)
+    if data.info.vocab_size is not None and not x.is_floating_point():
+        return TextView(data)
+    numbers = x.numel() > 0 and x.dtype != torch.bool and not x.is_complex()
+    if numbers and x.ndim == 3 and x.shape[0] <= 16:
+        return ImageView(data)
+    if numbers and x.ndim in (1, 2):
+        return TableView(data) if x.ndim == 1 else CurveView(data)
+    return InputView(data)
+
+
+def feature_names(data: Data) -> list[str]:
+    """Return the names of the features of a table; their numbers where it has none."""
+    count = data.info.input_shape[0] if data.info.input_shape else 0
+    names = list(getattr(data.source, "feature_names", ()))
+    return names if len(names) == count else [str(number) for number in range(count)]
+
+
+def shape_of(value: Any) -> str:
+    """Say what a sample of any kind consists of: `{image: (3, 8, 8) float32, age: () int64}`."""
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {shape_of(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(map(shape_of, value)) + ")"
+    return type(value).__name__

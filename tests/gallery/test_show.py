@@ -1,0 +1,139 @@
+"""Pages of real runs, and of every kind of data."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightkit.assembly import build_shared
+from lightkit.common.errors import UserError
+from lightkit.config import compose
+from lightkit.gallery import judged
+from lightkit.gallery.judged import sample_losses, worst
+from lightkit.gallery.samples import loader_of
+from lightkit.gallery.show import data_page, results_page, worst_page
+from lightkit.runner import Runner
+from lightkit.runs.reading import read_run
+from tests.runner.finished_runs import QUICK, trained
+
+TEXT = ["data=text", "data.dataset.context_length=16", "data.dataset.max_chars=6000"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sections"),
+    [
+        (["experiment=digits_cnn"], ["Data", "Samples", "Augmentation", "Targets", "Inputs"]),
+        (["data=diabetes"], ["Data", "Samples", "Targets", "Inputs"]),
+        pytest.param(["data=digits_multilabel"], None, marks=pytest.mark.thorough),
+        (["data=breast_cancer", "data.dataset.binary=true", "loss=bce_with_logits", "metrics=binary"], None),
+        ([*TEXT, "model=lstm_lm"], ["Data", "Samples", "Inputs"]),
+    ],
+)
+def test_pages_of_data(tmp_path: Path, overrides: list[str], sections: list[str] | None) -> None:
+    data = build_shared(compose([*overrides, "device.name=cpu"]).cfg, tmp_path, trains=False).data
+    with closing(data):
+        page = data_page(data, "name <x>", count=5)
+    assert len(page.samples) == 5
+    assert [section.title for section in page.sections] == (sections or ["Data", "Samples", "Targets", "Inputs"])
+    files = page.write(tmp_path / "pages", "data-train")
+    text = files[0].read_text()
+    assert "<title>name &lt;x&gt;: train</title>" in text
+    assert "http" not in text.replace("http-equiv", "")  # nothing is fetched
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture(scope="module")
+def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("run") / "wine", "trainer.epochs=2")
+
+
+def runner_of(folder: Path, *overrides: str) -> Runner:
+    return Runner(read_run(folder, list(overrides)).cfg, folder)
+
+
+def test_worst_are_the_largest_losses(wine: Path) -> None:
+    with runner_of(wine).trained() as learner:
+        page = worst_page(learner, "wine", count=7)
+        loader = loader_of(learner.data, "test", training=False)
+        x, y = (torch.cat(parts) for parts in zip(*loader.epoch(0)))
+        with torch.no_grad():
+            losses = torch.nn.functional.cross_entropy(learner.model.eval()(x), y, reduction="none")
+    expected = losses.sort(descending=True)
+    assert [sample.loss for sample in page.samples] == pytest.approx(expected.values[:7].tolist(), rel=1e-5)
+    assert [sample.row for sample in page.samples] == loader.rows[expected.indices[:7]].tolist()
+    text = page.html()
+    assert "alcohol" in text
+    assert "od280/od315_of_diluted_wines" in text
+
+
+def test_results_agree_with_predict(wine: Path) -> None:
+    runner = runner_of(wine)
+    with runner.trained() as learner:
+        page = results_page(learner, "wine", count=1000)
+    rows = {row["row"]: row for row in runner.predict()}
+    assert {sample.row for sample in page.samples} == {*rows}
+    for sample in page.samples:
+        assert sample.answer is not None
+        assert sample.answer.text == rows[sample.row]["prediction"]
+        assert sample.target == rows[sample.row]["target"]
+        assert sample.answer.is_right is (rows[sample.row]["prediction"] == rows[sample.row]["target"])
+    right = sum(bool(sample.answer and sample.answer.is_right) for sample in page.samples)
+    assert f"{right} of these {len(rows)} are right" in page.sections[0].note
+
+
+def test_losses_one_by_one_where_the_criterion_cannot_be_split(wine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with runner_of(wine).trained() as learner:
+        loader = loader_of(learner.data, "test", training=False)
+        found = sample_losses(learner, loader)
+        monkeypatch.setattr(judged, "unreduced", lambda *_: None)
+        assert sample_losses(learner, loader).tolist() == pytest.approx(found.tolist(), rel=1e-4)
+        assert learner.criterion.reduction == "mean"  # type: ignore[attr-defined]
+
+
+def test_a_loss_that_compares_samples_has_none_of_its_own(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run", "loss=supervised_contrastive", "metrics=none", "metrics.monitor=val/loss")
+    with runner_of(folder).trained() as learner:
+        with pytest.raises(UserError, match="compares samples"):
+            worst(learner, "test", 3)
+        assert all(sample.loss is None for sample in results_page(learner, "x").samples)
+
+
+def test_numbers_are_drawn_over_their_targets(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run", "data=diabetes")
+    with runner_of(folder).trained() as learner:
+        page = results_page(learner, "diabetes", split="val", count=3)
+    assert [section.title for section in page.sections] == ["All predictions", "Samples"]
+    assert page.samples[0].answer is not None
+    assert page.samples[0].answer.is_right is None
+
+
+def test_wrong_tokens_of_a_text_are_marked(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    Runner(compose([*TEXT, "model=lstm_lm", "trainer.steps=2", "scheduler=constant", *QUICK]).cfg, folder).run()
+    with runner_of(folder).trained() as learner:
+        page = worst_page(learner, "text", count=2)
+    text = page.html()
+    assert "<mark title=" in text
+    assert "Tokens that were predicted wrongly are marked." in text
+
+
+def test_a_loss_that_is_no_number_is_the_worst(wine: Path) -> None:
+    with runner_of(wine).trained() as learner:
+        with torch.no_grad():
+            for parameter in learner.model.parameters():
+                parameter.fill_(float("nan"))
+        page = worst_page(learner, "broken", count=2)
+    assert all(sample.loss != sample.loss for sample in page.samples)
+    assert page.html()
+
+
+def test_an_ensemble_is_one_model(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run", "ensemble=voting", "ensemble.size=2")
+    with runner_of(folder).trained() as learner:
+        page: Any = results_page(learner, "both", count=4)
+    assert len(page.samples) == 4
+    assert page.samples[0].answer.confidence is not None
