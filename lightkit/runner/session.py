@@ -173,9 +173,10 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
         else:
             cfg, notes = resolve_batch_size(cfg, ranks, build_console(cfg).message)
         memory.cfg = cfg
-        goal = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
+        goal: dict[str, Any] = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
         log = LogLogger(place.path / run_files.LOG) if ranks.main else Logger()
-        members = MembersTable(build_console(cfg) if ranks.main else ConsoleLogger("quiet"), log, **goal)
+        file = place.path / run_files.PROGRESS if ranks.main else None
+        members = MembersTable(build_console(cfg) if ranks.main else ConsoleLogger("quiet"), log, **goal, file=file)
         stack.callback(members.close)
         yield Session(
             cfg=cfg,

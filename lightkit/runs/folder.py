@@ -51,6 +51,7 @@ _WRITTEN = (
     run_files.JOB_LOCK,
     run_files.OUTPUT_LOG,
     run_files.LOG,
+    f"{run_files.PROGRESS}*",
     run_files.MODEL,
     run_files.ADAPTER,
     run_files.EVENTS_PATTERN,
