@@ -15,7 +15,8 @@ from lightkit.cli.terminal import fitting, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import project
-from lightkit.runs.folder import lock_holder, unwritable
+from lightkit.runs.folder import unwritable
+from lightkit.runs.lock import lock_holder
 from lightkit.sweep.build import IN_A_QUEUE
 from lightkit.sweep.journal import Record, read_journal
 from lightkit.sweep.plan import find_sweep
