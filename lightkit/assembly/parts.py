@@ -26,7 +26,7 @@ from lightkit.data.sources import as_source
 from lightkit.device import Engine, configure_process
 from lightkit.device.ranks import Ranks
 from lightkit.device.switches import Switches
-from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, TensorBoardLogger
+from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLogger, ProgressFile, TensorBoardLogger
 from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
@@ -201,7 +201,7 @@ def build_console(cfg: DictConfig) -> ConsoleLogger:
 
 
 def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None) -> Loggers:
-    """Build the loggers of a run: console, run.log, metrics.jsonl and TensorBoard.
+    """Build the loggers of a run: console, run.log, metrics.jsonl, progress and TensorBoard.
 
     Args:
         cfg: The configuration.
@@ -212,6 +212,7 @@ def build_logger(cfg: DictConfig, folder: Path, *, console: Logger | None = None
         console or build_console(cfg),
         LogLogger(folder / run_files.LOG),
         JsonlLogger(folder / run_files.METRICS),
+        ProgressFile(folder / run_files.PROGRESS),
     ]
     if cfg.logger.tensorboard.enabled:
         loggers.append(TensorBoardLogger(folder, cfg.metrics.monitor, cfg.metrics.mode))

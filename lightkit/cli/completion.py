@@ -12,6 +12,7 @@ from lightkit.cli.commands import COMMANDS, help_of
 from lightkit.cli.terminal import say
 from lightkit.common.error_families import FAMILIES
 from lightkit.common.errors import UserError
+from lightkit.monitor.gpu_fields import FIELDS
 from lightkit.runs.catalog import all_runs, project, run_name
 from lightkit.runs.filters import STATUSES
 
@@ -25,6 +26,8 @@ VALUES = {
     "--rows": ("val", "test", "train"),
     "--checkpoint": ("best", "last"),
     "--status": STATUSES,
+    "--query": tuple(FIELDS),
+    "--explain": tuple(FIELDS),
 }
 """Values of options that are the same for every command; for `--from` and `--baseline` they are the runs."""
 

@@ -2,110 +2,190 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import math
 import platform
-import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import textwrap
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
-from pathlib import Path
+from itertools import count
 from typing import Any
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import fitting, say, table, width
+from lightkit.cli.gpus_page import Row, in_detail, page, plain
+from lightkit.cli.live import USUAL_SECONDS, read_seconds, watch
+from lightkit.cli.terminal import say, table, width
 from lightkit.common.errors import UserError
-from lightkit.common.text import visible
-from lightkit.runs.catalog import project
+from lightkit.monitor.gpu_fields import FIELDS
 
 HELP = {
-    "gpus": """\
-usage: lightkit gpus [--watch [SECONDS]] [--json] [--query FIELDS]
+    "gpus": f"""\
+usage: lightkit gpus [-i GPUS] [--watch [SECONDS]] [--json | --csv | -q] [--query FIELDS] [--no-header]
+       lightkit gpus --explain [FIELDS]
 
 The NVIDIA GPUs of this machine with what people look at: temperature, power, memory, use, and the processes on them
 with their users and, for runs of lightkit, their folders. `torch` is the name a process started from here would use,
 which depends on CUDA_VISIBLE_DEVICES. Asks the driver; without a GPU it says so.
 
 options:
-  --watch [SECONDS]  draw it again and again, every 2 seconds if not told otherwise; Ctrl-C ends it
-  --json             as JSON, all that is known; with --watch one line each time
-  --query FIELDS     only these fields, separated by commas
+  -i, --id GPUS       only these, joined by commas: numbers, the beginnings of UUIDs, places on the PCI bus, or
+                      names of torch (cuda:0). A number means a GPU with its MIG instances
+  -q, --detail        all that is known of each, with units, a line for each field
+  --watch [SECONDS]   draw it again and again, every {USUAL_SECONDS} seconds if not told otherwise; Ctrl-C ends it
+  --json              as JSON, all that is known; with --watch one line each time
+  --csv               as CSV, all that is known; with --watch more lines each time
+  --query FIELDS      only these fields, joined by commas
+  --no-header         a table or CSV without the names of the columns
+  --explain [FIELDS]  what fields mean, and what nvidia-smi calls them
 
 fields:
-  index, torch, uuid, name, mig, bus, driver, temperature_c, power_w, power_limit_w, memory_used_mib, memory_total_mib,
-  utilisation, memory_utilisation, clock_mhz, memory_clock_mhz, pcie_tx_mb_s, pcie_rx_mb_s, throttle, processes
+{textwrap.fill(", ".join(FIELDS), 116, initial_indent="  ", subsequent_indent="  ")}
 
 examples:
   lightkit gpus
   lightkit gpus --watch 1
-  lightkit gpus --query index,torch,uuid""",
+  lightkit gpus -q -i 0
+  lightkit gpus --query index,torch,uuid
+  lightkit gpus --csv --query timestamp,index,power_w,utilisation --watch 10 > gpus.csv
+  lightkit gpus --explain throttle""",
 }
-
-FIELDS = (
-    "index", "torch", "uuid", "name", "mig", "bus", "driver", "temperature_c", "power_w", "power_limit_w",
-    "memory_used_mib", "memory_total_mib", "utilisation", "memory_utilisation", "clock_mhz", "memory_clock_mhz",
-    "pcie_tx_mb_s", "pcie_rx_mb_s", "throttle", "processes",
-)  # fmt: skip
-TITLES = ("GPU", "torch", "name", "temp", "power", "memory", "busy", "clock", "limited by")
-PROCESS_TITLES = ("GPU", "process", "user", "memory", "run or command")
-SHORT = {
-    "applications_clocks_setting": "set clocks",
-    "sw_power_cap": "power cap",
-    "hw_slowdown": "hardware",
-    "sync_boost": "sync boost",
-    "sw_thermal_slowdown": "heat",
-    "hw_thermal_slowdown": "heat",
-    "hw_power_brake_slowdown": "power brake",
-    "display_clock_setting": "display",
-}
-"""NVIDIA's names in few words; an idle GPU is limited by nothing."""
-_USUAL_SECONDS = "2"
-_SHORTEST_SECONDS = 0.1
-
-Row = dict[str, Any]
 
 
 def gpus(args: list[str]) -> int:
     """Show the GPUs, once or until it is interrupted."""
     parser = Parser("gpus")
-    parser.add_argument("--watch", nargs="?", const=_USUAL_SECONDS)
+    parser.add_argument("-i", "--id")
+    parser.add_argument("-q", "--detail", action="store_true")
+    parser.add_argument("--watch", nargs="?", const=USUAL_SECONDS)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--csv", action="store_true")
     parser.add_argument("--query")
+    parser.add_argument("--no-header", action="store_true")
+    parser.add_argument("--explain", nargs="?", const=",".join(FIELDS))
     options = parser.read(args)
-    seconds = None
-    if options.watch is not None:
-        try:
-            seconds = float(options.watch)
-        except ValueError:
-            seconds = math.nan
-        if not _SHORTEST_SECONDS <= seconds < math.inf:
-            expected = f"{_SHORTEST_SECONDS} seconds or more"
-            raise UserError("not a time", key="--watch", received=options.watch, expected=expected)
-    fields = None
-    if options.query is not None:
-        fields = [name.strip() for name in options.query.split(",") if name.strip()]
-        unknown = [name for name in fields if name not in FIELDS]
-        if unknown or not fields:
-            received = unknown[0] if unknown else options.query
-            raise UserError("no such field", key="--query", received=received, choices=FIELDS)
+    if options.explain is not None:
+        say(_explained(_fields("--explain", options.explain)))
+        return 0
+    forms = [f"--{name}" for name in ("detail", "json", "csv") if getattr(options, name)]
+    if options.detail and options.query is not None:
+        forms.append("--query")
+    if len(forms) > 1:
+        raise UserError("one form at a time", key="lightkit gpus", received=" ".join(forms))
+    seconds = None if options.watch is None else read_seconds(options.watch)
+    fields = list(FIELDS) if options.query is None else _fields("--query", options.query)
     from lightkit.monitor.nvml import open_source
 
     source = open_source()
     try:
-        show = partial(_as_text, source, fields)
-        if options.json:
-            show = partial(_as_json, source, fields, indent=None if seconds else 2)
+        show = _form(options, source, fields, again=seconds is not None)
         if seconds is None or not source.gpus:
             say(show())
         else:
-            watch(show, seconds, live=not options.json and sys.stdout.isatty())
+            for_programs = options.json or options.csv
+            watch(show, seconds, live=not for_programs and sys.stdout.isatty(), stamped=not for_programs)
     finally:
         source.close()
     return 0
+
+
+def _fields(key: str, text: str) -> list[str]:
+    """Read names of fields.
+
+    Raises:
+        UserError: There is none, or one that is not known.
+    """
+    fields = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = next((name for name in fields if name not in FIELDS), None)
+    if unknown is not None or not fields:
+        ours = next((name for name, field in FIELDS.items() if field.smi and field.smi == unknown), None)
+        fix = f"nvidia-smi's {unknown} is {ours} here" if ours else None
+        raise UserError("no such field", key=key, received=unknown or text, choices=FIELDS, fix=fix)
+    return fields
+
+
+def _explained(fields: Sequence[str]) -> str:
+    """Say what fields mean, wrapped for the terminal."""
+    paragraphs = []
+    for name in fields:
+        field = FIELDS[name]
+        unit = f" ({field.unit})" if field.unit else ""
+        smi = f" nvidia-smi: {field.smi}." if field.smi else ""
+        text = f"{name}{unit}: {field.meaning}{smi}"
+        paragraphs.append(
+            textwrap.fill(
+                text, width() or 120, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+            )
+        )
+    return "\n".join(paragraphs)
+
+
+def _form(options: Namespace, source: Any, fields: Sequence[str], *, again: bool) -> Callable[[], str]:
+    """Return what makes the text that is asked for.
+
+    Args:
+        options: Those of the command line.
+        source: Where the GPUs come from (`lightkit.monitor.gpus.Source`).
+        fields: The fields to be shown.
+        again: Whether it is shown again and again.
+    """
+    times = count()
+    if not source.gpus and not (options.json or options.csv):
+        return lambda: without(source.reason)
+
+    def in_json(found: Sequence[Row]) -> str:
+        chosen = [{name: row[name] for name in fields} for row in found]
+        content = {"source": source.name or None, "reason": source.reason or None, "gpus": chosen}
+        return json.dumps(content, indent=None if again else 2, allow_nan=False, default=str)
+
+    def in_csv(found: Sequence[Row]) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if next(times) == 0 and not options.no_header:
+            writer.writerow(fields)
+        writer.writerows(["" if row[name] in (None, []) else plain(row[name]) for name in fields] for row in found)
+        return text.getvalue().removesuffix("\n")
+
+    def in_text(found: Sequence[Row]) -> str:
+        if options.detail:
+            return in_detail(found)
+        if options.query is None:
+            return page(found, source, width=width())
+        return table([] if options.no_header else fields, [[plain(row[name]) for name in fields] for row in found])
+
+    form = in_json if options.json else in_csv if options.csv else in_text
+    return lambda: form(_selected(rows(source), options.id))
+
+
+def _selected(found: Sequence[Row], wanted: str | None) -> Sequence[Row]:
+    """Choose the GPUs and instances that `--id` names.
+
+    Raises:
+        UserError: One of the names is that of no GPU.
+    """
+    if wanted is None or not found:
+        return found
+    chosen = list[Row]()
+    for name in filter(None, map(str.strip, wanted.split(","))):
+        those = [row for row in found if _is_called(row, name)]
+        if not those:
+            known = [str(row["index"]) for row in found if row["mig"] is None]
+            known += [row[field] for row in found for field in ("torch", "uuid") if row[field]]
+            raise UserError("no such GPU", key="--id", received=name, choices=known)
+        chosen += [row for row in those if row not in chosen]
+    return chosen
+
+
+def _is_called(row: Row, name: str) -> bool:
+    if name.isdecimal():
+        return bool(row["index"] == int(name))
+    if name.startswith(("GPU-", "MIG-")):
+        return bool((row["uuid"] or "").startswith(name))
+    bus = (row["bus"] or "").lower()
+    return name == row["torch"] or (":" in name and bool(bus) and bus.endswith(name.lower()))
 
 
 def rows(source: Any) -> list[Row]:
@@ -118,28 +198,14 @@ def rows(source: Any) -> list[Row]:
     from lightkit.monitor.processes import describe
 
     names = {gpu.uuid: f"cuda:{at}" for at, gpu in enumerate(visible_gpus(source.gpus))}
-    running = source.processes()
+    running, now = source.processes(), f"{datetime.now():%Y-%m-%d %H:%M:%S}"
     found = []
-    for sample in source.samples(source.gpus):
-        facts = {**asdict(sample), **asdict(sample.gpu), "torch": names.get(sample.gpu.uuid)}
+    for sample, details in zip(source.samples(source.gpus), source.details(source.gpus)):
+        facts = {**asdict(sample), **asdict(sample.gpu), **asdict(details), "timestamp": now}
+        facts["torch"] = names.get(sample.gpu.uuid)
         facts["processes"] = [asdict(describe(*process)) for process in running.get(sample.gpu.uuid, ())]
         found.append({name: facts[name] for name in FIELDS})
     return found
-
-
-def _as_json(source: Any, fields: Sequence[str] | None, *, indent: int | None) -> str:
-    found = [{name: row[name] for name in fields or FIELDS} for row in rows(source)]
-    content = {"source": source.name or None, "reason": source.reason or None, "gpus": found}
-    return json.dumps(content, indent=indent, allow_nan=False, default=str)
-
-
-def _as_text(source: Any, fields: Sequence[str] | None) -> str:
-    if not source.gpus:
-        return without(source.reason)
-    found = rows(source)
-    if fields:
-        return table(fields, [[_plain(row[name]) for name in fields] for row in found])
-    return page(found, source, width=width())
 
 
 def without(reason: str) -> str:
@@ -152,129 +218,3 @@ def without(reason: str) -> str:
     told = f"no NVIDIA GPU here ({reason})\n\nto train on the CPU:  lightkit train device=cpu"
     own = "\non Apple's GPU:       lightkit train device=mps" if apple else ""
     return f"{told}{own}\ndevice=auto, the default, takes what is there"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return " ".join(str(item["pid"]) if isinstance(item, dict) else str(item) for item in value) or "-"
-    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def page(found: Sequence[Row], source: Any, *, width: int | None) -> str:
-    """Draw the whole picture: a line about the driver, the GPUs, and the processes on them.
-
-    Args:
-        found: From `rows`.
-        source: Where it comes from.
-        width: Characters in a line; None for as many as it takes.
-    """
-    from lightkit.monitor.gpus import is_order_known
-
-    whole = [row for row in found if row["mig"] is None]
-    count = f"{len(whole)} GPU{'s' if len(whole) > 1 else ''}"
-    head = f"{count}, driver {whole[0]['driver'] or 'unknown'}, by {source.name}"
-    cells = [_cells(row) for row in found]
-    shown = [at for at, _ in enumerate(TITLES) if at < 3 or any(line[at] for line in cells)]
-    titles, cells = [TITLES[at] for at in shown], [[line[at] for at in shown] for line in cells]
-    body = table(
-        titles,
-        fitting(titles, cells, columns=[2], width=width),
-        right=[at for at, title in enumerate(titles) if title in TITLES[3:-1]],
-    )
-    slices = [
-        [f"GPU {row['index']}", f"MIG {row['mig']}", f"device.gpus=[{row['uuid']}]"] for row in found if row["mig"]
-    ]
-    parts = [head, body]
-    if slices:
-        parts.append(f"a process computes on one MIG instance, chosen by its UUID:\n{table([], slices)}")
-    parts.append(_processes(found, width))
-    if not is_order_known(source.gpus):
-        parts.append("torch counts the fastest GPU first: CUDA_DEVICE_ORDER=PCI_BUS_ID makes it count as shown here")
-    return "\n\n".join(part for part in parts if part)
-
-
-def _cells(row: Row) -> list[str]:
-    name = row["name"].removeprefix("NVIDIA ") if row["mig"] is None else f"  MIG {row['mig']}"
-    limits = [SHORT.get(reason, reason) for reason in row["throttle"] or () if reason != "gpu_idle"]
-    return [
-        str(row["index"]),
-        row["torch"] or "-",
-        name,
-        _unit(row["temperature_c"], "°C"),
-        _of(row["power_w"], row["power_limit_w"], "W", digits=0),
-        _of(_gib(row["memory_used_mib"]), _gib(row["memory_total_mib"]), "GiB", digits=1),
-        _unit(row["utilisation"], "%"),
-        _unit(row["clock_mhz"], "MHz"),
-        ", ".join(dict.fromkeys(limits)),
-    ]
-
-
-def _processes(found: Sequence[Row], width: int | None) -> str:
-    root = project().resolve()
-    lines = []
-    for row in found:
-        place = str(row["index"]) if row["mig"] is None else f"{row['index']} MIG {row['mig']}"
-        for one in row["processes"]:
-            mib, memory = one["memory_mib"], ""
-            if mib is not None:
-                memory = f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
-            lines.append([place, str(one["pid"]), one["user"] or "?", memory, _work(one, root)])
-    if not lines:
-        return "no process uses them"
-    return table(PROCESS_TITLES, fitting(PROCESS_TITLES, lines, columns=[4], width=width), right=[1, 3])
-
-
-def _work(process: Row, root: Path) -> str:
-    """Name the folder of a run of lightkit, else the command."""
-    folder = process["run"]
-    if folder is None:
-        return process["command"] or "?"
-    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
-
-
-def _gib(mib: float | None) -> float | None:
-    return None if mib is None else mib / 1024
-
-
-def _unit(value: float | None, unit: str) -> str:
-    return "" if value is None else f"{value:.0f} {unit}"
-
-
-def _of(value: float | None, limit: float | None, unit: str, *, digits: int) -> str:
-    shown = ["?" if number is None else f"{number:.{digits}f}" for number in (value, limit)]
-    return "" if value is limit is None else f"{shown[0]} / {shown[1]} {unit}" if limit else f"{shown[0]} {unit}"
-
-
-def watch(show: Callable[[], str], seconds: float, *, live: bool) -> None:
-    """Show it until it is interrupted: on a terminal in place, elsewhere one after the other."""
-
-    def put_plainly(text: str) -> None:
-        say(text if text.startswith("{") else f"{datetime.now():%H:%M:%S}  {text}\n")
-        sys.stdout.flush()
-
-    with _whole_screen() if live else nullcontext(put_plainly) as put:
-        try:
-            while True:
-                put(show())
-                time.sleep(seconds)
-        except KeyboardInterrupt:
-            return
-
-
-@contextmanager
-def _whole_screen() -> Iterator[Callable[[str], None]]:
-    """Open a screen of its own, without a cursor; what was on the terminal before is there again afterwards."""
-
-    def put(text: str) -> None:
-        head = f"{datetime.now():%H:%M:%S}, Ctrl-C ends it"
-        lines = [head, "", *visible(text).splitlines()][: max(1, shutil.get_terminal_size().lines - 1)]
-        # Home, each line and the rest of the screen cleared as they are written: nothing flickers.
-        sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
-        sys.stdout.flush()
-
-    sys.stdout.write("\x1b[?1049h\x1b[?25l")
-    try:
-        yield put
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
-        sys.stdout.flush()

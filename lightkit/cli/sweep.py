@@ -16,7 +16,8 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.exit_codes import FAILED, IN_USE
 from lightkit.runs.catalog import find_run, project
-from lightkit.runs.folder import lock_holder, locked, unwritable
+from lightkit.runs.folder import unwritable
+from lightkit.runs.lock import lock_holder, locked
 from lightkit.runs.placement import (
     check_free,
     chosen_run_folder,

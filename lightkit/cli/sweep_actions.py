@@ -15,7 +15,8 @@ from lightkit.cli.terminal import fitting, say, table, width
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import project
-from lightkit.runs.folder import lock_holder, unwritable
+from lightkit.runs.folder import unwritable
+from lightkit.runs.lock import lock_holder
 from lightkit.sweep.build import IN_A_QUEUE
 from lightkit.sweep.journal import Record, read_journal
 from lightkit.sweep.plan import find_sweep
@@ -39,11 +40,11 @@ def act(options: argparse.Namespace) -> int:
     if options.overrides:
         raise UserError("one sweep at a time", key="lightkit sweep", received=" ".join(options.overrides))
     if options.action == "stop":
-        return _stop(folder)
+        return stop_sweep(folder)
     if options.watch is None:
         _show(read_journal(folder), as_json=options.json)
         return 0
-    return _watch(folder, _seconds(options.watch), as_json=options.json)
+    return watch_sweep(folder, _seconds(options.watch), as_json=options.json)
 
 
 def _given(overrides: Sequence[str]) -> Mapping[str, Any]:
@@ -91,8 +92,14 @@ def _facts(state: JobState) -> dict[str, Any]:
     return {"job": state.job.name, "overrides": list(state.job.overrides), "folder": str(state.job.folder), **known}
 
 
-def _watch(folder: Path, seconds: float, *, as_json: bool) -> int:
-    """Show a sweep again and again until nobody runs it."""
+def watch_sweep(folder: Path, seconds: float = 2.0, *, as_json: bool = False) -> int:
+    """Show a sweep again and again until nobody runs it.
+
+    Args:
+        folder: Its folder.
+        seconds: Time between two looks.
+        as_json: A line of JSON each time.
+    """
     display = SweepDisplay(read_journal(folder), seconds)
     try:
         while lock_holder(folder) is not None:
@@ -108,7 +115,7 @@ def _watch(folder: Path, seconds: float, *, as_json: bool) -> int:
     return 0
 
 
-def _stop(folder: Path) -> int:
+def stop_sweep(folder: Path) -> int:
     """Ask whoever runs a sweep to end, wherever that process is, and wait for it."""
     holder = lock_holder(folder)
     if holder is None and read_journal(folder).head.get("options", {}).get("engine") in IN_A_QUEUE:

@@ -7,6 +7,9 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED, INTERRUPTED, OUT_OF_MEMORY
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 DEBUG = "LIGHTKIT_DEBUG=1 shows the traceback"
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "_alloc_failed")
@@ -19,6 +22,17 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     # PyTorch's allocator of the CPU has no error class of its own.
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _OUT_OF_MEMORY)
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the status that the command line ends with where this error ends it."""
+    if isinstance(error, UserError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return OUT_OF_MEMORY if is_out_of_memory(error) else FAILED
 
 
 def is_dead_worker(error: BaseException) -> bool:

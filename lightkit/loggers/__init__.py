@@ -4,6 +4,7 @@ from lightkit.loggers.base import Logger, Loggers, Progress
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.files import JsonlLogger
 from lightkit.loggers.members import MembersTable
+from lightkit.loggers.progress_file import ProgressFile
 from lightkit.loggers.runlog import LogLogger
 from lightkit.loggers.tensorboard import TensorBoardLogger
 
@@ -15,5 +16,6 @@ __all__ = [
     "Loggers",
     "MembersTable",
     "Progress",
+    "ProgressFile",
     "TensorBoardLogger",
 ]

@@ -6,11 +6,13 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lightkit.common.ranking import improves
 from lightkit.loggers.base import Logger, Progress
 from lightkit.loggers.console import ConsoleLogger
+from lightkit.loggers.progress_file import ProgressFile
 from lightkit.loggers.wording import duration, number
 
 _MOST = 16
@@ -52,14 +54,18 @@ class MembersTable:
         log: Takes the lines that stay, for `run.log`.
         monitor: Name of the value that decides what is best.
         mode: Whether `min` or `max` of it is better.
+        file: Where it is written for other processes to show; None writes it nowhere.
     """
 
-    def __init__(self, console: ConsoleLogger, log: Logger, *, monitor: str, mode: str) -> None:
+    def __init__(
+        self, console: ConsoleLogger, log: Logger, *, monitor: str, mode: str, file: Path | None = None
+    ) -> None:
         self.console, self.log, self.monitor, self.mode = console, log, monitor, mode
         self.members: dict[str, MemberStatus] = {}
         self.opening: list[str] = []
         """Lines to be shown before the first of a member."""
         self._began = time.monotonic()
+        self._file = ProgressFile(file)
 
     def expect(self, names: Iterable[str]) -> None:
         """List members that will be trained."""
@@ -84,7 +90,7 @@ class MembersTable:
             setattr(member, fact, found)
         if improves(value, member.best, mode=self.mode):
             member.best = value
-        self.console.live_table(self.shown)
+        self._show()
 
     def finish(self, name: str, result: Mapping[str, Any], *, earlier: bool = False) -> None:
         """Show that a member has finished.
@@ -107,7 +113,7 @@ class MembersTable:
         best = f", best {self.monitor} {number(member.best)}" if member.best is not None else ""
         took = f", {duration(member.seconds)}" if member.seconds is not None and not earlier else ""
         self.message(line + best + took, always=self.console.style == "lines")
-        self.console.live_table(self.shown)
+        self._show()
 
     def message(self, text: str, *, always: bool = True) -> None:
         """Show a line, and keep it in the log.
@@ -128,8 +134,23 @@ class MembersTable:
         if self.console.style == "bar" and self.members:
             title, columns, rows = self.shown(_MOST)
             self.console.table(title, columns, rows)
+        if self.members:
+            self._file.close()
         self.members = {}
         self.console.close()
+
+    def _show(self) -> None:
+        self.console.live_table(self.shown)
+        self._file.write(
+            lambda: {
+                "share": self._share(),
+                "eta_seconds": self._left(list(self.members.values())),
+                "table": self.shown(_MOST),
+            }
+        )
+
+    def _share(self) -> float:
+        return sum(member.share for member in self.members.values()) / len(self.members)
 
     def headline(self) -> str:
         """Sum all up: `2 of 5 members finished, 43 %, best val/accuracy 0.9722 (00), 0:12 left`."""
@@ -137,7 +158,7 @@ class MembersTable:
         finished = sum(member.status == "finished" for member in members)
         facts = [f"{finished} of {len(members)} members finished"]
         if finished < len(members):
-            facts.append(f"{sum(member.share for member in members) / len(members):.0%}")
+            facts.append(f"{self._share():.0%}")
         known = [member for member in members if member.best is not None and math.isfinite(member.best)]
         if known:
             best = (min if self.mode == "min" else max)(known, key=lambda member: member.best or 0.0)

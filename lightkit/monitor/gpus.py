@@ -87,6 +87,39 @@ class GpuSample:
     """What keeps its clocks down, in NVIDIA's names; see `THROTTLE`."""
 
 
+@dataclass(frozen=True)
+class GpuDetails:
+    """What is seldom asked of a GPU; None is what this GPU or this driver does not tell, and of a MIG instance all."""
+
+    compute_capability: str | None = None
+    temperature_slowdown_c: float | None = None
+    temperature_shutdown_c: float | None = None
+    fan_percent: float | None = None
+    power_limit_default_w: float | None = None
+    power_limit_min_w: float | None = None
+    power_limit_max_w: float | None = None
+    ecc: str | None = None
+    ecc_pending: str | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    performance_state: str | None = None
+    clock_max_mhz: float | None = None
+    clock_set_mhz: float | None = None
+    graphics_clock_mhz: float | None = None
+    graphics_clock_max_mhz: float | None = None
+    memory_clock_max_mhz: float | None = None
+    memory_clock_set_mhz: float | None = None
+    video_clock_mhz: float | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    compute_mode: str | None = None
+    persistence: str | None = None
+    display_connected: str | None = None
+    display_active: str | None = None
+
+
 class Source:
     """Where facts about GPUs come from. The base class is a machine without any.
 
@@ -103,6 +136,10 @@ class Source:
     def samples(self, gpus: Iterable[GpuFacts]) -> list[GpuSample]:
         """Return these GPUs as they are now; one that does not answer has a sample without values."""
         return [GpuSample(gpu) for gpu in gpus]
+
+    def details(self, gpus: Iterable[GpuFacts]) -> list[GpuDetails]:
+        """Return what else these GPUs tell, which takes longer than a sample."""
+        return [GpuDetails() for _ in gpus]
 
     def processes(self) -> dict[str, list[tuple[int, float | None]]]:
         """Return number and memory (MiB) of the processes on each GPU, by its UUID."""

@@ -17,6 +17,7 @@ from lightkit.assembly import build_console, build_store
 from lightkit.assembly.origin import facts_of
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.failures import exit_status
 from lightkit.config.marks import is_marked
 from lightkit.config.received import check_received, without_grants
 from lightkit.data import Data
@@ -173,9 +174,10 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
         else:
             cfg, notes = resolve_batch_size(cfg, ranks, build_console(cfg).message)
         memory.cfg = cfg
-        goal = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
+        goal: dict[str, Any] = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
         log = LogLogger(place.path / run_files.LOG) if ranks.main else Logger()
-        members = MembersTable(build_console(cfg) if ranks.main else ConsoleLogger("quiet"), log, **goal)
+        file = place.path / run_files.PROGRESS if ranks.main else None
+        members = MembersTable(build_console(cfg) if ranks.main else ConsoleLogger("quiet"), log, **goal, file=file)
         stack.callback(members.close)
         yield Session(
             cfg=cfg,
@@ -247,7 +249,8 @@ def outcome(run: Session, place: RunFolder, cfg: DictConfig, state: State, syste
         reason = str(shown) or type(error).__name__
         with suppress(OSError):
             _LOG.error("%s: %s", status, reason)
-            place.write_result(make_result(run, cfg, state, status, reason=reason, system=system))
+            result = make_result(run, cfg, state, status, reason=reason, system=system)
+            place.write_result({**result, "exit_status": exit_status(shown)})
         if shown is error:
             raise
         raise shown from error

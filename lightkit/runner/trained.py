@@ -22,7 +22,8 @@ from lightkit.config.schema import MemberConfig
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import RunMember
 from lightkit.runs.catalog import has_checkpoints
-from lightkit.runs.folder import RunFolder, lock_holder
+from lightkit.runs.folder import RunFolder
+from lightkit.runs.lock import lock_holder
 from lightkit.runs.reading import read_config, read_result
 
 _SET_ASIDE = f"{run_files.CHECKPOINTS}.damaged"

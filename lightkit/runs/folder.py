@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import os
 import shutil
-import socket
-import time
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from omegaconf import DictConfig
 
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import IN_USE
 from lightkit.common.ledger import Ledger, audit
 from lightkit.config import save
 from lightkit.config.project import project_root
@@ -30,6 +23,7 @@ from lightkit.loggers.files import bad_lines, replace_file, write_json
 from lightkit.loggers.rewind import SCRATCH
 from lightkit.loggers.runlog import run_log
 from lightkit.runs.catalog import has_checkpoints, has_members
+from lightkit.runs.lock import locked
 from lightkit.runs.reading import read_facts, read_metrics, read_overrides
 
 _LOG = logging.getLogger(__name__)
@@ -51,6 +45,7 @@ _WRITTEN = (
     run_files.JOB_LOCK,
     run_files.OUTPUT_LOG,
     run_files.LOG,
+    f"{run_files.PROGRESS}*",
     run_files.MODEL,
     run_files.ADAPTER,
     run_files.EVENTS_PATTERN,
@@ -59,8 +54,6 @@ _WRITTEN = (
     f".{run_files.CONFIG}.*",
 )
 """Names in the folder that are written to."""
-_TAKEN = (errno.EACCES, errno.EAGAIN)
-_TRIES, _TRY_SECONDS = 5, 0.01
 
 
 class RunFolder:
@@ -215,78 +208,3 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     packages = {**before.get("packages", {}), **now.get("packages", {})}
     rows += [(name, before.get("packages", {}).get(name), now.get("packages", {}).get(name)) for name in packages]
     return [f"{name} differs: {old} before, {new} now" for name, old, new in rows if old != new]
-
-
-@contextmanager
-def locked(folder: Path, name: str = run_files.LOCK) -> Iterator[None]:
-    """Hold the lock of a run folder while inside.
-
-    It goes with the process that holds it, however that ends; worker processes give it up.
-
-    Args:
-        folder: An existing folder.
-        name: Name of the lock.
-
-    Raises:
-        UserError: Another process holds it (exit code 75).
-        OSError: The file of the lock cannot be made or written.
-    """
-
-    def without_links(path: str, flags: int) -> int:
-        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
-
-    with open(folder / name, "a+b", buffering=0, opener=without_links) as file:
-        _lock(file, folder)
-        yield
-
-
-def lock_holder(folder: Path, name: str = run_files.LOCK) -> str | None:
-    """Return which process runs in a folder, such as `process 4711 on host`; None where none does, or nobody knows."""
-    with suppress(OSError, ImportError):
-        import fcntl
-
-        with (folder / name).open("rb", buffering=0) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError as error:
-                return _holder(file) if error.errno in _TAKEN else None
-    return None
-
-
-def _lock(file: IO[bytes], folder: Path) -> None:
-    """Lock a file and write into it who has done so; where there are no locks, do nothing."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            # Not `lockf`: that lock ends as soon as anything in this process reads the file, a backup for instance.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                return  # a file system without locks
-            if not tries_left:
-                fix = "wait for it or end it; `lightkit runs` lists the runs"
-                what = f"{_holder(file)} is running in this folder"
-                family = "folder-in-use"
-                raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family) from error
-            time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
-    os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
-    if os.fstat(file.fileno()).st_nlink > 1:
-        return  # it is another file, too, whose content is not ours
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-
-
-def _holder(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace").strip() or "another process"
-
-
-def _close(file: weakref.ref[IO[bytes]]) -> None:
-    """Give a lock up in a forked process, where it would live on in a worker that outlives the run."""
-    held = file()
-    if held is not None:
-        held.close()

@@ -23,8 +23,13 @@ _OWN = (*_HIDDEN, run_files.CHECKPOINTS, run_files.FIGURES, run_files.PROFILE, r
 """Folders in that of a run in which there are no others."""
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """List every folder below another that holds a run, in no order; see `lightkit.runs.catalog.runs_below`."""
+def run_folders(folder: Path, marks: Sequence[str] = (run_files.CONFIG,)) -> list[Path]:
+    """List every folder below another that holds a run, in no order; see `lightkit.runs.catalog.runs_below`.
+
+    Args:
+        folder: Where to look.
+        marks: Names of files each of which makes a folder that of a run.
+    """
     found, waiting = list[Path](), [str(folder)]
     while waiting:
         place = waiting.pop()
@@ -33,7 +38,7 @@ def run_folders(folder: Path) -> list[Path]:
                 listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except OSError:
             continue
-        is_run = (run_files.CONFIG, False) in listed
+        is_run = any((mark, False) in listed for mark in marks)
         found += [Path(place)] if is_run else []
         own = _OWN if is_run else _HIDDEN
         waiting += [f"{place}/{name}" for name, is_folder in listed if is_folder and name not in own]

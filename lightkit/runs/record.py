@@ -66,7 +66,7 @@ class RunRecord:
 
         It is found out anew for each record.
         """
-        from lightkit.runs.folder import lock_holder
+        from lightkit.runs.lock import lock_holder
 
         if lock_holder(self.folder) is not None:
             return "running"

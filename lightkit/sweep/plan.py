@@ -13,7 +13,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.config import Composed, to_yaml
 from lightkit.config.hydra_values import job_environment
-from lightkit.runs.folder import lock_holder
+from lightkit.runs.lock import lock_holder
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
 from lightkit.sweep.state import look

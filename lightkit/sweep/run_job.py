@@ -42,7 +42,7 @@ def run_job(folder: Path, *, stop_at: str | None, train: Train) -> int:
         UserError: Another process runs in the folder (exit code 75), or what training raises.
     """
     tie_to_sweep()
-    from lightkit.runs.folder import locked
+    from lightkit.runs.lock import locked
     from lightkit.runs.reading import read_result
 
     folder = folder.absolute()

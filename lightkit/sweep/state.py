@@ -13,7 +13,7 @@ from typing import Any
 from lightkit.common import run_files
 from lightkit.common.exit_codes import of_signal
 from lightkit.common.signals import numbers
-from lightkit.runs.folder import lock_holder
+from lightkit.runs.lock import lock_holder
 from lightkit.runs.reading import read_result
 from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Record

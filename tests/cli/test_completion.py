@@ -36,6 +36,8 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit predict last --split t", ["test", "train"]),
         ("lightkit runs --l", ["--limit"]),
         ("lightkit runs --status f", ["failed", "finished"]),
+        ("lightkit gpus --query fa", ["fan_percent"]),
+        ("lightkit gpus --explain thr", ["throttle"]),
         ("lightkit compare wine_mlp di", ["digits_cnn"]),
         ("lightkit compare --baseline wi", ["wine_mlp"]),
         ("lightkit compare --rows v", ["val"]),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lightkit.cli import gpus
+from lightkit.cli import gpus, gpus_page, live
 from tests.conftest import ROOT, Outcome
 from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
 
@@ -99,8 +99,8 @@ def test_a_table_fits_the_terminal() -> None:
         "processes": [],
     }
     source = SimpleNamespace(gpus=(), name="NVML")
-    assert max(map(len, gpus.page([row], source, width=40).splitlines()[1:])) == 40
-    assert "3 W" in gpus.page([row], source, width=None)
+    assert max(map(len, gpus_page.page([row], source, width=40).splitlines()[1:])) == 40
+    assert "3 W" in gpus_page.page([row], source, width=None)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_table_fits_the_terminal() -> None:
 def test_a_run_is_shown_by_its_folder(project: Path, folder: str | None, shown: str) -> None:
     run = None if folder in (None, "none") else project.resolve() / str(folder)
     command = None if folder == "none" else "python train.py"
-    assert gpus._work({"run": run, "command": command}, project.resolve()) == shown
+    assert gpus_page._work({"run": run, "command": command}, project.resolve()) == shown
 
 
 def test_visible_gpus_have_the_names_of_torch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +146,10 @@ def test_json_has_all_that_is_known(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
         (("--watch=inf",), "--watch: not a time"),
         (("--query", "index,powr_w"), "--query: no such field"),
         (("--query", " ,"), "--query: no such field"),
+        (("--query", "utilization.gpu"), "nvidia-smi's utilization.gpu is utilisation here"),
+        (("--explain", "heat"), "--explain: no such field"),
+        (("--json", "--csv"), "one form at a time"),
+        (("-q", "--query", "name"), "one form at a time"),
         (("--jsn",), "no such option"),
     ],
 )
@@ -157,6 +161,89 @@ def test_wrong_arguments(cli: Cli, arguments: tuple[str, ...], message: str) -> 
 
 def test_help_names_every_field() -> None:
     assert all(f"{name}," in gpus.HELP["gpus"] or name == "processes" for name in gpus.FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("1", ["GPU-bbbb", "MIG-1"]),
+        ("MIG-1,0", ["MIG-1", "GPU-aaaa"]),
+        ("GPU-b", ["GPU-bbbb"]),
+        ("cuda:0", ["MIG-1"]),
+        ("1a:00.0, 0", ["GPU-aaaa", "GPU-bbbb", "MIG-1"]),
+        ("0,0", ["GPU-aaaa"]),
+    ],
+)
+def test_some_gpus(cli: Cli, monkeypatch: pytest.MonkeyPatch, wanted: str, found: list[str]) -> None:
+    install(monkeypatch, fake_nvml(cards()))
+    done = cli("gpus", "-i", wanted, "--query", "uuid", "--no-header")
+    assert (done.code, done.out.split()) == (0, found)
+
+
+@pytest.mark.parametrize("wanted", ["7", "GPU-zzz", "cuda:5", "0000:ff:00.0"])
+def test_a_gpu_that_is_not_there(cli: Cli, monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+    install(monkeypatch, fake_nvml(cards()))
+    done = cli("gpus", "--id", wanted)
+    assert done.code == 2
+    assert "--id: no such GPU" in done.err
+    assert "GPU-aaaa" in done.err
+
+
+def test_csv(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_nvml([Card(name='NVIDIA "H200", 141 GB'), Card(uuid="GPU-bbbb", fan=NOT_SUPPORTED)]))
+    lines = cli("gpus", "--csv", "--query", "index,name,fan_percent,performance_state,ecc,persistence").out.splitlines()
+    assert lines == [
+        "index,name,fan_percent,performance_state,ecc,persistence",
+        '0,"NVIDIA ""H200"", 141 GB",55,P0,on,on',
+        "1,NVIDIA H200,,P0,on,on",
+    ]
+    everything = cli("gpus", "--csv", "--no-header").out.splitlines()
+    assert len(everything) == 2
+    assert everything[0].endswith(",off,off,")
+
+
+def test_csv_again_and_again_has_one_header(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_nvml([Card()]))
+    monkeypatch.setattr(live, "time", Interrupted())
+    assert cli("gpus", "--csv", "--query", "index,power_w", "--watch").out == "index,power_w\n0,312.4\n0,312.4\n"
+
+
+def test_in_detail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, fake_nvml(cards()))
+    parts = cli("gpus", "-q").out.split("\n\n")
+    assert [part.splitlines()[0] for part in parts] == [
+        "GPU 0: NVIDIA H200",
+        "GPU 1: NVIDIA A100",
+        "GPU 1: NVIDIA A100 MIG 1g.5gb",
+        "GPU 2: does not answer",
+    ]
+    lines = [line.split(maxsplit=1) for line in parts[0].splitlines()]
+    assert ["fan_percent", "55 %"] in lines
+    assert ["compute_mode", "default"] in lines
+    assert ["power_limit_min_w", "200 W"] in lines
+    assert ["heat"] in lines
+    assert "fan_percent" not in parts[3]
+
+
+def test_what_may_make_a_run_fail(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = [Card(compute_mode=3), Card(uuid="GPU-b", ecc_errors={0: 0, 1: 2}), Card(uuid="GPU-c", compute_mode=2)]
+    install(monkeypatch, fake_nvml(odd))
+    lines = cli("gpus").out.splitlines()
+    assert lines[-3:] == [
+        "GPU 0 is in exclusive mode: a second process on it fails",
+        "GPU 2 is closed to programs that compute",
+        "GPU 1 has had 2 errors of its memory that could not be corrected: it needs a reset, or is broken",
+    ]
+
+
+def test_what_a_field_means(cli: Cli) -> None:
+    done = cli("gpus", "--explain", "power_limit_w, throttle")
+    assert done.code == 0
+    assert done.out.startswith("power_limit_w (W): Power it may draw")
+    assert "nvidia-smi: enforced.power.limit." in done.out
+    assert "sw_thermal_slowdown" in done.out
+    everything = cli("gpus", "--explain").out
+    assert all(f"\n{name}" in f"\n{everything}" for name in gpus.FIELDS)
 
 
 class Interrupted:
@@ -175,7 +262,7 @@ def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPa
     module = fake_nvml([Card()])
     install(monkeypatch, module)
     clock = Interrupted()
-    monkeypatch.setattr(gpus, "time", clock)
+    monkeypatch.setattr(live, "time", clock)
     done = cli("gpus", "--watch", "--json", "--query", "power_w")
     lines = [json.loads(line)["gpus"] for line in done.out.splitlines()]
     assert (done.code, lines, clock.slept) == (0, [[{"power_w": 312.4}]] * 2, [2.0, 2.0])
@@ -184,7 +271,7 @@ def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fake_nvml([Card()]))
-    monkeypatch.setattr(gpus, "time", Interrupted())
+    monkeypatch.setattr(live, "time", Interrupted())
     done = cli("gpus", "--watch", "0.5")
     assert done.out.count("  1 GPU, driver 570.86.10, by NVML\n") == 2
     assert "\x1b" not in done.out
@@ -193,9 +280,9 @@ def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.Mon
 def test_watching_on_a_terminal_gives_it_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpus, "time", Interrupted())
-    monkeypatch.setattr(gpus.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
-    gpus.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
+    monkeypatch.setattr(live, "time", Interrupted())
+    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
+    live.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
     out = capsys.readouterr().out
     assert out.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
     assert out.endswith("\x1b[J\x1b[?25h\x1b[?1049l")

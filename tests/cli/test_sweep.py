@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.runs.folder import locked
+from lightkit.runs.lock import locked
 from lightkit.sweep.engines import local as module
 from lightkit.sweep.journal import find_job
 from tests.conftest import Outcome

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.completion import answer
-from lightkit.runs.folder import locked
+from lightkit.runs.lock import locked
 from lightkit.sweep.job import Job, JobOutcome
 from lightkit.sweep.journal import Journal
 from tests.conftest import Outcome as Done

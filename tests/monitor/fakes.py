@@ -48,9 +48,23 @@ class Card:
     total: Any = 140 * GIB
     gpu: Any = 98
     memory: Any = 37
-    clocks: Any = field(default_factory=lambda: {1: 1980, 2: 3201})
+    clocks: Any = field(default_factory=lambda: {0: 1985, 1: 1980, 2: 3201, 3: 1545})
     pcie: Any = field(default_factory=lambda: {0: 1_500_000, 1: 250_000})
     throttle: Any = 0x4
+    capability: Any = (9, 0)
+    thresholds: Any = field(default_factory=lambda: {0: 95, 1: 90})
+    fan: Any = 55
+    limit_default: Any = 700_000
+    limit_range: Any = (200_000, 700_000)
+    state: Any = 0
+    ecc: Any = (1, 1)
+    ecc_errors: Any = field(default_factory=lambda: {0: 3, 1: 0})
+    clocks_max: Any = field(default_factory=lambda: {0: 1985, 1: 1980, 2: 3201})
+    clocks_set: Any = field(default_factory=lambda: {0: 1900, 2: 3201})
+    link: Any = (5, 5, 16, 16)
+    compute_mode: Any = 0
+    persistence: Any = 1
+    display: Any = 0
     processes: Any = ()
     instances: Any = None
 
@@ -90,6 +104,24 @@ def fake_nvml(cards: list[Any], **changes: Any) -> ModuleType:
         "nvmlDeviceGetClockInfo": lambda card, kind: told(card.clocks)[kind],
         "nvmlDeviceGetPcieThroughput": lambda card, way: told(card.pcie)[way],
         "nvmlDeviceGetCurrentClocksEventReasons": lambda card: told(card.throttle),
+        "nvmlDeviceGetCudaComputeCapability": lambda card: told(card.capability),
+        "nvmlDeviceGetTemperatureThreshold": lambda card, which: told(card.thresholds)[which],
+        "nvmlDeviceGetFanSpeed": lambda card: told(card.fan),
+        "nvmlDeviceGetPowerManagementDefaultLimit": lambda card: told(card.limit_default),
+        "nvmlDeviceGetPowerManagementLimitConstraints": lambda card: told(card.limit_range),
+        "nvmlDeviceGetPerformanceState": lambda card: told(card.state),
+        "nvmlDeviceGetEccMode": lambda card: told(card.ecc),
+        "nvmlDeviceGetTotalEccErrors": lambda card, kind, counter: told(card.ecc_errors)[kind],
+        "nvmlDeviceGetMaxClockInfo": lambda card, kind: told(card.clocks_max)[kind],
+        "nvmlDeviceGetApplicationsClock": lambda card, kind: told(card.clocks_set)[kind],
+        "nvmlDeviceGetCurrPcieLinkGeneration": lambda card: told(card.link)[0],
+        "nvmlDeviceGetMaxPcieLinkGeneration": lambda card: told(card.link)[1],
+        "nvmlDeviceGetCurrPcieLinkWidth": lambda card: told(card.link)[2],
+        "nvmlDeviceGetMaxPcieLinkWidth": lambda card: told(card.link)[3],
+        "nvmlDeviceGetComputeMode": lambda card: told(card.compute_mode),
+        "nvmlDeviceGetPersistenceMode": lambda card: told(card.persistence),
+        "nvmlDeviceGetDisplayMode": lambda card: told(card.display),
+        "nvmlDeviceGetDisplayActive": lambda card: told(card.display),
         "nvmlDeviceGetComputeRunningProcesses": lambda card: told(card.processes),
         "nvmlDeviceGetGraphicsRunningProcesses": lambda card: [],
         "nvmlDeviceGetMigMode": lambda card: [int(card.instances is not None)] * 2,
@@ -100,6 +132,9 @@ def fake_nvml(cards: list[Any], **changes: Any) -> ModuleType:
         if call is not None:
             setattr(fake, name, _recorded(fake, name, call))
     constants = {"NVML_TEMPERATURE_GPU": 0, "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2}
+    constants |= {"NVML_CLOCK_GRAPHICS": 0, "NVML_CLOCK_VIDEO": 3, "NVML_VOLATILE_ECC": 0}
+    constants |= {"NVML_MEMORY_ERROR_TYPE_CORRECTED": 0, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1}
+    constants |= {"NVML_TEMPERATURE_THRESHOLD_SHUTDOWN": 0, "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": 1}
     constants |= {"NVML_PCIE_UTIL_TX_BYTES": 0, "NVML_PCIE_UTIL_RX_BYTES": 1, "nvmlMemory_v2": 0x2000028}
     for name, value in constants.items():
         setattr(fake, name, value)

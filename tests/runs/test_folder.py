@@ -17,7 +17,8 @@ import pytest
 from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger
 from lightkit.config import compose
-from lightkit.runs.folder import RunFolder, differences, lock_holder, locked, unwritable
+from lightkit.runs.folder import RunFolder, differences, unwritable
+from lightkit.runs.lock import lock_holder, locked
 from tests.conftest import Outcome
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

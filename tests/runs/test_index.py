@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.runs.folder import locked
 from lightkit.runs.index import RunIndex, all_records, read_record
+from lightkit.runs.lock import locked
 from lightkit.runs.record import RunRecord
 from tests.compare.made import CONFIG, SWEEP, a_run, a_sweep
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightkit.common.errors import UserError
-from lightkit.runs.folder import locked
+from lightkit.runs.lock import locked
 from lightkit.sweep.build import build_search
 from lightkit.sweep.controller import Controller
 from lightkit.sweep.job import Job, JobOutcome, Start

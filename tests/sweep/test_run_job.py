@@ -13,7 +13,7 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.config import compose, to_yaml
-from lightkit.runs.folder import lock_holder, locked
+from lightkit.runs.lock import lock_holder, locked
 from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal
 from lightkit.sweep.run_job import run_job

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from lightkit.runs.folder import locked
+from lightkit.runs.lock import locked
 from lightkit.sweep.job import Job, JobOutcome, Start
 from lightkit.sweep.journal import Record
 from lightkit.sweep.state import look, reached

@@ -1,0 +1,71 @@
+"""`lightkit logs`: what a run has written down, and what it writes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import complain, say
+from lightkit.common.errors import UserError
+from lightkit.runs.catalog import project
+
+HELP = {
+    "logs": """\
+usage: lightkit logs [-f] [-n N] [--log | --output] RUN
+
+The last lines of what a run has told. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
+
+A run that is detached, or a job of a sweep, shows what it printed (output.log), which has the last words of a process
+that crashed. Any other shows its messages, warnings and errors (run.log).
+
+options:
+  -f, --follow   go on with what is written, until the run ends; Ctrl-C ends this alone
+  -n, --lines N  that many lines at the end; `all` for all (default: 50)
+  --log          its messages with their times: run.log
+  --output       what it printed: output.log
+
+examples:
+  lightkit logs last
+  lightkit logs -f digits_cnn
+  lightkit logs -n all --log digits_cnn""",
+}
+
+
+def logs(args: list[str]) -> int:
+    """Show the end of a log, and go on with it where that is asked for."""
+    parser = Parser("logs")
+    parser.add_argument("run")
+    parser.add_argument("-f", "--follow", action="store_true")
+    parser.add_argument("-n", "--lines", default="50")
+    parser.add_argument("--log", action="store_true")
+    parser.add_argument("--output", action="store_true")
+    options = parser.read(args)
+    if not options.lines.isdecimal() and options.lines != "all":
+        raise UserError(
+            "not a number of lines", key="--lines", received=options.lines, expected="a whole number, or all"
+        )
+    if options.log and options.output:
+        raise UserError("one of them at a time", key="lightkit logs", received="--log --output")
+    from lightkit.detached.folders import find_folder
+    from lightkit.detached.following import Lines, follow, log_of
+    from lightkit.detached.liveness import look
+
+    folder = find_folder(options.run, project())
+    path = log_of(look(folder), output=options.output if options.output or options.log else None)
+    lines = Lines(path, last=None if options.lines == "all" else int(options.lines))
+    if not options.follow:
+        if not path.exists():
+            complain(f"nothing is written yet: there is no {path}")
+        _print(lines.new(torn=True))
+        return 0
+    with suppress(KeyboardInterrupt):
+        for new in follow(folder, lines):
+            _print(new)
+    return 0
+
+
+def _print(lines: list[str]) -> None:
+    for line in lines:
+        say(line)
+    sys.stdout.flush()

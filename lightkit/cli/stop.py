@@ -1,0 +1,130 @@
+"""`lightkit stop` and `lightkit wait`: ending runs from elsewhere, and waiting for their end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.attach import ended, place_of
+from lightkit.cli.terminal import complain, say
+from lightkit.runs.catalog import project
+
+HELP = {
+    "stop": """\
+usage: lightkit stop RUN... [--now]
+
+Ask runs to save and to end, and wait until they have: the checkpoint is that of the step under way, and `lightkit
+resume` goes on from there. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
+
+The run gets the signal SIGTERM and ends with status 143. Asking a second time changes nothing.
+
+options:
+  --now  kill it instead, a sweep with its jobs: what was learnt since the last checkpoint is lost
+
+examples:
+  lightkit stop last
+  lightkit stop digits_cnn wine_mlp
+  lightkit stop --now digits_cnn
+
+Exit status: 0 when all have ended; 1 where one runs on another machine, or belongs to another user.""",
+    "wait": """\
+usage: lightkit wait RUN...
+
+Wait until runs have ended, and end with their status: for what comes after them in a script. The kernel says when, so
+it costs nothing. RUN is the folder of a run or a sweep, its name, or `last` for the newest.
+
+examples:
+  lightkit wait last && lightkit eval last --split test
+  lightkit wait digits_cnn wine_mlp
+
+Exit status: that of the run; of several, the first that is not 0. A run that died without a word counts as 1.""",
+}
+_POLL_SECONDS = 2.0
+
+
+def stop(args: list[str]) -> int:
+    """Ask runs to end, and wait until they have."""
+    parser = Parser("stop")
+    parser.add_argument("run", nargs="+")
+    parser.add_argument("--now", action="store_true")
+    options = parser.read(args)
+    from lightkit.detached.folders import find_folder, is_sweep
+
+    root = project()
+    folders = [find_folder(text, root, one_alive=True) for text in options.run]
+    alone = [folder for folder in folders if not is_sweep(folder)]
+    asked = [folder for folder in alone if _ask(folder, now=options.now)]
+    for folder in folders:
+        if is_sweep(folder):
+            _stop_sweep(folder, now=options.now)
+    for folder in asked:
+        _see_off(folder)
+    return 0
+
+
+def wait(args: list[str]) -> int:
+    """Wait until runs have ended."""
+    parser = Parser("wait")
+    parser.add_argument("run", nargs="+")
+    options = parser.read(args)
+    from lightkit.detached.ending import exit_status
+    from lightkit.detached.folders import find_folder
+    from lightkit.detached.liveness import ALIVE, look, wait_until_free
+
+    root, codes = project(), list[int]()
+    for folder in [find_folder(text, root) for text in options.run]:
+        wait_until_free(folder)
+        while (standing := look(folder)).state in ALIVE:  # gone on with at once, or in a queue
+            wait_until_free(folder)
+            time.sleep(_POLL_SECONDS)
+        complain(ended(standing))
+        codes.append(exit_status(standing))
+    return next(filter(None, codes), 0)
+
+
+def _ask(folder: Path, *, now: bool) -> bool:
+    """Ask a run to end; tells whether it is alive."""
+    from lightkit.detached.ending import ask_to_end
+    from lightkit.detached.liveness import ALIVE, look
+
+    standing = look(folder)
+    if standing.state not in ALIVE:
+        say(f"{ended(standing)} already")
+        return False
+    is_asked = ask_to_end(standing, now=now)
+    if now:
+        say(f"killed process {standing.pid}")
+    elif is_asked:
+        say(f"asked process {standing.pid} to save and to end")
+    else:
+        say(f"process {standing.pid} was asked before; waiting for it")
+    return True
+
+
+def _see_off(folder: Path) -> None:
+    """Wait until a run has ended, and say how to go on with it."""
+    from lightkit.detached.ending import forget_request
+    from lightkit.detached.liveness import look, wait_until_free
+
+    wait_until_free(folder)
+    forget_request(folder)
+    standing = look(folder)
+    again = "" if standing.state == "finished" else f"; go on with:  lightkit resume {place_of(folder)}"
+    say(f"{ended(standing)}{again}")
+
+
+def _stop_sweep(folder: Path, *, now: bool) -> None:
+    """Let the jobs of a sweep save, or kill it with them."""
+    if not now:
+        from lightkit.cli.sweep_actions import stop_sweep
+
+        stop_sweep(folder)
+        return
+    from lightkit.detached.folders import is_alive
+    from lightkit.runs.catalog import runs_below
+
+    # Its own process first, which would start again what has died.
+    for each in [folder, *runs_below(folder)]:
+        if is_alive(each) and _ask(each, now=True):
+            _see_off(each)

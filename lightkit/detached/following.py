@@ -1,0 +1,172 @@
+"""Following what a run writes down: the last lines of its log, and those that come."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from lightkit.common import run_files
+from lightkit.detached.folders import is_alive
+from lightkit.detached.liveness import Standing, look
+from lightkit.loggers.console import ConsoleLogger
+from lightkit.loggers.progress_file import read_progress_file
+
+POLL_SECONDS = 0.2
+"""Time between two looks at what is new."""
+_BLOCK = 65536
+_LOOKED_BACK, _INTRODUCTION = 5000, 12
+"""Lines of the log that are looked at where somebody attaches, and messages among them that are shown first."""
+_RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) +\S+: (?P<text>.*)")
+"""A line of `run.log`; see `lightkit.loggers.runlog`."""
+_OF_VALUES = re.compile(r"\[epoch \d")
+
+
+class Lines:
+    """Reads a file that grows, in whole lines; one that is written anew is read from its beginning.
+
+    Args:
+        path: The file; it need not be there yet.
+        last: Lines at its end with which to begin; None for all.
+    """
+
+    def __init__(self, path: Path, last: int | None = None) -> None:
+        self.path = path
+        self._inode, self._offset, self._torn = 0, 0, b""
+        try:
+            with path.open("rb") as file:
+                self._inode = os.fstat(file.fileno()).st_ino
+                self._offset = 0 if last is None else _beginning(file, last)
+        except OSError:
+            pass
+
+    def new(self, *, torn: bool = False) -> list[str]:
+        """Return the lines since the last call.
+
+        Args:
+            torn: Also a last line that has no end, as nobody goes on with it.
+        """
+        try:
+            with self.path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_ino != self._inode or facts.st_size < self._offset:
+                    self._inode, self._offset, self._torn = facts.st_ino, 0, b""
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        self._offset += len(data)
+        *whole, self._torn = (self._torn + data).split(b"\n")
+        if torn and self._torn:
+            whole.append(self._torn)
+            self._torn = b""
+        return [line.decode(errors="replace").removesuffix("\r") for line in whole]
+
+
+def log_of(standing: Standing, *, output: bool | None = None) -> Path:
+    """Return the file that tells of a run.
+
+    Args:
+        standing: The run.
+        output: What its process printed, `output.log`, or its messages, `run.log`; None takes what it printed where
+            that was not on a terminal: a process that died has left its last words there.
+    """
+    folder = standing.folder
+    if output is None:
+        of_job = (folder / run_files.JOB_LOCK).exists()
+        output = (standing.detached or of_job) and (folder / run_files.OUTPUT_LOG).exists()
+    return folder / (run_files.OUTPUT_LOG if output else run_files.LOG)
+
+
+def follow(folder: Path, lines: Lines, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[list[str]]:
+    """Yield what is new, again and again until no process works in a folder.
+
+    Args:
+        folder: That of the run or sweep.
+        lines: Its log.
+        sleep: Waits.
+    """
+    while is_alive(folder):
+        yield lines.new()
+        sleep(POLL_SECONDS)
+    yield lines.new(torn=True)
+
+
+def attach(folder: Path, console: ConsoleLogger) -> Standing:
+    """Show a run as if it had been started from here, until it ends: its messages, and the live bar.
+
+    Args:
+        folder: Its folder.
+        console: Where it is shown; closed at the end.
+
+    Returns:
+        How it ended.
+    """
+    log, values = Lines(folder / run_files.LOG, last=_LOOKED_BACK), Lines(folder / run_files.METRICS, last=0)
+    written, is_first = 0.0, True
+    try:
+        for lines in follow(folder, log):
+            messages = [text for text in map(_message, lines) if text is not None]
+            for text in messages[-_INTRODUCTION:] if is_first else messages:
+                console.message(text)
+            is_first = False
+            for row in filter(None, map(_row, values.new())):
+                step, epoch = row.pop("step"), row.pop("epoch")
+                console.scalars(row, step=step, epoch=epoch)
+            shown = read_progress_file(folder / run_files.PROGRESS)
+            if shown is None or shown.written == written:
+                continue
+            written = shown.written
+            if shown.progress is not None:
+                console.progress(shown.progress)
+            if shown.table is not None:
+                console.live_table(partial(_first_rows, *shown.table))
+    finally:
+        console.close()
+    return look(folder)
+
+
+def _message(line: str) -> str | None:
+    """Return a line of `run.log` as the run's own console has it; None for values, which `metrics.jsonl` has too."""
+    record = _RECORD.fullmatch(line)
+    if record is None:
+        return line
+    if record["level"] in ("WARNING", "ERROR"):
+        return f"{record['level'].lower()}: {record['text']}"
+    return None if _OF_VALUES.match(record["text"]) else record["text"]
+
+
+def _row(line: str) -> dict[str, Any]:
+    """Return a row of `metrics.jsonl` without its time; empty for a line that is none."""
+    with suppress(ValueError, AttributeError):
+        found = json.loads(line)
+        counts = {name: found[name] for name in ("step", "epoch") if type(found.get(name)) is int}
+        values = {name: math.nan if value is None else float(value) for name, value in found.items() if "/" in name}
+        return {**counts, **values} if len(counts) == 2 else {}
+    return {}
+
+
+def _first_rows(
+    title: str, heads: list[str], rows: list[list[str]], most: int
+) -> tuple[str, list[str], list[list[str]]]:
+    return title, heads, rows[:most]
+
+
+def _beginning(file: IO[bytes], last: int) -> int:
+    """Return where the last lines of a file begin."""
+    size = place = file.seek(0, os.SEEK_END)
+    text = b""
+    while place > 0 and text.removesuffix(b"\n").count(b"\n") < last:
+        start = max(0, place - _BLOCK)
+        file.seek(start)
+        text, place = file.read(place - start) + text, start
+    body = text.removesuffix(b"\n")
+    kept = body.split(b"\n")[-last:] if last else []
+    return size - len(b"\n".join(kept)) - (len(text) - len(body) if kept else 0)

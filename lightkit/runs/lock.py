@@ -1,0 +1,277 @@
+"""The lock of a folder: the kernel's, so that it is free however its holder dies. What the file says is only beside it.
+
+A process number alone says nothing, as it may belong to another process by now. Whether somebody works in a folder is
+asked of the kernel; the file tells who that is, and of one that nobody holds how it came free.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import IO, Any
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import IN_USE
+
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+_TRIES, _TRY_SECONDS = 5, 0.01
+_LOOKERS_SECONDS = 60.0
+"""How long to try where only such hold a lock as look at it, each for a moment."""
+_POLL_SECONDS = 0.2
+"""Time between two looks where no lock can be waited for."""
+_RELEASED = "released"
+"""The last line of a lock that its holder gave up in good order."""
+
+
+@dataclass(frozen=True)
+class LockState:
+    """What a lock says at one moment.
+
+    Attributes:
+        is_held: Whether a process holds it.
+        told: The holder, or the last one, in words: `process 4711 on host`.
+        pid: Its number; None where it is not known, or belongs to another process by now.
+        host: Its machine.
+        boot: What names the time since that machine was started.
+        is_detached: Whether it was detached from its terminal.
+        is_released: Whether the last holder gave it up in good order; None where the file does not tell.
+        written: Second at which the file was written last.
+    """
+
+    is_held: bool
+    told: str = ""
+    pid: int | None = None
+    host: str | None = None
+    boot: str | None = None
+    is_detached: bool = False
+    is_released: bool | None = None
+    written: float = 0.0
+
+
+@contextmanager
+def locked(folder: Path, name: str = run_files.LOCK, *, detached: bool = False) -> Iterator[None]:
+    """Hold the lock of a run folder while inside.
+
+    It goes with the process that holds it, however that ends; worker processes give it up.
+
+    Args:
+        folder: An existing folder.
+        name: Name of the lock.
+        detached: Whether this process is detached from its terminal, for the record.
+
+    Raises:
+        UserError: Another process holds it (exit code 75).
+        OSError: The file of the lock cannot be made or written.
+    """
+
+    def without_links(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+    with open(folder / name, "a+b", buffering=0, opener=without_links) as file:
+        is_ours = _lock(file, folder, {"detached": True} if detached else {})
+        try:
+            yield
+        finally:
+            if is_ours and not file.closed:  # closed in a process that was forked inside
+                with suppress(OSError):
+                    file.write(f"{_RELEASED}\n".encode())
+
+
+def read_lock(folder: Path, name: str = run_files.LOCK) -> LockState | None:
+    """Look at a lock; None where there is none.
+
+    Args:
+        folder: The folder.
+        name: Name of the lock.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            with (folder / name).open("rb", buffering=0) as file:
+                held, content, written = _is_held(file), file.read(), os.fstat(file.fileno()).st_mtime
+        except OSError:
+            return None
+        state = _parse(content.decode(errors="replace"), held, written)
+        if not state.is_held or state.pid is not None or not tries_left:
+            break
+        time.sleep(_TRY_SECONDS)  # the holder may be about to write who it is
+    return state
+
+
+def lock_holder(folder: Path, name: str = run_files.LOCK) -> str | None:
+    """Return which process runs in a folder, such as `process 4711 on host`; None where none does, or nobody knows."""
+    state = read_lock(folder, name)
+    return (state.told or "another process") if state is not None and state.is_held else None
+
+
+def wait_for_lock(folder: Path, name: str = run_files.LOCK, timeout: float | None = None) -> bool:
+    """Wait until no process holds a lock; the kernel wakes this one up.
+
+    Args:
+        folder: The folder.
+        name: Name of the lock.
+        timeout: Seconds after which to give up; None never does.
+
+    Returns:
+        Whether it is free.
+    """
+    if timeout is None:
+        return _wait(folder, name)
+    # In a thread of its own: a wait for the kernel cannot be cut short.
+    free = threading.Event()
+    threading.Thread(target=lambda: _wait(folder, name) and free.set(), daemon=True).start()
+    return free.wait(timeout)
+
+
+@cache
+def boot_id() -> str | None:
+    """Return what names the time since this machine was started; None where the system does not tell."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
+    if sys.platform == "darwin":
+        with suppress(OSError, subprocess.SubprocessError):
+            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout
+            return found.strip() or None
+    return None
+
+
+def _lock(file: IO[bytes], folder: Path, facts: dict[str, Any]) -> bool:
+    """Lock a file and write into it who has done so.
+
+    Returns:
+        Whether what stands in the file is ours; where there are no locks on Windows nothing is written.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    tries_left, end = _TRIES, time.monotonic() + _LOOKERS_SECONDS
+    while True:
+        try:
+            # Not `lockf`: that lock ends as soon as anything in this process reads the file, a backup for instance.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                break  # a file system without locks
+            if _is_held(file):
+                tries_left -= 1
+            if not tries_left or time.monotonic() > end:
+                fix = "wait for it or end it; `lightkit runs` lists the runs"
+                what = f"{_told(file)} is running in this folder"
+                family = "folder-in-use"
+                raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family) from error
+            time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
+    os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
+    if os.fstat(file.fileno()).st_nlink > 1:
+        return False  # it is another file, too, whose content is not ours
+    pid, host = os.getpid(), socket.gethostname()
+    facts = {"pid": pid, "host": host, "boot": boot_id(), "born": _born(pid), **facts}
+    file.truncate(0)
+    file.write(f"process {pid} on {host}\n{json.dumps(facts)}\n".encode())
+    return True
+
+
+def _is_held(file: IO[bytes]) -> bool | None:
+    """Tell whether another process holds a lock, which is not kept; None where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except ImportError:
+        return None
+    except OSError as error:
+        return True if error.errno in _TAKEN else None
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+def _wait(folder: Path, name: str) -> bool:
+    """Wait until no process holds a lock."""
+    with suppress(OSError, ImportError):
+        import fcntl
+
+        with (folder / name).open("rb", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+    while (state := read_lock(folder, name)) is not None and state.is_held:  # where there are no locks
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _told(file: IO[bytes]) -> str:
+    file.seek(0)
+    return (file.readline().decode(errors="replace").strip()) or "another process"
+
+
+def _parse(text: str, held: bool | None, written: float) -> LockState:
+    """Read what the file of a lock says.
+
+    Args:
+        text: Its content; that of an earlier version is the first line alone.
+        held: Whether a process holds it; None where there are no locks, so that the process itself is looked for.
+        written: When it was written.
+    """
+    lines = text.splitlines()
+    facts: Any = None
+    with suppress(ValueError, IndexError):
+        facts = json.loads(lines[1])
+    if not isinstance(facts, dict):
+        return LockState(bool(held), lines[0].strip() if lines else "", written=written)
+    released = lines[-1] == _RELEASED
+    pid, host = facts.get("pid"), facts.get("host")
+    is_known = isinstance(pid, int) and isinstance(host, str)
+    is_same = is_known and not released and _is_same(pid, host, facts.get("boot"), facts.get("born"))
+    return LockState(
+        is_held=is_same if held is None else held,
+        told=lines[0].strip(),
+        pid=pid if is_same else None,
+        host=host if is_known else None,
+        boot=facts["boot"] if isinstance(facts.get("boot"), str) else None,
+        is_detached=facts.get("detached") is True,
+        is_released=released,
+        written=written,
+    )
+
+
+def _is_same(pid: int, host: str, boot: Any, born: Any) -> bool:
+    """Tell whether a process number still means the process that wrote it down; of another machine's, believe it."""
+    if host != socket.gethostname():
+        return True
+    if boot != boot_id():
+        return False
+    if isinstance(born, int):
+        return _born(pid) == born
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _born(pid: int) -> int | None:
+    """Return when a process was started, in the kernel's count; None where it is gone or the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    return None
+
+
+def _close(file: weakref.ref[IO[bytes]]) -> None:
+    """Give a lock up in a forked process, where it would live on in a worker that outlives the run."""
+    held = file()
+    if held is not None:
+        held.close()
