@@ -13,8 +13,18 @@ from lightkit.doctor.patient import Patient
 Check = Callable[[Patient], Iterator[Finding]]
 """Looks at a patient and yields what it finds, also that all is well; what it has no time for it leaves out."""
 
-CHECKS: tuple[tuple[str, str], ...] = ()
-"""Name of a check, and `module:function` of it."""
+CHECKS: tuple[tuple[str, str], ...] = (
+    ("machine", "lightkit.doctor.machine:check"),
+    ("initial loss", "lightkit.doctor.training.initial:check"),
+    ("gradients", "lightkit.doctor.training.gradients:check"),
+    ("activations", "lightkit.doctor.training.activations:check"),
+    ("causality", "lightkit.doctor.training.causality:check"),
+    ("evaluation", "lightkit.doctor.training.evaluation:check"),
+    ("checkpoint", "lightkit.doctor.training.saving:check"),
+    ("speed", "lightkit.doctor.training.speed:check"),
+    ("one batch", "lightkit.doctor.training.overfit:check"),
+)
+"""Name of a check, and `module:function` of it; the quick ones first, as time may run out."""
 
 
 def find_check(place: str) -> Check:
