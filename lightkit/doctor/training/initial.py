@@ -16,8 +16,10 @@ from lightkit.trainer.tasks import Supervised
 
 NAME = "initial loss"
 _ROWS = 256
-_HIGH, _FAR = 3.0, 25.0
-"""Times the loss of an ignorant guess from which on the first loss is worth a word, and from which on it is wrong."""
+_HIGH = 3.0
+"""Times the loss of an ignorant guess from which on the first loss of a classification is too high."""
+_OFF, _FAR = 10.0, 25.0
+"""The same for a regression: from which on it is worth a note, and from which on it is too high."""
 _LOW = 0.5
 """Share of that loss below which the network knows something already."""
 
@@ -37,7 +39,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(NAME, "error", f"the loss of the first {sized(rows, 'row')} is {loss}", why, fix=fix)
         return
     usual = isinstance(learner.task, Supervised) and len(heard.calls) == 1
-    yield from _compared(learner, loss, heard.calls[0]) if usual else [Finding(NAME, "ok", f"it is {loss:.4g}")]
+    yield from _compared(learner, loss, heard.calls[0]) if usual else [Finding(NAME, "ok", f"{loss:.4g}")]
     if usual:
         yield from _already_probabilities(learner, heard.calls[0][0])
 
@@ -45,11 +47,11 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Iterator[Finding]:
     guess = ignorant_loss(learner, *call)
     if guess is None:
-        yield Finding(NAME, "ok", f"it is {loss:.4g}", numbers={"loss": loss})
+        yield Finding(NAME, "ok", f"{loss:.4g}", numbers={"loss": loss})
         return
     expected, what = guess
     numbers = {"loss": loss, "expected": expected}
-    measured = f"it is {loss:.4g}; {what} gives {expected:.4g}"
+    measured = f"{loss:.4g}; {what} gives {expected:.4g}"
     pretrained = learner.made.report is not None
     regression = learner.data.info.task == "regression"
     if loss > (_FAR if regression else _HIGH) * expected + 1e-6:
@@ -63,7 +65,7 @@ def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Ite
                 "begin the output layer with small weights, scale the inputs (data.normalize), add a norm",
             )
         yield Finding(NAME, "warning", measured, why, key, fix, numbers)
-    elif regression and loss > _HIGH * expected:
+    elif regression and loss > _OFF * expected:
         why = "the targets are not centred: their mean is learnt before anything else"
         yield Finding(NAME, "note", measured, why, "optim.rules", "a larger rate for the bias of the output", numbers)
     elif loss < _LOW * expected and not pretrained and not regression:
@@ -96,7 +98,7 @@ def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[floa
     classes = preds.shape[-1] if preds.ndim > 1 else 2
     what = "a coin" if info.task in ("binary", "multilabel") else f"a guess among {classes}"
     plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None
-    return float(criterion(same, target)), f"{what} (ln {classes})" if plain else what
+    return float(criterion(same, target)), f"{what}, ln {classes}," if plain else what
 
 
 def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]:
