@@ -15,6 +15,7 @@ COMMANDS = {
     "show": ("lightkit.cli.show", "show", "samples, predictions and the largest losses, as a page and a picture"),
     "ensemble": ("lightkit.cli.ensemble", "ensemble", "make one model of finished runs"),
     "plan": ("lightkit.cli.plan", "plan", "what a run would train, at which rate and when, without training"),
+    "doctor": ("lightkit.cli.doctor", "doctor", "what is wrong with a run, before it starts or after it ended"),
     "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
     "ps": ("lightkit.cli.ps", "ps", "what is running, how far it is, and how the rest ended"),
     "logs": ("lightkit.cli.logs", "logs", "the end of a run's log, and what comes"),

@@ -1,0 +1,98 @@
+"""The run that a doctor looks at: its configuration, its data as it gets them, and a fresh model for each check."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_shared
+
+_ALONE: dict[str, Any] = {
+    "device.parallel": "none",
+    "device.nproc": 1,
+    "device.batch_size": None,
+    "device.compile": "none",
+    "device.cuda_graphs": False,
+    "checkpoint.asynchronous": False,
+}
+"""What is examined is one model in one process, uncompiled: a fault shows there too, and sooner."""
+
+
+@dataclass
+class Patient:
+    """A run before it starts. All that checks do to it stays in memory and in a temporary folder."""
+
+    cfg: DictConfig
+    """The configuration, for one process; the asked-for one is `asked`."""
+    asked: DictConfig
+    """The configuration as it would run."""
+    folder: Path
+    """A temporary folder, which goes with everything in it."""
+    shared: Shared
+    """The data as the run gets them (`patient.shared.data.train`), and the device."""
+    deadline: float
+    """Until when checks may go on, by `time.monotonic()`."""
+
+    def learner(self) -> Learner:
+        """Build the model and what trains it, with the same weights each time.
+
+        Raises:
+            UserError: A part cannot be built, or two of them do not fit together.
+        """
+        # An engine of its own: a loss scale, and what it has learnt, stays with the learner.
+        shared = Shared(build_engine(self.cfg), self.shared.data)
+        return build_learner(self.cfg, shared, self.folder)
+
+    @property
+    def title(self) -> str:
+        """What is examined, in a line."""
+        data = self.shared.data
+        rows = ", ".join(f"{loader.num_samples:,} {name}" for name, loader in data.loaders().items())
+        model, optimizer = (str(node["_target_"]).rpartition(".")[2] for node in (self.cfg.model, self.cfg.optim))
+        name = self.cfg.name or data.info.task
+        return f"{name}: {model} with {optimizer} on {self.shared.engine.describe()}; rows: {rows}"
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the deadline; none or fewer where it is over."""
+        return self.deadline - time.monotonic()
+
+
+@contextmanager
+def examined(
+    cfg: DictConfig, seconds: float, *, report: Callable[[str], None] = lambda line: None
+) -> Iterator[Patient]:
+    """Build what checks look at; nothing of it is left behind.
+
+    Args:
+        cfg: A composed and checked configuration.
+        seconds: How long the checks may take.
+        report: Called with a line now and then where reading the data takes long.
+
+    Raises:
+        UserError: A run of this configuration would be refused.
+    """
+    deadline, alone = time.monotonic() + seconds, changed(cfg, _ALONE)
+    with tempfile.TemporaryDirectory(prefix="lightkit-doctor-") as name:
+        folder = Path(name)
+        shared = build_shared(alone, folder, report=report)
+        with closing(shared.data):
+            yield Patient(alone, cfg, folder, shared, deadline)
+
+
+def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
+    """Copy a configuration with other values, read-only; keys that it does not have are left out."""
+    other = copy.deepcopy(cfg)
+    OmegaConf.set_readonly(other, False)
+    for key, value in values.items():
+        if OmegaConf.select(other, key, default=_ALONE) is not _ALONE:
+            OmegaConf.update(other, key, value)
+    OmegaConf.set_readonly(other, True)
+    return cast("DictConfig", other)
