@@ -29,7 +29,7 @@ from lightkit.data.tensors import TensorData
 
 _PIECE_NUMBERS = 1 << 22
 """Numbers of the inputs that are read at once."""
-_KEPT_BYTES = 64 << 20
+_KEPT_BYTES = 256 << 20
 """Most memory for the inputs that are kept whole."""
 _KEPT_ROWS = 4000
 _SIDE = 8
@@ -232,7 +232,8 @@ def row_marks(x: Tensor) -> Tensor:
     bits = flat.to(torch.int64)
     generator = torch.Generator().manual_seed(mix("doctor", "marks"))
     weights = torch.randint(-(1 << 62), 1 << 62, (bits.shape[1],), generator=generator) * 2 + 1
-    return ((bits ^ (bits >> 16)) * weights).sum(1)
+    marks = ((bits ^ (bits >> 11) ^ (bits >> 19)) * weights).sum(1)  # short numbers have their bits at the upper end
+    return marks ^ (marks >> 29)
 
 
 def describe(x: Tensor) -> Tensor:
