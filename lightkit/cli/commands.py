@@ -14,6 +14,7 @@ COMMANDS = {
     "predict": ("lightkit.cli.evaluate", "predict", "predictions of a finished run as a CSV file"),
     "ensemble": ("lightkit.cli.ensemble", "ensemble", "make one model of finished runs"),
     "plan": ("lightkit.cli.plan", "plan", "what a run would train, at which rate and when, without training"),
+    "doctor": ("lightkit.cli.doctor", "doctor", "what is wrong with a run, before it starts or after it ended"),
     "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
     "runs": ("lightkit.cli.runs", "runs", "list the runs in outputs/"),
     "compare": ("lightkit.cli.compare", "compare", "runs side by side: what differs, over seeds and row by row"),

@@ -18,7 +18,7 @@ from lightkit.runs.filters import STATUSES
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
 OF_RUNS = ("eval", "predict", "resume", "ckpt")
-OVERRIDDEN = ("train", "plan", "config", "verify-resume", "eval", "predict", "resume")
+OVERRIDDEN = ("train", "plan", "doctor", "config", "verify-resume", "eval", "predict", "resume")
 VALUES = {
     "--cfg": ("job", "hydra", "all"),
     "--split": ("val", "test", "train"),

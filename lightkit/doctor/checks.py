@@ -13,8 +13,25 @@ from lightkit.doctor.patient import Patient
 Check = Callable[[Patient], Iterator[Finding]]
 """Looks at a patient and yields what it finds, also that all is well; what it has no time for it leaves out."""
 
-CHECKS: tuple[tuple[str, str], ...] = ()
-"""Name of a check, and `module:function` of it."""
+CHECKS: tuple[tuple[str, str], ...] = (
+    ("machine", "lightkit.doctor.machine:check"),
+    ("labels", "lightkit.doctor.data.labels:check"),
+    ("splits", "lightkit.doctor.data.overlap:check"),
+    ("features", "lightkit.doctor.data.columns:check"),
+    ("leaks", "lightkit.doctor.data.leaks:check"),
+    ("scale", "lightkit.doctor.data.scale:check"),
+    ("augmentation", "lightkit.doctor.data.augmentation:check"),
+    ("initial loss", "lightkit.doctor.training.initial:check"),
+    ("gradients", "lightkit.doctor.training.gradients:check"),
+    ("activations", "lightkit.doctor.training.activations:check"),
+    ("causality", "lightkit.doctor.training.causality:check"),
+    ("evaluation", "lightkit.doctor.training.evaluation:check"),
+    ("checkpoint", "lightkit.doctor.training.saving:check"),
+    ("speed", "lightkit.doctor.training.speed:check"),
+    ("one batch", "lightkit.doctor.training.overfit:check"),
+    ("baselines", "lightkit.doctor.baselines:check"),
+)
+"""Name of a check, and `module:function` of it; the quick ones first, as time may run out."""
 
 
 def find_check(place: str) -> Check:

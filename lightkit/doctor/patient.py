@@ -58,6 +58,15 @@ class Patient:
         """Rows of each split, read once for all checks of the data."""
         return DataSample(self.shared.data)
 
+    @property
+    def title(self) -> str:
+        """What is examined, in a line."""
+        data = self.shared.data
+        rows = ", ".join(f"{loader.num_samples:,} {name}" for name, loader in data.loaders().items())
+        model, optimizer = (str(node["_target_"]).rpartition(".")[2] for node in (self.cfg.model, self.cfg.optim))
+        name = self.cfg.name or data.info.task
+        return f"{name}: {model} with {optimizer} on {self.shared.engine.describe()}; rows: {rows}"
+
     def seconds_left(self) -> float:
         """Return the seconds until the deadline; none or fewer where it is over."""
         return self.deadline - time.monotonic()

@@ -1,0 +1,146 @@
+"""`lightkit doctor`: what is wrong with a run before it starts, after it ended, or with a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import complain, say, width
+from lightkit.common.exit_codes import DONE, FAILED
+from lightkit.runs.catalog import find_run, project
+
+if TYPE_CHECKING:
+    from lightkit.doctor.finding import Finding
+
+HELP = {
+    "doctor": """\
+usage: lightkit doctor [OVERRIDES] [--seconds N] [--strict] [--json]
+       lightkit doctor RUN [--strict] [--json]
+       lightkit doctor [FILE | -] < traceback.txt
+
+What is wrong with a run before it costs a night. With OVERRIDES (or nothing) it builds the run that `lightkit train`
+would start, in memory and in a temporary folder, and looks at machine, data, model and training in less than a minute:
+the first loss, the gradients, whether one batch is learnt by heart, whether an evaluation gives the same twice, whether
+a checkpoint brings everything back, what holds training up. Nothing is left behind.
+With RUN it reads what a run of before has written down: how it ended, how its loss went, where it was best.
+With a traceback, from a file or from standard input, it explains errors of PyTorch and CUDA that are known.
+
+arguments:
+  RUN            folder or name of a run, or `last`
+  FILE           a file with a traceback; `-` reads standard input
+
+options:
+  --seconds N    how long the checks may take, 60 by default; what there is no time for is skipped
+  --strict       end with status 1 for a warning too
+  --json         all findings as JSON, with the numbers that were measured
+
+Status 0: nothing that is an error was found (a traceback: it is explained). 1: an error was found (a traceback: it is
+not known). 2: the run would be refused, for a reason that is told.
+
+examples:
+  lightkit doctor
+  lightkit doctor experiment=digits_cnn optim.lr=0.01
+  lightkit doctor last
+  lightkit train 2>&1 | lightkit doctor -
+  lightkit doctor < traceback.txt""",
+}
+_PIPE_SECONDS = 1.0
+"""How long a pipe that nobody asked to read may be silent before it is left alone."""
+
+
+def doctor(args: list[str]) -> int:
+    """Examine a run that is to be, one that was, or a traceback."""
+    parser = Parser("doctor")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("-cn", "--config-name", default="config")
+    asked = args
+    options = parser.read([text for text in asked if text != "-"])
+    words = options.overrides
+    text = _traceback(words, dash="-" in asked)
+    if text is not None:
+        return _explain(text, as_json=options.json)
+    if len(words) == 1 and "=" not in words[0] and not words[0].startswith(("~", "+")):
+        from lightkit.doctor.after.run import look_back
+
+        folder = find_run(words[0], project())
+        return _show(look_back(folder), options, began=time.monotonic())
+    return _examine(options)
+
+
+def _traceback(words: Sequence[str], *, dash: bool) -> str | None:
+    """Return the text of a traceback that was handed in; None where the run itself is meant."""
+    if len(words) == 1 and Path(words[0]).is_file():
+        return Path(words[0]).read_text(encoding="utf-8", errors="replace")
+    if dash:
+        return sys.stdin.read()
+    if words or sys.stdin is None or sys.stdin.closed:
+        return None
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return None
+    silent = stat.S_ISFIFO(mode) and not select.select([sys.stdin], [], [], _PIPE_SECONDS)[0]
+    if silent or not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        return None
+    return sys.stdin.read() or None
+
+
+def _explain(text: str, *, as_json: bool) -> int:
+    from lightkit.doctor.after.traceback import explain
+    from lightkit.doctor.after.traceback import lines as lines_of
+
+    found = explain(text)
+    if as_json:
+        say(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        for line in lines_of(found, width() or 110):
+            say(line)
+    return DONE if found.known else FAILED
+
+
+def _examine(options: Any) -> int:
+    from lightkit.config import compose
+
+    cfg = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name).cfg
+    began = time.monotonic()
+    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
+    from lightkit.doctor.checks import examine
+    from lightkit.doctor.patient import examined
+
+    with examined(cfg, options.seconds, report=complain) as patient:
+        if not options.json:
+            say(f"{patient.title}\n")
+        return _show(examine(patient), options, began=began)
+
+
+def _show(findings: Iterable[Finding], options: Any, *, began: float) -> int:
+    """Print findings as they come, and in the end what to do about them."""
+    from lightkit.doctor.report import closing, line
+
+    found, columns = list[Any](), min(width() or 110, 140)
+    for finding in findings:
+        found.append(finding)
+        if not options.json:
+            say(line(finding, columns))
+            sys.stdout.flush()
+    seconds = time.monotonic() - began
+    if options.json:
+        say(json.dumps({"findings": [each.to_json() for each in found], "seconds": round(seconds, 1)}, indent=2))
+    else:
+        say()
+        for text in closing(found, seconds, columns):
+            say(text)
+    bad = ("error", "warning") if options.strict else ("error",)
+    return FAILED if any(each.status in bad for each in found) else DONE

@@ -1,0 +1,61 @@
+"""What was found, for people to read: a line for each check as it is made, and what is wrong in full at the end."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from lightkit.doctor.finding import STATUSES, Finding
+
+_MARKS = {"error": "ERROR", "warning": "warning", "note": "note", "ok": "ok", "skipped": "skipped"}
+_MARK, _NAME = 8, 20
+WIDTH = 110
+"""Characters in a line where the terminal does not say how many it has."""
+
+
+def line(finding: Finding, width: int = WIDTH) -> str:
+    """Write a finding in short: its mark, its check, what was measured.
+
+    Args:
+        finding: What was found.
+        width: Characters in a line.
+    """
+    head = f"{_MARKS[finding.status]:<{_MARK}}{finding.check:<{_NAME}}"
+    return _wrapped(head, finding.measured, width)
+
+
+def closing(findings: Sequence[Finding], seconds: float, width: int = WIDTH) -> Iterator[str]:
+    """Write what should be done, the worst first, then how much was looked at.
+
+    Args:
+        findings: All that was found.
+        seconds: How long it took.
+        width: Characters in a line.
+    """
+    for status in ("note", "warning", "error"):  # the worst last, where one looks
+        for finding in findings:
+            if finding.status == status and (finding.why or finding.fix):
+                yield from _in_full(finding, width)
+    counts = Counter(finding.status for finding in findings)
+    told = [f"{counts[status]} {_plural(status, counts[status])}" for status in STATUSES if counts[status]]
+    yield f"{', '.join(told) or 'nothing was looked at'} in {seconds:.0f} s"
+
+
+def _in_full(finding: Finding, width: int) -> Iterator[str]:
+    yield f"{_MARKS[finding.status]}: {finding.check}"
+    rows = [("measured", finding.measured), ("why", finding.why), ("key", finding.key), ("fix", finding.fix)]
+    for label, text in rows:
+        if text and not (label == "key" and finding.key in finding.fix):
+            yield _wrapped(f"    {label + ':':<10}", text, width)
+    yield ""
+
+
+def _wrapped(head: str, text: str, width: int) -> str:
+    room = max(20, width - len(head))
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return "\n".join([head + lines[0], *(" " * len(head) + each for each in lines[1:])])
+
+
+def _plural(status: str, count: int) -> str:
+    return f"{status}s" if count > 1 and status in ("error", "warning", "note") else status

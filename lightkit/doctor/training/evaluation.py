@@ -1,0 +1,123 @@
+"""Whether an evaluation gives the same twice, changes nothing, and depends on no batch size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightkit.assembly import Learner
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+from lightkit.doctor.training.probing import named, outputs, plain_loader, seeded, sized, train_step, training_batches
+from lightkit.trainer.evaluate import evaluate
+
+_ROWS = 256
+_SMALLER = 7
+"""Size of the smaller batches; it divides no usual one, so that the last batch is a part of one."""
+_ROUNDING = 1e-5
+"""Difference of the outputs from which on a sample may fall into another class by rounding alone."""
+_TOLERANCE = 1e-3
+"""Share of the size of the outputs up to which they count as the same: a GPU, or another size of a sum, rounds."""
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Evaluate a few rows again and again, after a few steps that fill the statistics of norm layers."""
+    learner = patient.learner()
+    learner.network.train()
+    for number, batch in enumerate(training_batches(learner, 2)):
+        train_step(learner, batch, key=number)
+    split = "val" if learner.data.val is not None and learner.data.val.num_samples > 1 else "train"
+    rows = min(_ROWS, learner.data.loaders()[split].num_samples)
+    rows -= (rows - 1) % _SMALLER if rows > _SMALLER else 0  # the last small batch has one row, which then weighs most
+    whole = plain_loader(learner, split, rows=rows, batch_size=rows)
+    before = {name: tensor.detach().clone() for name, tensor in learner.model.state_dict().items()}
+    first, second = outputs(learner, whole, key=1), outputs(learner, whole, key=2)
+    if not first:
+        yield Finding("evaluation", "skipped", "the task hands no outputs on")
+        return
+    same = _difference(first, second)
+    yield _repeated(same, rows)
+    changed = [name for name, tensor in learner.model.state_dict().items() if not torch.equal(tensor, before[name])]
+    if changed:
+        why = "a validation then changes what is trained and saved, and a resume no longer gives the same"
+        fix = "change buffers only `if self.training`"
+        measured = f"it changes {named(changed)} of the model"
+        yield Finding("evaluation changes", "error", measured, why, "model", fix, {"changed": changed})
+    if same <= _TOLERANCE:
+        parts = plain_loader(learner, split, rows=rows, batch_size=min(_SMALLER, rows))
+        yield from _independent(learner, first, outputs(learner, parts, key=1), split, rows)
+
+
+def _difference(one: list[Tensor], other: list[Tensor]) -> float:
+    """Return the largest difference of outputs, as a share of their size."""
+    a, b = torch.cat(one), torch.cat(other)
+    if a.shape != b.shape:
+        return math.inf
+    return float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
+
+
+def _repeated(difference: float, rows: int) -> Finding:
+    name, numbers = "evaluation", {"difference": difference, "rows": rows}
+    if difference <= _TOLERANCE:
+        return Finding(name, "ok", f"twice the same outputs for {sized(rows, 'row')}", numbers=numbers)
+    measured = f"the outputs for {sized(rows, 'row')} differ by {100 * difference:.2g} % from one time to the next"
+    why = "validation then measures chance too: the best checkpoint is a lucky one, and no figure can be reproduced"
+    fix = "F.dropout(x, training=self.training), and no random numbers in forward unless self.training"
+    return Finding(name, "error", measured, why, "model", fix, numbers)
+
+
+def _independent(learner: Learner, one: list[Tensor], parts: list[Tensor], split: str, rows: int) -> Iterator[Finding]:
+    name = "batch size"
+    difference = _difference(one, parts)
+    numbers: dict[str, Any] = {"difference": difference, "rows": rows}
+    if difference > _TOLERANCE:
+        measured = (
+            f"in batches of {min(_SMALLER, rows)} the outputs differ by {100 * difference:.2g} % from those in one"
+        )
+        why = "a sample is judged by its neighbours in the batch: alone, or in another order, it gets another answer"
+        fix = "look for softmax or mean over dim=0, batch_first, and norms without running statistics"
+        yield Finding(name, "error", measured, why, "model", fix, numbers)
+        return
+    size = learner.data.loaders()[split].batch_size
+    found = [_metrics(learner, split, rows, batch) for batch in (min(rows, size), min(_SMALLER, rows))]
+    skipped = f"{split}/loss" if getattr(learner.criterion, "compares_samples", False) else ""
+    numbers["metrics"] = found
+    flips = 0.0 if difference < _ROUNDING else 1.5 / rows
+    differing = [
+        f"{key} ({value:.4g} and {found[1][key]:.4g})"
+        for key, value in found[0].items()
+        if key in found[1] and key != skipped and _differ(value, found[1][key], flips)
+    ]
+    if differing:
+        loss_only = all(each.startswith(f"{split}/loss ") for each in differing)
+        measured = f"in batches of {min(rows, size)} and of {min(_SMALLER, rows)} it differs: {named(differing)}"
+        why = "the figure depends on data.eval_batch_size: a mean over batches is no mean over samples"
+        if loss_only:
+            why = "the loss of a batch is no mean over its samples, so the one of a split depends on the batches"
+        key, fix = ("loss", "") if loss_only else ("metrics", "let the metric add up in update and divide in compute")
+        yield Finding(name, "note" if loss_only else "warning", measured, why, key, fix, numbers)
+    else:
+        count = sized(len(found[0]), "metric")
+        yield Finding(name, "ok", f"outputs and {count} are the same in batches of any size", numbers=numbers)
+
+
+def _differ(one: float, other: float, flips: float) -> bool:
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) != math.isnan(other)
+    return abs(one - other) > max(1e-3 * abs(one), 1e-6) + flips
+
+
+def _metrics(learner: Learner, split: str, rows: int, batch_size: int) -> dict[str, float]:
+    meter = learner.metrics[split]
+    meter.reset()
+    seeded(learner, 1)
+    loader = plain_loader(learner, split, rows=rows, batch_size=batch_size)
+    parts = {"task": learner.task, "criterion": learner.criterion, "context": learner.engine}
+    evaluate(learner.network, loader, [meter], **parts)
+    values: dict[str, float] = meter.compute()
+    meter.reset()
+    return values

@@ -1,0 +1,84 @@
+"""Whether every parameter that is to train gets a gradient, and one of a sensible size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from lightkit.assembly import Learner
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+from lightkit.doctor.training.probing import compute, named, sized, training_batches
+
+NAME = "gradients"
+_STEPS = 3
+"""Steps after which a gradient has to have come: what begins behind a zero, as in LoRA, gets its first one late."""
+_VANISHED = 1e-7
+"""Share of the median norm of the other matrices below which nothing is learnt."""
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Make some training steps and look at what each parameter gets in them."""
+    learner = patient.learner()
+    learner.network.train()
+    trained = {name: each for name, each in learner.model.named_parameters() if each.requires_grad}
+    norms = dict.fromkeys(trained, 0.0)
+    steps = 0
+    for number, batch in enumerate(training_batches(learner, _STEPS)):
+        loss = compute(learner, batch, key=number).loss
+        if not loss.requires_grad:
+            yield _detached(len(trained))
+            return
+        learner.engine.backward(loss)
+        for name, each in trained.items():
+            if each.grad is not None:
+                norms[name] = max(norms[name], float(each.grad.detach().float().norm()))
+                if not torch.isfinite(each.grad).all():
+                    norms[name] = float("inf")
+        steps += 1
+        if any(value == float("inf") for value in norms.values()):
+            break
+        learner.engine.step(learner.optimizer)
+        if patient.seconds_left() < 0:
+            break
+    yield _judged(learner, norms, steps)
+
+
+def _detached(count: int) -> Finding:
+    return Finding(
+        NAME,
+        "error",
+        f"none of the {sized(count, 'tensor')} that train gets one: the loss depends on no weight",
+        "nothing can be learnt",
+        "model",
+        "no .detach(), .item(), argmax, torch.no_grad() or NumPy between the weights and the loss",
+    )
+
+
+def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:
+    parameters = dict(learner.model.named_parameters())
+    broken = [name for name, norm in norms.items() if norm == float("inf")]
+    without = [name for name, norm in norms.items() if norm == 0]
+    matrices = {name: norm for name, norm in norms.items() if parameters[name].ndim > 1 and 0 < norm < float("inf")}
+    median = sorted(matrices.values())[len(matrices) // 2] if matrices else 0.0
+    vanished = [name for name, norm in matrices.items() if norm < _VANISHED * median]
+    numbers = {"tensors": len(norms), "without": without, "vanished": vanished, "not_finite": broken}
+    tensors = sized(len(norms), "tensor")
+    if broken and learner.engine.precision.name != "fp16":  # a loss scale begins too large, and comes down
+        why = "the first optimizer step fills the weights with NaN"
+        fix = "look for a square root, a norm, a division or a log of 0 in the model; trainer.clip_norm does not help"
+        return Finding(NAME, "error", f"that of {named(broken)} is not finite", why, "model", fix, numbers)
+    if without:
+        share = sum(parameters[name].numel() for name in without) / sum(parameters[name].numel() for name in norms)
+        measured = f"{named(without)} got none in {sized(steps, 'step')} ({100 * share:.2g} % of what trains)"
+        why = "these parameters stay as they were drawn: they are not used, or cut off from the loss"
+        fix = "use them in forward, without .detach() behind them; or freeze them (finetune.freeze)"
+        return Finding(NAME, "error" if share > 0.5 else "warning", measured, why, "model", fix, numbers)
+    if vanished:
+        measured = f"that of {named(vanished)} is {_VANISHED:g} times the usual one or less"
+        why = "the first layers learn nothing: on its way through the network the gradient vanishes"
+        fix = "model.activation=relu or gelu in place of sigmoid, norm layers, residual connections, fewer layers"
+        return Finding(NAME, "warning", measured, why, "model", fix, numbers)
+    norm = sum(value**2 for value in norms.values() if value < float("inf")) ** 0.5
+    return Finding(NAME, "ok", f"each of the {tensors} that train gets one; norm {norm:.3g}", numbers=numbers)

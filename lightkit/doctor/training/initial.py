@@ -1,0 +1,118 @@
+"""The first loss, before anything is learnt: it tells whether outputs and targets go together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from lightkit.assembly import Learner
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+from lightkit.doctor.training.probing import Heard, compute, plain_batch, sized
+from lightkit.trainer.tasks import Supervised
+
+NAME = "initial loss"
+_ROWS = 256
+_HIGH, _FAR = 3.0, 25.0
+"""Times the loss of an ignorant guess from which on the first loss is worth a word, and from which on it is wrong."""
+_LOW = 0.5
+"""Share of that loss below which the network knows something already."""
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Compare the first loss with that of a network that knows nothing, and look at what the outputs are."""
+    learner = patient.learner()
+    learner.network.train()
+    heard = Heard(learner.criterion)
+    rows = max(2, min(_ROWS, learner.data.train.num_samples))
+    with torch.no_grad():
+        step = compute(learner, plain_batch(learner, rows), heard)
+    loss = float(step.loss)
+    if not math.isfinite(loss):
+        why = "the first step would end the run, or fill the weights with NaN"
+        fix = "data.normalize=standard where inputs are large; no log, division or square root of 0 in model and loss"
+        yield Finding(NAME, "error", f"the loss of the first {sized(rows, 'row')} is {loss}", why, fix=fix)
+        return
+    usual = isinstance(learner.task, Supervised) and len(heard.calls) == 1
+    yield from _compared(learner, loss, heard.calls[0]) if usual else [Finding(NAME, "ok", f"it is {loss:.4g}")]
+    if usual:
+        yield from _already_probabilities(learner, heard.calls[0][0])
+
+
+def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Iterator[Finding]:
+    guess = ignorant_loss(learner, *call)
+    if guess is None:
+        yield Finding(NAME, "ok", f"it is {loss:.4g}", numbers={"loss": loss})
+        return
+    expected, what = guess
+    numbers = {"loss": loss, "expected": expected}
+    measured = f"it is {loss:.4g}; {what} gives {expected:.4g}"
+    pretrained = learner.made.report is not None
+    regression = learner.data.info.task == "regression"
+    if loss > (_FAR if regression else _HIGH) * expected + 1e-6:
+        if regression:
+            why = "the outputs begin far from the targets, so the first epochs go into finding their size"
+            key, fix = "data.dataset.target_scale", "scale the targets, or begin the bias of the output at their mean"
+        else:
+            why = "the network is sure of wrong answers before it has learnt any: its outputs begin too large"
+            key, fix = (
+                "model",
+                "begin the output layer with small weights, scale the inputs (data.normalize), add a norm",
+            )
+        yield Finding(NAME, "warning", measured, why, key, fix, numbers)
+    elif regression and loss > _HIGH * expected:
+        why = "the targets are not centred: their mean is learnt before anything else"
+        yield Finding(NAME, "note", measured, why, "optim.rules", "a larger rate for the bias of the output", numbers)
+    elif loss < _LOW * expected and not pretrained and not regression:
+        why = "an untrained network cannot know that: the answer is in the input, or the loss does not see the targets"
+        yield Finding(NAME, "warning", measured, why, "loss", numbers=numbers)
+    else:
+        yield Finding(NAME, "ok", measured, numbers=numbers)
+
+
+def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[float, str] | None:
+    """Return the loss of a network that knows nothing, and what it answers; None where that cannot be told.
+
+    Args:
+        learner: What is trained; its loss computes it.
+        preds: Outputs, for their shape.
+        target: The targets.
+    """
+    info, criterion = learner.data.info, learner.criterion
+    if getattr(criterion, "compares_samples", False) or not isinstance(preds, Tensor):
+        return None
+    if info.task == "regression" and target.is_floating_point():
+        flat = target.detach().float()
+        mean = flat.mean(0, keepdim=True).expand_as(flat) if flat.ndim else flat
+        return float(criterion(mean.reshape(preds.shape), target)), "the mean of the targets"
+    if info.task not in ("multiclass", "binary", "multilabel", "language_modeling"):
+        return None
+    same = torch.zeros_like(preds)
+    if isinstance(criterion, nn.NLLLoss):
+        same = same - math.log(preds.shape[1])
+    classes = preds.shape[-1] if preds.ndim > 1 else 2
+    what = "a coin" if info.task in ("binary", "multilabel") else f"a guess among {classes}"
+    plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None
+    return float(criterion(same, target)), f"{what} (ln {classes})" if plain else what
+
+
+def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]:
+    """Tell whether the model applies the softmax or sigmoid that its loss applies too."""
+    name, criterion = type(learner.criterion).__name__, learner.criterion
+    values = preds.detach().float()
+    if not bool(((values >= 0) & (values <= 1)).all()):
+        return
+    binary = isinstance(criterion, nn.BCEWithLogitsLoss)
+    sums = values.ndim > 1 and bool((values.sum(1 if values.ndim == 4 else -1) - 1).abs().max() < 1e-3)
+    takes_logits = not isinstance(criterion, (nn.NLLLoss, nn.BCELoss, nn.MSELoss, nn.L1Loss))
+    if takes_logits and sums and learner.data.info.task in ("multiclass", "language_modeling"):
+        measured = f"all outputs lie between 0 and 1 and sum to 1, and the loss {name} applies a softmax of its own"
+        why = "probabilities are pushed through a softmax twice: gradients are small and the loss cannot come near 0"
+        yield Finding("outputs", "error", measured, why, "model", "let the model return its logits, without softmax")
+    elif binary and float(values.std()) > 0:
+        measured = f"all outputs lie between 0 and 1, and the loss {name} applies a sigmoid of its own"
+        why = "probabilities are pushed through a sigmoid twice: no prediction can come below 0.5"
+        yield Finding("outputs", "error", measured, why, "model", "let the model return its logits, without sigmoid")

@@ -1,0 +1,130 @@
+"""What checks of a model do with it: take the same batch, compute it, make a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightkit.assembly import Learner
+from lightkit.data.loaders import Loader
+from lightkit.trainer.tasks import StepOutput
+
+_DROPPING = (nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.modules.dropout._DropoutNd)
+
+
+@dataclass
+class Heard:
+    """The loss, which notes what it was given. In the place of the learner's own one it changes nothing.
+
+    Args:
+        criterion: The loss.
+    """
+
+    criterion: Any
+    calls: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Outputs and targets of each call."""
+
+    def __call__(self, preds: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss."""
+        self.calls.append((preds, target))
+        loss: Tensor = self.criterion(preds, target)
+        return loss
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.criterion, name)
+
+
+def plain_loader(learner: Learner, split: str, *, rows: int, batch_size: int) -> Loader:
+    """Make batches of the first rows of a split, those of an epoch in training, without augmentation or processes."""
+    data = learner.data
+    loader = data.evaluation(split)
+    if loader is None:
+        raise ValueError(f"no split {split}")
+    order = data.train.order(0) if split == "train" else loader.rows
+    size = min(batch_size, len(order[:rows]))
+    return loader.with_rows(order[:rows], batch_size=size, num_workers=0, persistent_workers=False, pin_memory=False)
+
+
+def plain_batch(learner: Learner, rows: int) -> Any:
+    """Read training rows as one batch on the device, without augmentation."""
+    return next(batches_of(learner, plain_loader(learner, "train", rows=rows, batch_size=rows)))
+
+
+def batches_of(learner: Learner, loader: Loader) -> Iterator[Any]:
+    """Yield the batches of a loader on the device."""
+    with closing(loader.epoch(0)) as read:
+        for batch in read:
+            yield learner.engine.move(batch)
+
+
+def training_batches(learner: Learner, count: int) -> Iterator[Any]:
+    """Yield batches as training gets them, augmented and mixed, but read by this process."""
+    train = learner.data.train
+    rows = train.order(0)[: count * train.batch_size]
+    size = min(train.batch_size, len(rows))
+    changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False}
+    yield from batches_of(learner, train.with_rows(rows, batch_size=size, shuffle=False, drop_last=False, **changes))
+
+
+def compute(learner: Learner, batch: Any, criterion: Any = None, *, key: int = 0) -> StepOutput:
+    """Compute the loss of a batch as training does, with random numbers that depend on `key` alone."""
+    learner.engine.seed(0, key)
+    with learner.engine.autocast():
+        return learner.task.step(learner.network, batch, criterion or learner.criterion)
+
+
+def train_step(learner: Learner, batch: Any, *, key: int = 0) -> float:
+    """Make an optimizer step with a batch.
+
+    Returns:
+        The loss before it.
+    """
+    step = compute(learner, batch, key=key)
+    learner.engine.backward(step.loss)
+    learner.engine.step(learner.optimizer)
+    return float(step.loss.detach())
+
+
+def without_dropout(model: nn.Module) -> None:
+    """Put a model into training mode, but let it drop nothing: so that the same batch gives the same loss."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.dropout = 0.0
+        elif isinstance(module, _DROPPING) or type(module).__name__ in ("DropPath", "StochasticDepth"):
+            module.eval()
+
+
+def seeded(learner: Learner, number: int) -> None:
+    """Give what is evaluated next random numbers of its own."""
+    learner.engine.seed_validation(number)
+
+
+def outputs(learner: Learner, loader: Loader, *, key: int = 0) -> list[Tensor]:
+    """Evaluate a loader and return what the model gives for its samples, one tensor a batch; empty where nothing."""
+    found = []
+    learner.network.eval()
+    seeded(learner, key)
+    with torch.no_grad():
+        for batch in batches_of(learner, loader):
+            with learner.engine.autocast():
+                step = learner.task.step(learner.network, batch, learner.criterion)
+            if step.preds is not None:
+                found.append(step.preds.detach().float().cpu())
+    return found
+
+
+def sized(count: int, noun: str) -> str:
+    """Write a number with its noun: `1 row`, `1,200 rows`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def named(names: list[str], most: int = 3) -> str:
+    """Write the first of some names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

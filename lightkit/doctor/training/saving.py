@@ -1,0 +1,128 @@
+"""Whether a checkpoint brings everything back, and whether there is room for those that will come."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightkit.assembly import Learner
+from lightkit.checkpoint import content
+from lightkit.checkpoint.store import CheckpointStore
+from lightkit.common import run_files
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+from lightkit.doctor.training.probing import compute, named, train_step, training_batches
+from lightkit.runner.restore import stateful
+from lightkit.runs.catalog import project
+from lightkit.trainer.timetable import Timetable
+
+_STEPS = 2
+_TIGHT = 0.5
+"""Share of the free disk from which on checkpoints are worth a warning."""
+_ROUNDING = 1e-5
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Save a model in mid-training, load it into a fresh one, and let both make the same step."""
+    if not patient.cfg.checkpoint.enabled:
+        why = "a run that ends early has to start anew"
+        yield Finding(
+            "checkpoint", "note", "none will be written (checkpoint.enabled=false)", why, "checkpoint.enabled"
+        )
+        return
+    learner = patient.learner()
+    learner.network.train()
+    batches = [*training_batches(learner, _STEPS)]
+    for number, batch in enumerate(batches):
+        train_step(learner, batch, key=number)
+    store = CheckpointStore(patient.folder / run_files.CHECKPOINTS)
+    store.prepare()
+    path = store.save(content.gather(**stateful(learner), config_text=""), step=_STEPS)
+    yield disk(patient, learner.timetable, path.stat().st_size)
+    other = patient.learner()
+    content.apply(store.load(path), **stateful(other))
+    path.unlink()
+    yield _compared(learner, other, batches[-1])
+
+
+def _compared(learner: Learner, other: Learner, batch: Any) -> Finding:
+    """Let both make the same step, and compare losses and weights."""
+    for each in (learner, other):
+        each.network.eval()
+    with torch.no_grad():
+        evaluated = [float(compute(each, batch).loss) for each in (learner, other)]
+    losses = []
+    for each in (learner, other):
+        each.network.train()
+        losses.append(train_step(each, batch, key=_STEPS))
+    here, there = learner.model.state_dict(), other.model.state_dict()
+    differing = [name for name, tensor in here.items() if not _close(tensor, there[name])]
+    numbers = {"losses": losses, "evaluated": evaluated, "differing": differing}
+    pairs = {"the loss of a batch in evaluation": evaluated, "the loss of the next step": losses}
+    told = [f"{what} is {a:.6g}, and {b:.6g} after loading" for what, (a, b) in pairs.items() if not _near(a, b)]
+    if not told and differing:
+        told = [f"after one more step {named(differing)} are not the same"]
+    if not told:
+        return Finding(
+            "checkpoint", "ok", "saved, loaded into a fresh model, and trained on: the same", numbers=numbers
+        )
+    why = "a resumed or evaluated run is another one: something that counts is in no checkpoint"
+    fix = "keep it in register_buffer(...) or a parameter, not in a plain attribute or with persistent=False"
+    return Finding("checkpoint", "error", told[0], why, "model", fix, numbers)
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= _ROUNDING * max(1.0, abs(one)) or (math.isnan(one) and math.isnan(other))
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one.float(), other.float(), rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+def disk(patient: Patient, timetable: Timetable, size: int) -> Finding:
+    """Compare the checkpoints that will be kept at once with the room on the disk.
+
+    Args:
+        patient: The run.
+        timetable: Its lengths.
+        size: Bytes of one checkpoint.
+    """
+    options = patient.asked.checkpoint
+    count = kept_at_once(timetable, last=options.keep_last, best=options.keep_best, every=options.keep_every)
+    place = _existing(project() / run_files.OUTPUTS)
+    free, needed = shutil.disk_usage(place).free, count * size
+    numbers = {"checkpoint_bytes": size, "checkpoints": count, "needed_bytes": needed, "free_bytes": free}
+    each = f"checkpoints of {_size(size)}" if count > 1 else f"checkpoint of {_size(size)}"
+    measured = f"{count:,} {each} at a time take {_size(needed)} of {_size(free)} free at {place}"
+    if needed <= _TIGHT * free:
+        return Finding("disk", "ok", measured, numbers=numbers)
+    why = "a run that cannot save ends in mid-training"
+    keys = ("keep_every", "null") if options.keep_every else ("keep_last", "1")
+    key = f"checkpoint.{keys[0]}"
+    fix = f"{key}={keys[1]}, or another place: hydra.run.dir=FOLDER"
+    return Finding("disk", "error" if needed > free else "warning", measured, why, key, fix, numbers)
+
+
+def kept_at_once(timetable: Timetable, *, last: int, best: int, every: int | None) -> int:
+    """Count the checkpoints of a run that lie on the disk at the end; one is written before another is deleted."""
+    total = timetable.total_steps
+    saves = max(1, total // (timetable.save_steps or timetable.steps_per_epoch * (timetable.save_epochs or 1)))
+    forever = min(saves, total // every) if every else 0
+    return min(saves, last + best) + forever + 1
+
+
+def _existing(place: Path) -> Path:
+    return next(each for each in (place, *place.parents) if each.is_dir())
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
