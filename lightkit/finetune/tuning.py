@@ -30,6 +30,9 @@ class Auditor(Protocol):
 class NoTuning:
     """The plain case: everything trains from the first step to the last."""
 
+    phase_start = 0
+    """Optimizer step before which what trains has changed last."""
+
     def train(self, network: nn.Module) -> None:
         """Put the network as the loop calls it into training mode."""
         network.train()
@@ -53,7 +56,7 @@ class Tuning(NoTuning):
     def __init__(self, model: nn.Module, phases: Sequence[Phase], *, auditor: Auditor | None = None) -> None:
         self.model, self.phases, self.auditor = model, list(phases), auditor
         self._phase: Phase | None = None
-        self._phase_start = 0
+        self.phase_start = 0
 
     def train(self, network: nn.Module) -> None:
         """Put the network into training mode, but for what the phase holds in eval mode."""
@@ -69,7 +72,7 @@ class Tuning(NoTuning):
         """
         due = self.phase_at(epoch, step)
         if due is not self._phase:
-            if self._phase is not None and self.auditor and step > self._phase_start:
+            if self._phase is not None and self.auditor and step > self.phase_start:
                 self.auditor.end(step)
             self._begin(due, epoch, step)
         elif self.auditor:
@@ -92,7 +95,7 @@ class Tuning(NoTuning):
     def _begin(self, phase: Phase, epoch: int, step: int) -> None:
         if self._phase is not None:
             release(self.model, self._phase)
-        self._phase, self._phase_start = phase, step
+        self._phase, self.phase_start = phase, step
         freeze(self.model, phase)
         hold(self.model, phase)
         if self.auditor:

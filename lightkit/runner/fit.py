@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from lightkit.checkpoint import content
 from lightkit.config import to_yaml
+from lightkit.finetune.tuning import NoTuning
 from lightkit.runner.finetune_record import FinetuneRecord
 from lightkit.runner.machine import Machine
 from lightkit.runner.member import MemberRun
@@ -18,6 +19,7 @@ from lightkit.trainer import Trainer
 from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.learner import Learner
 from lightkit.trainer.services import Services
+from lightkit.trainer.watch import NoWatch, Watcher
 
 
 def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
@@ -49,6 +51,7 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
                 mode=run.cfg.metrics.mode,
                 guard=make_guard(run, learner),
                 tuning=record.tuning,
+                watch=make_watch(run, record.tuning),
             )
             trainer.fit()
             return not trainer.paused
@@ -102,4 +105,14 @@ def make_guard(run: MemberRun, learner: Learner) -> Guard:
         purge=purge,
         kept=kept if isinstance(kept, Kept) else None,
         tell=run.logger.message,
+    )
+
+
+def make_watch(run: MemberRun, tuning: NoTuning) -> NoWatch:
+    """Return what looks now and then whether training does what it says, as `trainer.watch` says."""
+    options = run.cfg.trainer.watch
+    if options.every is None:
+        return NoWatch()
+    return Watcher(
+        options.every, action=options.action, tell=run.logger.message, phase_start=lambda: tuning.phase_start
     )

@@ -30,6 +30,7 @@ FREE = (
     "trainer.early_stopping.*",
     "trainer.callbacks*",
     "trainer.nonfinite.*",
+    "trainer.watch.*",
     "trainer.test",
     "data.batch_size",
     "data.eval_batch_size",

@@ -20,6 +20,7 @@ from lightkit.trainer.report import Reporter, rates_of
 from lightkit.trainer.services import Services
 from lightkit.trainer.state import State
 from lightkit.trainer.step import PlainStepper, Stepper
+from lightkit.trainer.watch import NoWatch
 
 
 class Trainer:
@@ -41,6 +42,7 @@ class Trainer:
         mode: Whether `min` or `max` of it is better.
         guard: What to do about a loss that is not finite.
         tuning: What trains when; by default everything always does.
+        watch: Looks now and then whether training does what it says.
         stepper: Makes the optimizer steps; by default those of one model.
     """
 
@@ -53,6 +55,7 @@ class Trainer:
         mode: str = "min",
         guard: Guard | None = None,
         tuning: NoTuning | None = None,
+        watch: NoWatch | None = None,
         stepper: Stepper | None = None,
     ) -> None:
         self.learner, self.monitor, self.mode = learner, monitor, mode
@@ -60,7 +63,7 @@ class Trainer:
         self.state, self.timetable, self.engine = learner.state, learner.timetable, learner.engine
         self.services = services = services or Services()
         self.guard, self.tuning = guard or Guard(self.engine.device), tuning or NoTuning()
-        self.stepper = stepper or PlainStepper(learner, self.guard, services.spans)
+        self.watch, self.stepper = watch or NoWatch(), stepper or PlainStepper(learner, self.guard, services.spans)
         self.callbacks = [*learner.callbacks.values()]
         self._on_step = [c for c in self.callbacks if type(c).on_step is not Callback.on_step]
         self.logger, self.average = services.logger, learner.average
@@ -199,9 +202,10 @@ class Trainer:
         self._check_step()  # last: whoever goes back to this state does none of the above again
 
     def _check_step(self) -> None:
-        """Let the guard look at the state after a step."""
+        """Let the guard, and whoever watches, look at the state after a step."""
         with self._span("checks"):
             self.guard.on_step(self.learner)
+            self.watch.on_step(self.learner)
 
     def _refuse(self, batch: Any = None, position: int | None = None) -> None:
         """Let the guard decide about losses that are not finite."""
@@ -269,7 +273,7 @@ class Trainer:
             for meter in (metrics, *meters):
                 meter.reset()
             try:
-                with self.average.applied():
+                with self.watch.evaluation(learner), self.average.applied():
                     evaluate(
                         self.model,
                         learner.data.val,

@@ -131,6 +131,19 @@ class NonfiniteConfig:
 
 
 @dataclass
+class WatchConfig:
+    """What is looked at while a model trains: whether all that trains moves, and nothing else."""
+
+    every: Optional[int] = number(100, low=1)
+    """Optimizer steps between two looks; the last step is looked at too, and null never looks. A look finds out whether
+    what trains has moved since the last one and what is frozen has not, whether the optimizer has taken one step for
+    each window of batches, whether all processes hold the same weights, and whether a validation left everything as it
+    was. It changes nothing of the training, and waits for the device."""
+    action: Literal["warn", "stop"] = "warn"
+    """Tell what does not hold, once, or end the run with exit status 6."""
+
+
+@dataclass
 class TrainerConfig:
     """The training loop."""
 
@@ -158,6 +171,8 @@ class TrainerConfig:
     """Moving average of the weights."""
     nonfinite: NonfiniteConfig = field(default_factory=NonfiniteConfig)
     """What happens when a training loss is NaN or infinite."""
+    watch: WatchConfig = field(default_factory=WatchConfig)
+    """What is looked at while a model trains."""
     task: Target = field(default_factory=lambda: Target("lightkit.trainer.tasks.Supervised"))
     """How a batch becomes a loss and the inputs of the metrics. A subclass of `lightkit.trainer.tasks.Task`."""
     callbacks: dict[str, Target] = field(default_factory=dict)

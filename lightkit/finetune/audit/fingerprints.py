@@ -58,6 +58,15 @@ class Fingerprints:
         self._layouts = {name: (tensor.shape, tensor.dtype, tensor.device) for name, tensor in tensors.items()}
         self._sums = {name: fingerprint(tensor) for name, tensor in tensors.items()}
 
+    def values(self) -> dict[str, tuple[int, ...]]:
+        """Return the sums of each tensor as numbers; waits once for every device."""
+        found: dict[str, tuple[int, ...]] = {}
+        for device in {layout[2] for layout in self._layouts.values()}:
+            names = [name for name, layout in self._layouts.items() if layout[2] == device]
+            sums = torch.stack([self._sums[name] for name in names]).tolist()
+            found |= {name: tuple(values) for name, values in zip(names, sums)}
+        return found
+
     def changed(self, now: Fingerprints) -> set[str]:
         """Return the names of the tensors in both that are not the same bits; waits once for every device."""
         common = [name for name in self._layouts if name in now._layouts]
