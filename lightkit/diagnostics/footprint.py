@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lightkit.common.nesting import tensors
 from lightkit.device.recompute import recompute, recomputes
+from lightkit.finetune.audit.state_sizes import state_sizes
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -41,6 +43,27 @@ def bytes_of(value: Any) -> int:
     for tensor in tensors(value):
         seen[id(tensor)] = tensor.numel() * tensor.element_size()
     return sum(seen.values())
+
+
+def state_bytes(model: nn.Module, optimizer: Optimizer, average: Any = None) -> dict[str, int | None]:
+    """Count the bytes of training that do not depend on the batch.
+
+    Args:
+        model: The network; what of it needs a gradient now counts as trained.
+        optimizer: Over its parameters; the state counts that it will have after a step.
+        average: State of the average of the weights.
+
+    Returns:
+        Bytes of `weights` with buffers, `gradients`, `optimizer` and `average`; None where nobody can tell.
+    """
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    sizes = state_sizes(optimizer, trained)
+    return {
+        "weights": bytes_of([*model.state_dict(keep_vars=True).values()]),
+        "gradients": bytes_of([*trained.values()]),
+        "optimizer": None if sizes is None else sum(sizes.values()),
+        "average": bytes_of(average),
+    }
 
 
 def enlarged(batch: Any, samples: int, size: int) -> Any:
@@ -91,16 +114,16 @@ def activations(
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    twin = _twin(model, mode.from_tensor)
-    recompute(twin, recomputed)
-    own = {_storage(tensor) for tensor in (*twin.parameters(), *twin.buffers())}
+    copied = twin(model, mode.from_tensor)
+    recompute(copied, recomputed)
+    own = {_storage(tensor) for tensor in (*copied.parameters(), *copied.buffers())}
     with ExitStack() as stack:
         stack.enter_context(mode)
         fake = tree_map(lambda t: mode.from_tensor(t).to(device) if isinstance(t, Tensor) else t, batch)
         large = enlarged(fake, samples, size)
         own |= {_storage(tensor) for tensor in _leaves(large)}
         with context():
-            return _kept(twin, large, step, own=own, keeps=keeps)
+            return _kept(copied, large, step, own=own, keeps=keeps)
 
 
 def measured(
@@ -118,17 +141,23 @@ def measured(
     Raises:
         Exception: Whatever the step raises.
     """
-    twin = _twin(model, lambda tensor: tensor.detach().to("cpu", copy=True).requires_grad_(tensor.requires_grad))
-    recompute(twin, recomputed)
-    own = {_storage(tensor) for tensor in (*twin.parameters(), *twin.buffers(), *_leaves(batch))}
-    found = _kept(twin, batch, step, own=own, keeps=keeps)
+    copied = twin(model, lambda tensor: tensor.detach().to("cpu", copy=True).requires_grad_(tensor.requires_grad))
+    recompute(copied, recomputed)
+    own = {_storage(tensor) for tensor in (*copied.parameters(), *copied.buffers(), *_leaves(batch))}
+    found = _kept(copied, batch, step, own=own, keeps=keeps)
     return {name: count * size // max(1, samples) for name, count in found.items()}
 
 
-def _twin(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
-    """Copy the model with other tensors in it; its own are not copied."""
+def twin(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Copy the model with other tensors in it; its own are not copied.
+
+    Args:
+        model: The network; nothing of it changes.
+        convert: Makes a tensor of the copy from one of the model: parameter, buffer, or a tensor that a module just keeps.
+    """
+    kept = [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
     memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in (*model.parameters(), *model.buffers(), *kept):
         other = convert(tensor)
         if isinstance(tensor, nn.Parameter) and not isinstance(other, nn.Parameter):
             other = nn.Parameter(other.detach(), requires_grad=tensor.requires_grad)

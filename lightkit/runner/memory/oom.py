@@ -16,9 +16,15 @@ from lightkit.common.exit_codes import OUT_OF_MEMORY
 from lightkit.common.failures import is_out_of_memory
 from lightkit.common.strategies import STRATEGIES
 from lightkit.data.probe import small_batch
-from lightkit.diagnostics.footprint import activations, bytes_of, measured, origins, repeated_blocks
+from lightkit.diagnostics.footprint import (
+    activations,
+    bytes_of,
+    measured,
+    origins,
+    repeated_blocks,
+    state_bytes,
+)
 from lightkit.diagnostics.memory import Memory, available_memory, in_gib, memory_of
-from lightkit.finetune.audit.state_sizes import state_sizes
 from lightkit.trainer import State
 
 _SHOWN = 4
@@ -30,6 +36,7 @@ _LARGEST = 2**30
 _ROOM = 4
 """How many times the weights must be free there."""
 _FROM_WORKER = "Caught "
+_OPTIMIZER = {"optimizer": "state of the optimizer"}
 _VALIDATION, _EVALUATION = "trainer.loop._validate", ("trainer.evaluate.evaluate", "runner.evaluation.evaluate_split")
 _STEP = "trainer.loop._step"
 _DOING = {
@@ -76,15 +83,9 @@ class MemoryReport:
                 memory = self.memory or memory_of(self.parts.engine.parallel.devices)
                 rows.append(_row("memory", memory.usage().in_words()))
             with suppress(Exception):
-                trained = {name: p for name, p in self.parts.model.named_parameters() if p.requires_grad}
-                sizes = state_sizes(self.parts.optimizer, trained)
-                fixed = {
-                    "weights": bytes_of([*self.parts.model.state_dict(keep_vars=True).values()]),
-                    "gradients": bytes_of([*trained.values()]),
-                    "state of the optimizer": None if sizes is None else sum(sizes.values()),
-                    "average": bytes_of(self.parts.average.state_dict()),
-                }
-                rows.append(_row("made of", ", ".join(f"{name} {in_gib(n)}" for name, n in fixed.items() if n)))
+                fixed = state_bytes(self.parts.model, self.parts.optimizer, self.parts.average.state_dict())
+                named = {_OPTIMIZER.get(name, name): count for name, count in fixed.items() if count}
+                rows.append(_row("made of", ", ".join(f"{name} {in_gib(n)}" for name, n in named.items())))
             with suppress(Exception):
                 found = self._origins(self.parts, evaluating)
                 pattern = None if evaluating else repeated_blocks(self.parts.model, found)

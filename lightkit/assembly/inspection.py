@@ -1,0 +1,88 @@
+"""A model as a run would train it, for a look at it before: how it is called, and what a step of training takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from lightkit.assembly.dry_run import unnoticed
+from lightkit.common.errors import UserError
+from lightkit.config import to_plain
+from lightkit.data.probe import small_batch, whole_batch
+from lightkit.diagnostics.layers import Call, first_call
+from lightkit.diagnostics.summary import ModelSummary, Training, summarize_training
+from lightkit.trainer.learner import Learner
+
+_CPU = torch.device("cpu")
+
+
+def summary_of(cfg: DictConfig, parts: Learner, *, shape: Sequence[int] | None = None) -> ModelSummary:
+    """Summarize the model of a run.
+
+    Args:
+        cfg: The configuration.
+        parts: The parts of the run, on the CPU.
+        shape: Shape of a sample's input, in the place of that of the data.
+
+    Raises:
+        UserError: The model cannot be run on such samples.
+    """
+    with unnoticed(_CPU):
+        batch = _batch(parts, shape)
+        training = Training(
+            optimizer=parts.optimizer,
+            step=lambda model, given: parts.task.step(model, given, parts.criterion).loss,
+            batch=batch,
+            samples=min(parts.data.train.num_samples, parts.data.train.batch_size),
+            context=parts.engine.autocast,
+            recomputed=to_plain(cfg.device.activation_checkpointing),
+            average=parts.average.state_dict(),
+        )
+        return summarize_training(parts.model, training)
+
+
+def call_of(parts: Learner, *, shape: Sequence[int] | None = None) -> Call:
+    """Return how a run calls its model on one sample; see `summary_of`."""
+
+    def step(model: nn.Module) -> Any:
+        return parts.task.step(model, batch, parts.criterion)
+
+    with unnoticed(_CPU):
+        batch = _batch(parts, shape)
+        call = first_call(parts.model, step)
+    return call.mapped(lambda tensor: tensor[:1] if tensor.ndim and len(tensor) == 2 else tensor)
+
+
+def _batch(parts: Learner, shape: Sequence[int] | None) -> Any:
+    """Read a batch of two samples, and give its first tensor another shape where one is asked for.
+
+    Raises:
+        UserError: The batch holds no tensor.
+    """
+    batch = small_batch(parts.data.train)
+    if shape is None:
+        return batch
+    leaves, structure = tree_flatten(batch)
+    at = next((number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor)), None)
+    if at is None:
+        raise UserError("the batches hold no tensor", key="--input")
+    leaves[at] = torch.zeros((len(leaves[at]), *shape), dtype=leaves[at].dtype)
+    return tree_unflatten(leaves, structure)
+
+
+def loss_of_batch(parts: Learner) -> Callable[[], Tensor]:
+    """Return a function that computes the loss of the first batch of training, as the first step does."""
+
+    def loss() -> Tensor:
+        parts.network.train()
+        parts.engine.seed(0, 0)
+        batch = parts.engine.move(whole_batch(parts.data.train))
+        with parts.engine.autocast():
+            return parts.task.step(parts.network, batch, parts.criterion).loss
+
+    return loss

@@ -1,0 +1,57 @@
+"""`lightkit graph`: a picture of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightkit.cli.inspected import OPTIONS, built_model, depth_of, parser_of_model, shape_of
+from lightkit.cli.terminal import say
+from lightkit.common.errors import UserError
+
+HELP = {
+    "graph": f"""\
+usage: lightkit graph [OVERRIDES] [--from RUN] [--output FILE] [--depth N] [--direction TB|LR] [--input SHAPE]
+
+Draw the model of `lightkit train OVERRIDES`: a box for each layer with name, class, parameters and the shape that it
+gives for one sample, blue where it trains, grey where it is frozen; small boxes for functions, frames for layers with
+others in them. Needs the packages of `pip install 'lightkit[graph]'`, and Graphviz for all but .dot.
+Everything is built on the CPU and drawn without computing it; nothing but the picture is written.
+
+options:
+  --output FILE         what to write: .svg, .png, .pdf, or .dot for Graphviz elsewhere (default: model.svg)
+  --depth N             levels of layers below the model (default: as many as 60 boxes can show)
+  --direction WHICH     TB from top to bottom, LR from left to right (default: TB)
+{OPTIONS}
+
+examples:
+  lightkit graph experiment=digits_cnn
+  lightkit graph data=digits model=resnet18 --depth 2 --output resnet18.png
+  lightkit graph model=transformer --direction LR --output transformer.dot""",
+}
+DIRECTIONS = ("TB", "LR")
+FORMATS = ("svg", "png", "pdf", "dot")
+
+
+def graph(args: list[str]) -> int:
+    """Draw a model."""
+    parser = parser_of_model("graph")
+    parser.add_argument("--output", default="model.svg")
+    parser.add_argument("--depth")
+    parser.add_argument("--direction", default=DIRECTIONS[0])
+    options = parser.read(args)
+    shape, depth, path = shape_of(options.input), depth_of(options.depth), Path(options.output).expanduser()
+    direction = options.direction.upper()
+    if direction not in DIRECTIONS:
+        raise UserError("no such direction", key="--direction", received=options.direction, choices=DIRECTIONS)
+    if path.suffix.removeprefix(".").lower() not in FORMATS:
+        expected = f"a name that ends in .{', .'.join(FORMATS)}"
+        raise UserError("not a picture", key="--output", expected=expected, received=options.output)
+    with built_model(options) as (_, parts):
+        from lightkit.assembly.inspection import call_of
+        from lightkit.diagnostics.graph import draw
+
+        found = draw(parts.model, call_of(parts, shape=shape), depth=depth, direction=direction)
+    found.write(path)
+    levels = f"{found.depth} level{'' if found.depth == 1 else 's'}"
+    say(f"{found.boxes} boxes, {levels} of layers: {path}")
+    return 0

@@ -1,0 +1,89 @@
+"""What `summary`, `graph` and `params` have in common: which model is meant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import complain
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.runs.catalog import find_run, project
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from lightkit.assembly import Learner
+
+OPTIONS = """\
+  --from RUN            start from the configuration of an earlier run, such as a member of an ensemble
+  --input SHAPE         shape of a sample's input, such as 3,224,224 (default: that of the data)
+  --config-dir FOLDER   one more folder of options, searched first
+  --config-name NAME    another file than config.yaml to start from"""
+
+
+def parser_of_model(command: str) -> Parser:
+    """Make the parser of a command that looks at a model before it trains."""
+    parser = Parser(command)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--from", dest="source", metavar="RUN")
+    parser.add_argument("--input", metavar="SHAPE")
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("-cn", "--config-name", default="config")
+    return parser
+
+
+@contextmanager
+def built_model(options: argparse.Namespace) -> Iterator[tuple[DictConfig, Learner]]:
+    """Build the parts of the run that is meant, on the CPU; nothing is written.
+
+    Raises:
+        UserError: The configuration is wrong, or a part cannot be built.
+    """
+    on_cpu, folder = [*options.overrides, "device.name=cpu"], project() / run_files.OUTPUTS
+    if options.source is None:
+        from lightkit.config import compose
+
+        cfg = compose(on_cpu, config_dir=options.config_dir, config_name=options.config_name).cfg
+    else:
+        from lightkit.runs.reading import read_run
+
+        folder = find_run(options.source, project())
+        cfg = read_run(folder, on_cpu, new=True).cfg
+    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
+    from lightkit.assembly import build
+
+    parts = build(cfg, folder, report=complain)
+    with closing(parts.data):
+        yield cfg, parts
+
+
+def shape_of(text: str | None) -> tuple[int, ...] | None:
+    """Read the option `--input`.
+
+    Raises:
+        UserError: It is no shape.
+    """
+    if text is None:
+        return None
+    parts = text.strip("()[] ").replace("x", ",").replace(" ", "").rstrip(",").split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        expected = "whole numbers from 1, without that of the samples: 3,224,224"
+        raise UserError("not a shape", key="--input", expected=expected, received=text)
+    return tuple(map(int, parts))
+
+
+def depth_of(text: str | None) -> int | None:
+    """Read the option `--depth`.
+
+    Raises:
+        UserError: It is no number of levels.
+    """
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise UserError("not a number of levels", key="--depth", expected="a whole number from 0", received=text)
+    return int(text)

@@ -1,0 +1,97 @@
+"""`lightkit params`: weights and gradients of a run by name."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import complain, fitting, say, table, width
+from lightkit.common.errors import UserError
+from lightkit.runs.catalog import find_run, project
+
+if TYPE_CHECKING:
+    from lightkit.diagnostics.params import Parameter
+
+HELP = {
+    "params": """\
+usage: lightkit params RUN [--checkpoint best|last|FILE] [--grads] [--match PATTERN]... [--buffers]
+                       [--output PICTURE] [--json] [OVERRIDES]
+
+The weights of a trained model by name: shape, mean, standard deviation, least and largest value, norm, share of
+zeros, and a histogram from least to largest. With --grads also the gradients of the loss of one batch of training:
+norm, norm in relation to that of the weight, share of zeros, histogram. A line below names what strikes: values that
+are not finite, what trains and gets no gradient or zeros only.
+RUN is the folder of a run, its name, or `last` for the newest one; of an ensemble RUN/members/NAME is one member.
+Everything is computed on the CPU; nothing is written but the picture.
+
+options:
+  --checkpoint WHICH    weights of the best validation, of the last step, or of a file (default: best)
+  --grads               gradients of the first batch of training too
+  --match PATTERN       only names that it fits, such as blocks.0 or 'head.*'; may be given several times
+  --buffers             buffers too, such as the running means of batch norm
+  --output PICTURE      draw the histograms: .png, .svg or .pdf
+  --json                as JSON, with the numbers of the histograms
+
+examples:
+  lightkit params last
+  lightkit params last --grads --match head
+  lightkit params last --grads --output params.png data.batch_size=16""",
+}
+
+
+def params(args: list[str]) -> int:
+    """Print the weights of a run, and their gradients."""
+    parser = Parser("params")
+    parser.add_argument("run")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--checkpoint", default="best")
+    parser.add_argument("--match", action="append", default=[])
+    parser.add_argument("--output")
+    for name in ("--grads", "--buffers", "--json"):
+        parser.add_argument(name, action="store_true")
+    options = parser.read(args)
+    which, picture = options.checkpoint, Path(options.output).expanduser() if options.output else None
+    if which not in ("best", "last") and not Path(which).is_file():
+        what, expected = "no such checkpoint", "best, last or a file"
+        raise UserError(what, key="--checkpoint", received=which, expected=expected, family="no-checkpoint")
+    from lightkit.runs.reading import read_run
+
+    folder = find_run(options.run, project())
+    cfg = read_run(folder, ["device.name=cpu", *options.overrides]).cfg
+    # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
+    from lightkit.assembly import build
+    from lightkit.assembly.inspection import loss_of_batch
+    from lightkit.diagnostics.params import draw_histograms, lines_about, parameters_of
+    from lightkit.runner.models import holds_ensemble, with_checkpoint
+
+    if holds_ensemble(folder, which, ()):
+        fix = f"lightkit params {options.run}/members/NAME"
+        raise UserError("an ensemble has several models", key="RUN", received=options.run, fix=fix, family="ensemble")
+    parts = build(cfg, folder, pretrained=False, trains=options.grads, report=complain)
+    with closing(parts.data):
+        parts = with_checkpoint(parts, which, folder, cfg)
+        loss = loss_of_batch(parts) if options.grads else None
+        found = parameters_of(parts.model, match=options.match, buffers=options.buffers, loss=loss)
+    if options.json:
+        say(json.dumps([one.to_json() for one in found], indent=2))
+    else:
+        _print(found, grads=options.grads)
+        for line in lines_about(found, gradients=options.grads):
+            say(line)
+    if picture is not None:
+        count = draw_histograms(found, picture)
+        if not options.json:
+            say(f"{count} of {len(found)} drawn: {picture}")
+    return 0
+
+
+def _print(found: list[Parameter], *, grads: bool) -> None:
+    """Print a table with a row for each parameter, and an empty line."""
+    from lightkit.diagnostics.params import GRADIENT_TITLES, RIGHT, TITLES
+
+    titles = [*TITLES, *(GRADIENT_TITLES if grads else ())]
+    rows = fitting(titles, [one.cells(gradients=grads) for one in found], columns=[0], width=width())
+    say(table(titles, rows, right=RIGHT) + "\n")

@@ -1,0 +1,57 @@
+"""`lightkit summary`: layers, parameters, operations and memory of a model before it trains."""
+
+from __future__ import annotations
+
+import json
+
+from lightkit.cli.inspected import OPTIONS, built_model, depth_of, parser_of_model, shape_of
+from lightkit.cli.terminal import fitting, say, table, width
+
+HELP = {
+    "summary": f"""\
+usage: lightkit summary [OVERRIDES] [--from RUN] [--depth N] [--long] [--input SHAPE] [--json]
+
+What the model of `lightkit train OVERRIDES` is made of, without training: for every layer its class, the shape that it
+gives for one sample, its parameters and whether they train, and what it computes in multiplications with an addition
+(MACs; two FLOPs each). Layers next to each other that are alike share a row: × says how many there are, or how often
+one is called; the numbers are those of one, the share that of all.
+
+Below: operations of a forward pass and of training (less of it where layers are frozen), what was counted, and what has
+no rule and was not; and the memory of a training step: weights, gradients, the state of the optimizer, the average of
+weights, the activations that the backward pass needs, and the batch.
+Everything is built on the CPU and counted without computing it; nothing is written.
+
+options:
+  --depth N             levels of layers below the model (default: 3)
+  --long                a row for each of several layers that are alike
+  --json                all of it as JSON, with every layer
+{OPTIONS}
+
+examples:
+  lightkit summary experiment=digits_cnn
+  lightkit summary data=digits model=resnet18 --input 1,224,224
+  lightkit summary model=transformer finetune=lora --depth 5 --json""",
+}
+
+
+def summary(args: list[str]) -> int:
+    """Print the summary of a model."""
+    parser = parser_of_model("summary")
+    parser.add_argument("--depth")
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.read(args)
+    shape, depth = shape_of(options.input), depth_of(options.depth)
+    with built_model(options) as (cfg, parts):
+        from lightkit.assembly.inspection import summary_of
+
+        found = summary_of(cfg, parts, shape=shape)
+    if options.json:
+        say(json.dumps(found.to_json(), indent=2))
+        return 0
+    from lightkit.diagnostics.summary import DEPTH, RIGHT
+
+    titles, rows = found.table(depth=DEPTH if depth is None else depth, every=options.long)
+    say(table(titles, fitting(titles, rows, columns=[0, 1], width=width()), right=RIGHT))
+    say("\n" + table([], found.lines()))
+    return 0

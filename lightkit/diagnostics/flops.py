@@ -1,0 +1,287 @@
+"""Floating-point operations of a model, counted without computing them.
+
+A copy of the model runs on meta tensors, which have a shape and no values: that takes no memory and little time, and
+PyTorch takes no fast path on the way in which operators would hide from the counter. One multiplication and one addition
+are two operations (FLOPs), or one MAC.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from lightkit.device.recompute import recompute
+from lightkit.diagnostics.footprint import twin
+
+RULE = "count_flops"
+"""Method of a module that counts its own operations: `count_flops(inputs, output) -> int`."""
+_META = torch.device("meta")
+_BACKWARD = 2
+"""Times the operations of a forward pass that a backward pass takes, of a module that counts its own."""
+_MOVES = re.compile(
+    r"empty|zeros|ones|full|arange|linspace|eye|scalar_tensor|new_|view|clone|copy|detach|alias|reshape|expand|repeat|lift"
+    r"|cat$|stack$|split|chunk|unbind|slice|select|index|gather|scatter|embedding$|transpose|permute|squeeze|fill|zero_?$"
+    r"|set_|resize|roll|flip|unfold|as_strided|(bernoulli|uniform|normal|random|exponential)_?$|^rand|_local_scalar|item"
+    r"|is_|sym_|size|stride|device|nonzero|tril|triu|pad"
+)
+"""Operators that move, make or look at values, and compute none."""
+_MINOR = re.compile(
+    r"norm|softmax|pool|mean|sum$|sum_|max|min|var|std|prod|any|all|logcumsumexp|logsumexp|cum|dropout|sort|topk|where"
+    r"|upsample|interpolate|cell|rsub|masked|loss|bucketize|one_hot|histc"
+)
+"""Operators that compute a few numbers for each value, besides those that PyTorch itself calls pointwise."""
+
+
+class Uncounted(NamedTuple):
+    """An operator that no rule counts."""
+
+    name: str
+    """As PyTorch calls it: `relu`."""
+    calls: int
+    """How often it ran."""
+    values: int
+    """Numbers that it gave in all."""
+    minor: bool
+    """Whether it computes a few operations for each of them, as an addition or a norm does; not so an unknown one."""
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Operations of one pass."""
+
+    total: int
+    """All together."""
+    modules: Mapping[str, int] = field(default_factory=dict)
+    """By the path of a module, with those below it; `` is the model."""
+    operators: Mapping[str, int] = field(default_factory=dict)
+    """By the operator that computes them."""
+    uncounted: tuple[Uncounted, ...] = ()
+    """Operators of the forward pass without a rule, the largest first."""
+    measured: bool = False
+    """Whether the model had to compute with values, as one that looks at them does."""
+
+    @property
+    def macs(self) -> int:
+        """Return multiplications with an addition, as papers on networks for images count."""
+        return self.total // 2
+
+    @property
+    def minor(self) -> int:
+        """Estimate the operations of elementwise ones, norms and the like: one for each value."""
+        return sum(op.values for op in self.uncounted if op.minor)
+
+    @property
+    def unknown(self) -> tuple[Uncounted, ...]:
+        """Return the operators that may compute much, of which nothing is known."""
+        return tuple(op for op in self.uncounted if not op.minor)
+
+
+def count_flops(
+    model: nn.Module,
+    run: Callable[[nn.Module, Any], Any],
+    batch: Any,
+    *,
+    backward: bool = False,
+    recomputed: Sequence[str] = (),
+    sample: Any = None,
+) -> Flops:
+    """Count the operations of a forward pass, or of one in training with the backward pass.
+
+    Matrix products, convolutions and attention count by PyTorch's rules (`torch.utils.flop_counter`) and some of our
+    own. A module with a method `count_flops(inputs, output)` counts itself, with all that is in it.
+
+    Args:
+        model: The network; nothing of it changes.
+        run: Runs a model on the batch; returns the loss where `backward` is asked for.
+        batch: What it runs on.
+        backward: Run in training mode, and the backward pass too. What is frozen needs less of it.
+        recomputed: Patterns of modules that compute their activations again in the backward pass.
+        sample: What to run on where values are needed, None for the batch itself.
+
+    Raises:
+        Exception: Whatever the model raises with values too.
+    """
+    try:
+        copied = twin(model, lambda tensor: tensor.detach().to(_META).requires_grad_(tensor.requires_grad))
+        on_meta = tree_map(lambda value: value.to(_META) if isinstance(value, Tensor) else value, batch)
+        recompute(copied, recomputed)
+        with _META:
+            return _counted(copied, run, on_meta, backward=backward)
+    except Exception:  # it looks at values, or has tensors that nobody knows of
+        copied = copy.deepcopy(model)
+        recompute(copied, recomputed)
+        given = batch if sample is None else sample
+        with torch.random.fork_rng(devices=[]), _no_fast_path():
+            return _counted(copied, run, given, backward=backward, measured=True)
+
+
+def _counted(
+    model: nn.Module, run: Callable[[nn.Module, Any], Any], batch: Any, *, backward: bool, measured: bool = False
+) -> Flops:
+    own, recorder = _OwnRules(), _Recorder()
+    root = type(model).__name__
+    for name, module in model.named_modules():
+        if callable(getattr(module, RULE, None)):
+            module.register_forward_pre_hook(own.entering(recorder))
+            module.register_forward_hook(own.leaving(name, recorder), with_kwargs=True)
+    model.train(backward)
+    counter = FlopCounterMode(display=False, custom_mapping=dict(RULES))
+    with ExitStack() as stack:
+        stack.enter_context(recorder)
+        stack.enter_context(torch.set_grad_enabled(backward))
+        stack.enter_context(counter)
+        result = run(model, batch)
+        if backward:
+            recorder.inside += 1
+            result.backward()
+    counts = {_path(name, root): Counter(found) for name, found in counter.get_flop_counts().items()}
+    own.put_into(counts, _BACKWARD if backward else 0)
+    operators = counts.pop(None, Counter())
+    return Flops(
+        operators.total(),
+        {str(name): found.total() for name, found in counts.items()},
+        {str(op).removeprefix("aten."): count for op, count in operators.most_common() if count},
+        recorder.uncounted(),
+        measured,
+    )
+
+
+def _path(name: str, root: str) -> str | None:
+    """Return the path of a module by the counter's name for it: None for all of them together."""
+    if name == "Global":
+        return None
+    return "" if name == root else name.removeprefix(f"{root}.")
+
+
+@contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """Let attention and recurrent layers compute by operators that are counted."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of switches that go with this one, and that we leave alone
+            with torch.backends.mkldnn.flags(enabled=False):
+                yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class _Recorder(TorchDispatchMode):
+    """Sees the operators that are run, and keeps book of those that compute and have no rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = 0
+        """Modules we are in that count themselves; nothing is noted there."""
+        self._found: dict[str, list[int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator."""
+        output = func(*args, **(kwargs or {}))
+        packet = getattr(func, "_overloadpacket", None)
+        if self.inside or packet in flop_registry or packet in RULES:
+            return output
+        name = str(packet or func).removeprefix("aten.").removeprefix("prim.").removeprefix("prims.")
+        if getattr(func, "is_view", False) or _MOVES.search(name):
+            return output
+        minor = torch.Tag.pointwise in getattr(func, "tags", ()) or _MINOR.search(name) is not None
+        name = re.sub(r"^_?(native_|safe_)*|_no_training|_legit|_with_indices|_$", "", name)
+        entry = self._found.setdefault(name, [0, 0, 1])
+        first = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), None)
+        entry[0] += 1
+        entry[1] += 0 if first is None else first.numel()
+        entry[2] &= minor
+        return output
+
+    def uncounted(self) -> tuple[Uncounted, ...]:
+        """Return what was noted, unknown operators first, then the largest."""
+        found = [Uncounted(name, calls, values, bool(minor)) for name, (calls, values, minor) in self._found.items()]
+        return tuple(sorted(found, key=lambda op: (op.minor, -op.values)))
+
+
+class _OwnRules:
+    """What modules say that they compute."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, int] = {}
+        self._kinds: dict[str, str] = {}
+
+    def entering(self, recorder: _Recorder) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: Any) -> None:
+            recorder.inside += 1
+
+        return hook
+
+    def leaving(self, name: str, recorder: _Recorder) -> Callable[..., None]:
+        def hook(module: Any, inputs: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+            recorder.inside -= 1
+            if not recorder.inside:
+                told = int(module.count_flops((*inputs, *kwargs.values()), output))
+                self._told[name] = self._told.get(name, 0) + told
+                self._kinds[name] = f"{type(module).__name__}.{RULE}"
+
+        return hook
+
+    def put_into(self, counts: dict[str | None, Counter[Any]], backward: int) -> None:
+        """Put what was told in the place of what was counted below these modules."""
+        for name, told in self._told.items():
+            counted = Counter(counts.get(name, Counter()))
+            above = [name[:at] for at, sign in enumerate(name) if sign == "."]
+            for place in dict.fromkeys([None, "", *above, name]):
+                counts.setdefault(place, Counter()).subtract(counted)
+                counts[place][self._kinds[name]] += told * (1 + backward)
+
+
+def _fft(complexity: float) -> Callable[..., int]:
+    def rule(shape: Sequence[int], dims: Sequence[int], *_args: Any, **_options: Any) -> int:
+        length = math.prod(shape[dim] for dim in dims)
+        return int(complexity * math.prod(shape) * math.log2(max(2, length)))
+
+    return rule
+
+
+def _vector(matrix: Sequence[int], *_args: Any, **_options: Any) -> int:
+    return 2 * math.prod(matrix)
+
+
+def _distances(left: Sequence[int], right: Sequence[int], *_args: Any, **_options: Any) -> int:
+    return 3 * math.prod(left) * right[-2]
+
+
+def _bilinear(left: Sequence[int], weight: Sequence[int], *_args: Any, **_options: Any) -> int:
+    return 2 * left[0] * (math.prod(weight) + weight[0] * weight[-1])
+
+
+def _own_rules() -> dict[Any, Callable[..., int]]:
+    """Return rules for operators that PyTorch's counter has none for."""
+    aten = torch.ops.aten
+    rules = {
+        aten.mv: _vector,
+        aten.dot: _vector,
+        aten.vdot: _vector,
+        aten.addmv: lambda _bias, matrix, *_args, **_options: _vector(matrix),
+        aten._cdist_forward: _distances,
+        aten._trilinear: _bilinear,
+        aten._fft_r2c: _fft(2.5),
+        aten._fft_c2r: _fft(5),
+        aten._fft_c2c: _fft(5),
+    }
+    return {operator: rule for operator, rule in rules.items() if operator not in flop_registry}
+
+
+RULES = _own_rules()
+"""Rules for operators by shapes of their arguments, beside those of PyTorch."""
