@@ -128,6 +128,11 @@ class SupervisedContrastive(nn.Module):
         partners = (target[:, None] == target[None, :]) & ~itself
         return -((log_chance * partners).sum(dim=1) / partners.sum(dim=1).clamp(min=1)).mean()
 
+    def lowest(self, target: Tensor) -> float:
+        """Return what the loss of a batch comes down to at most: a sample cannot be nearest to all of its class."""
+        partners = (target[:, None] == target[None, :]).sum(dim=1) - 1
+        return float(partners.clamp(min=1).log().mean())
+
 
 def _shapes(expected: str, output: Tensor, target: Tensor) -> UserError:
     received = f"{tuple(output.shape)} and {tuple(target.shape)}"

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from lightkit.assembly.dry_run import rehearse
 from lightkit.assembly.ensemble import is_ensemble, trained_ensemble
+from lightkit.assembly.few_rows import few_rows
 from lightkit.assembly.member import own_rows, own_task, start_from
 from lightkit.assembly.metrics_trial import try_metrics
 from lightkit.assembly.network import Network, build_model, build_network, check_base, finetune_options, trained_network
@@ -75,7 +76,7 @@ def build_shared(
     engine = build_engine(cfg, ranks)
     data = build_splits(cfg, engine, None if pretrained else folder, report=report)
     with keys_under("data"):
-        data = data.shortened(rows, seed=cfg.seed) if rows else data
+        data = data.shortened(rows, seed=cfg.seed) if rows else few_rows(cfg, data)
     check_fit(cfg, data)
     return Shared(engine, own_rows(cfg, data, folder))
 

@@ -30,6 +30,8 @@ from lightkit.loggers import ConsoleLogger, JsonlLogger, Logger, Loggers, LogLog
 from lightkit.metrics import SharedMetrics, SplitMetrics
 from lightkit.trainer.callbacks import Callback, EarlyStopping
 from lightkit.trainer.guard import KEPT, Kept
+from lightkit.trainer.overfit import KEY as OVERFIT
+from lightkit.trainer.overfit import Overfit
 from lightkit.trainer.tasks import Criterion, Supervised
 from lightkit.trainer.timetable import Timetable
 
@@ -173,6 +175,8 @@ def build_callbacks(cfg: DictConfig) -> dict[str, Callback]:
     for name, node in cfg.trainer.callbacks.items():
         callbacks[str(name)] = instantiate(node, key=f"trainer.callbacks.{name}", expected=Callback)
         check_hooks(callbacks[str(name)], key=f"trainer.callbacks.{name}")
+    if cfg.trainer.overfit.samples is not None:
+        callbacks[OVERFIT] = Overfit(cfg.trainer.overfit.loss)
     if cfg.trainer.nonfinite.action == "rollback":
         callbacks[KEPT] = Kept()
     return callbacks

@@ -19,6 +19,7 @@ from lightkit.config.arguments import check_arguments
 from lightkit.config.direction import check_mode
 from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, keys_named, valid_keys
+from lightkit.config.cut_down import cut_down
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.labels import check_patterns
 from lightkit.config.origins import Key, Sources, dotted
@@ -223,7 +224,7 @@ def _usable(items: list[Any], kind: Any) -> Any:
 
 
 def complete(cfg: DictConfig) -> DictConfig:
-    """Write out every default of the schema in a configuration, and make it read-only.
+    """Write out every default of the schema in a configuration, cut it down where asked to, and make it read-only.
 
     How a sweep runs its jobs is left out, see `sweep_options`: it is no part of what a run is.
     """
@@ -231,6 +232,7 @@ def complete(cfg: DictConfig) -> DictConfig:
     OmegaConf.set_struct(cfg, False)
     _fill(cfg, Config)
     cfg.pop("sweep")
+    cut_down(cfg)
     OmegaConf.set_struct(cfg, True)
     OmegaConf.set_readonly(cfg, True)
     return cfg

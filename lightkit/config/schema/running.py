@@ -144,6 +144,20 @@ class WatchConfig:
 
 
 @dataclass
+class OverfitConfig:
+    """A check that the model can learn at all: a few samples, without all that makes learning them by heart harder."""
+
+    samples: Optional[int] = number(None, low=1)
+    """Training samples to learn by heart; null trains as usual. `trainer=overfit` takes 8. Augmentation, mixup,
+    dropout, label smoothing, weight decay, the schedule of the rate and averages of the weights are off then, and the
+    run fails where the loss of the samples does not come down to zero."""
+    steps: int = number(1000, low=1)
+    """Optimizer steps by which that must have happened; the run ends as soon as it has."""
+    loss: float = number(0.01, above=0, below=1)
+    """Loss that counts as zero, as a share of the first one."""
+
+
+@dataclass
 class TrainerConfig:
     """The training loop."""
 
@@ -179,6 +193,15 @@ class TrainerConfig:
     """Further callbacks by name: subclasses of `lightkit.trainer.callbacks.Callback`."""
     test: Literal["best", "last", "none"] = "best"
     """Weights for the final test, of the best validation or the last step."""
+    find_lr: bool = False
+    """Look for a learning rate before the run begins, and take it for `optim.lr`, as `lightkit find lr` suggests it.
+    Found by steps in a process of its own. The run's `config.yaml` has what was found; nothing is looked for again."""
+    smoke: bool = False
+    """Run from end to end in seconds: few samples, and few steps of everything. `trainer=smoke` sets it. Two short
+    epochs with validation, checkpoints and the final test; warm-ups, phases, cycles, folds and members are cut down with
+    them. Batches keep their size, so that a step needs the memory it will need."""
+    overfit: OverfitConfig = field(default_factory=OverfitConfig)
+    """A check that the model can learn a few samples by heart."""
 
 
 @dataclass
