@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.common import run_files
+from lightkit.loggers import layout
 
 _HEAD = struct.Struct("<QI")
 _FOOT_BYTES = 4
@@ -49,6 +50,8 @@ def read_events(file: Path) -> Iterator[tuple[int, int, Any]]:
 def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
     """Count the tags that stand more than once at a step in the records of all files of a run.
 
+    A layout is none of a curve's points: of several the last counts, also at one step.
+
     Args:
         folder: The directory of the run.
     """
@@ -58,6 +61,7 @@ def repeated(folder: Path | str) -> dict[tuple[str, int], int]:
         for _, _, event in read_events(file)
         if event is not None
         for value in event.summary.value
+        if value.tag != layout.TAG
     )
     return {place: count for place, count in found.items() if count > 1}
 

@@ -18,6 +18,7 @@ from lightkit.common.disk import sync_file
 from lightkit.common.ledger import FACTS
 from lightkit.common.pixels import pixels
 from lightkit.loggers.base import Logger
+from lightkit.loggers.layout import Layout
 
 FLUSH_SECONDS = 10
 """Curves appear in the browser at most this much later."""
@@ -55,6 +56,7 @@ class TensorBoardLogger(Logger):
         self.folder, self.monitor = Path(folder), monitor
         self._better = min if mode == "min" else max
         self._best: float | None = None
+        self._layout = Layout()
         self._made: Any = None
         self._epoch_at: int | None = None
         self._carried: tuple[int, set[str]] = (-1, set())
@@ -78,10 +80,11 @@ class TensorBoardLogger(Logger):
         TensorBoard forgets whole steps, so what was written at the very step of the checkpoint goes into a new file.
         """
         self.close()
-        self._best = None
+        self._best, self._layout = None, Layout()
         for row in kept:
             if row["step"] < step:
                 self._at_first_sight(_values(row))
+                self._layout.add(map(tag, _values(row)))
         if not self._files():
             return
         now, self._epoch_at = int(time.time()), None
@@ -111,7 +114,8 @@ class TensorBoardLogger(Logger):
             named[tag("epoch")] = epoch
             self._epoch_at = step
         points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
-        return Event(step=step, wall_time=seconds, summary=Summary(value=points))
+        self._layout.add(named)
+        return Event(step=step, wall_time=seconds, summary=Summary(value=[*points, *self._layout.unwritten()]))
 
     def _at_first_sight(self, values: Mapping[str, float]) -> dict[str, float]:
         """Choose by tag what one looks at first: losses, the monitored value, and the best of it so far."""

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from lightkit.loggers import TensorBoardLogger, rewind
+from lightkit.loggers import TensorBoardLogger, layout, rewind
 from lightkit.loggers.events import repeated
 
 
@@ -49,6 +49,7 @@ def raw(folder: Path) -> Counter[tuple[str, int]]:
         for file in folder.glob("events.out.tfevents.*")
         for event in LegacyEventFileLoader(str(file)).Load()
         for value in event.summary.value
+        if value.tag != layout.TAG
     )
 
 
@@ -56,7 +57,8 @@ def shown(folder: Path, events: EventAccumulator | None = None) -> dict[str, lis
     """The steps of each curve, picture and text in TensorBoard."""
     events = events or opened(folder)
     events.Reload()
-    return {name: [point.step for point in events.Tensors(name)] for name in events.Tags()["tensors"]}
+    names = [name for name in events.Tags()["tensors"] if name != layout.TAG]
+    return {name: [point.step for point in events.Tensors(name)] for name in names}
 
 
 def opened(folder: Path) -> EventAccumulator:
@@ -155,7 +157,7 @@ def test_files_of_another_writer_lose_only_what_is_repeated(tmp_path: Path) -> N
     assert [counted["mine/x", step] for step in range(1, 30)] == [1] * 20 + [0] * 9
     assert [counted["mine/h", step] for step in range(1, 30)] == [1] * 20 + [0] * 9
     assert shown(tmp_path)["mine/x"] == list(range(1, 21))
-    assert "custom_scalars__config__" in {tag for tag, _ in counted}
+    assert layout.TAG in opened(tmp_path).Reload().Tags()["tensors"]
 
 
 def test_files_of_which_all_stays_are_not_touched(tmp_path: Path) -> None:

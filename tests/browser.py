@@ -1,0 +1,129 @@
+"""A headless Chromium that is told what to do over a pipe, without further packages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import until
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_TEXT = """
+(() => {
+  const found = [];
+  const walk = node => {
+    if (node.nodeType === Node.TEXT_NODE) { found.push(node.data.trim()); return; }
+    if (["STYLE", "SCRIPT", "TEMPLATE"].includes(node.tagName)) return;
+    if (node.shadowRoot) walk(node.shadowRoot);
+    node.childNodes.forEach(walk);
+  };
+  walk(document.body);
+  return found.filter(text => text).join("\\n");
+})()
+"""
+_COUNT = """
+(selector => {
+  let found = 0;
+  const walk = root => {
+    found += root.querySelectorAll(selector).length;
+    root.querySelectorAll("*").forEach(node => { if (node.shadowRoot) walk(node.shadowRoot); });
+  };
+  walk(document);
+  return found;
+})
+"""
+
+
+class Page:
+    """A page of the browser. What is inside of web components counts as part of it.
+
+    Args:
+        send: End of the pipe that takes commands.
+        receive: End of the pipe that answers come from.
+    """
+
+    def __init__(self, send: int, receive: int) -> None:
+        self._send, self._receive = os.fdopen(send, "wb", buffering=0), os.fdopen(receive, "rb")
+        self._numbers, self._session = count(1), None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Give a command of the DevTools protocol, and return what came of it."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params}
+        message |= {"sessionId": self._session} if self._session else {}
+        self._send.write(json.dumps(message).encode() + b"\0")
+        while True:
+            answer = json.loads(self._next())
+            if answer.get("id") == number:
+                assert "error" not in answer, answer["error"]
+                return dict(answer["result"])
+
+    def _next(self) -> bytes:
+        found = bytearray()
+        while (byte := self._receive.read(1)) != b"\0":
+            assert byte, "the browser has ended"
+            found += byte
+        return bytes(found)
+
+    def open(self, url: str) -> None:
+        """Go to a page."""
+        self.call("Page.navigate", url=url)
+
+    def evaluate(self, script: str) -> Any:
+        """Return the value of a line of JavaScript."""
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+
+    def text(self) -> str:
+        """Return all text of the page, a line for each piece."""
+        return str(self.evaluate(_TEXT) or "")
+
+    def count(self, selector: str) -> int:
+        """Count the elements that a CSS selector finds."""
+        return int(self.evaluate(f"{_COUNT}({json.dumps(selector)})") or 0)
+
+    def wait_for(self, *words: str) -> str:
+        """Wait until all words are on the page; returns its text."""
+        return str(until(lambda: (text := self.text()) and all(word in text for word in words) and text, f"{words}"))
+
+    def picture(self, path: Path) -> None:
+        """Write a picture of what is to be seen."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+
+@contextmanager
+def browser(folder: Path, *, size: tuple[int, int] = (1400, 1000)) -> Iterator[Page]:
+    """Open a browser with one page; it ends with the block.
+
+    Args:
+        folder: For what it keeps.
+        size: Of the window.
+    """
+    assert CHROMIUM is not None
+    (command_out, command_in), (answer_out, answer_in) = os.pipe(), os.pipe()
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+    options += [f"--window-size={size[0]},{size[1]}", f"--user-data-dir={folder}", "--remote-debugging-pipe"]
+    # It reads from descriptor 3 and writes to 4, which the shell can give it whatever numbers ours have.
+    script = f'exec "$0" "$@" 3<&{command_out} 4>&{answer_in}'
+    process = subprocess.Popen(
+        ["bash", "-c", script, CHROMIUM, *options],
+        pass_fds=(command_out, answer_in),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(command_out)
+    os.close(answer_in)
+    try:
+        yield Page(command_in, answer_out)
+    finally:
+        process.kill()
+        process.wait()
