@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from lightkit import __version__
-from lightkit.cli.commands import COMMANDS, help_of, module_of
+from lightkit.cli.commands import COMMAND_GROUPS, COMMANDS, help_of, module_of
 from lightkit.cli.terminal import complain, say
 from lightkit.common.error_families import pointer
 from lightkit.common.errors import UserError
@@ -85,8 +85,11 @@ def dispatch(args: list[str]) -> int:
             say(help_of(rest[0]))
             return 0
         width = max(map(len, COMMANDS))
-        rows = "\n".join(f"  {command:<{width}}  {summary}" for command, (_, _, summary) in COMMANDS.items())
-        say(_HELP.format(version=__version__, commands=rows))
+        parts = [
+            "\n".join([f"{title.lower()}:", *(f"  {name:<{width}}  {place[2]}" for name, place in group.items())])
+            for title, group in COMMAND_GROUPS.items()
+        ]
+        say(_HELP.format(version=__version__, commands="\n\n".join(parts)))
         return 0
     if name == "--version":
         say(f"lightkit {__version__}")
