@@ -1,0 +1,54 @@
+"""The tour, typed into a pseudo-terminal that is closed while the run goes on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lightkit.detached.liveness import look
+from tests.docs.pages import ROOT, blocks
+from tests.docs.pseudo_terminal import TypedTerminal
+from tests.waiting import until
+
+PAGE = "docs/start/tour.md"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs pseudo-terminals")
+@pytest.mark.timeout(1500)
+def test_tour(tmp_path: Path) -> None:
+    terminal = TypedTerminal(tmp_path)
+    try:
+        for block in blocks(ROOT / PAGE):
+            status, text = terminal.run(block)
+            assert (status, "Traceback" in text) == (0, False), f"{block.place}: status {status}\n{text}"
+            _check(block.code, text, terminal)
+    finally:
+        terminal.shell.type("lightkit stop tour --now; lightkit board tour --stop")
+        terminal.shell.close()
+    project = terminal.project
+    assert (project / "outputs" / "show" / "digits_mlp" / "data-train.png").is_file()
+    run = next((project / "outputs" / "runs").glob("*/*-tour"))
+    assert (run / "show" / "worst-val.html").is_file()
+    assert look(run).state == "interrupted"
+    assert {path.name for path in (project / "outputs").iterdir() if not path.name.startswith(".")} == {"runs", "show"}
+
+
+def _check(code: str, text: str, terminal: TypedTerminal) -> None:
+    """Look at what the page claims at this place."""
+    run = next((terminal.project / "outputs" / "runs").glob("*/*-tour"), None)
+    if "train -d" in code or "resume -d" in code:
+        assert run is not None
+        before = look(run).step or 0
+        until(lambda: (look(run).step or 0) > before, "steps")  # `logs` has something to show then
+    elif code.startswith("lightkit ps"):
+        assert "running" in text
+    elif code.startswith("lightkit logs"):
+        assert "loss" in text
+    elif code.startswith("lightkit board tour --detach"):
+        assert "ssh -" in text
+    elif code.startswith("lightkit stop"):
+        assert run is not None
+        assert look(run).state == "interrupted"
