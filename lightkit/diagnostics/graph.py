@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame

@@ -8,13 +8,13 @@ from contextlib import suppress
 from lightkit.checkpoint import content
 from lightkit.config import to_yaml
 from lightkit.finetune.tuning import NoTuning
+from lightkit.runner.ensemble.validations import validation_meters
 from lightkit.runner.finetune_record import FinetuneRecord
 from lightkit.runner.machine import Machine
 from lightkit.runner.member import MemberRun
 from lightkit.runner.observer import Observer
 from lightkit.runner.profiled import profiled
 from lightkit.runner.restore import start_logging, stateful
-from lightkit.runner.validations import validation_meters
 from lightkit.trainer import Trainer
 from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.learner import Learner

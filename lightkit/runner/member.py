@@ -16,10 +16,10 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
 from lightkit.ensemble.plan import RunMember
 from lightkit.loggers import Logger, Loggers
+from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import conclude, farewell, introduce, pausing
 from lightkit.runner.restore import restore, start_logging
 from lightkit.runner.session import Saved, Session, lock_folder, make_result, outcome, record_start, reopen
-from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import State

@@ -16,8 +16,10 @@ from lightkit.assembly.ensemble import own_splits
 from lightkit.ensemble.module import Ensemble
 from lightkit.ensemble.plan import MemberResult, RunMember, RunPlan
 from lightkit.ensemble.uncertainty import MemberOutputs
-from lightkit.runner.engines import train_members
-from lightkit.runner.ensemble import build_plan
+from lightkit.runner.ensemble.engines import train_members
+from lightkit.runner.ensemble.predictions import is_member, keep_predictions
+from lightkit.runner.ensemble.run import build_plan
+from lightkit.runner.ensemble.validations import forget_validations
 from lightkit.runner.evaluation import evaluate_split, final_test
 from lightkit.runner.faults import translate_errors
 from lightkit.runner.fit import fit
@@ -25,9 +27,7 @@ from lightkit.runner.member import member_run
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.runner.models import export_run, holds_ensemble, with_checkpoint, with_ensemble
 from lightkit.runner.observer import Observer
-from lightkit.runner.predictions import is_member, keep_predictions
 from lightkit.runner.session import Session, memory_released, session
-from lightkit.runner.validations import forget_validations
 from lightkit.trainer.evaluate import Predictions
 
 _LOG = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Runner:
             return result
 
     def train_member(self, session: Session, member: RunMember, shared: Shared) -> MemberResult:
-        """Train one model of a run; see `lightkit.runner.engines.train_members`."""
+        """Train one model of a run; see `lightkit.runner.ensemble.engines.train_members`."""
         with member_run(session, member) as run:
             if member.name:
                 shared = build_own(run.cfg, shared, run.path)

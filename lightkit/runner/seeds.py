@@ -18,9 +18,9 @@ from lightkit.common.errors import UserError
 from lightkit.config import public
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.files import replace_file
+from lightkit.runner.ensemble.together import train_together
 from lightkit.runner.run import Runner
 from lightkit.runner.session import memory_released, session
-from lightkit.runner.together import train_together
 from lightkit.runs.folder import RunFolder
 
 _WORK = ".together"

@@ -27,13 +27,13 @@ from lightkit.diagnostics.memory import release
 from lightkit.ensemble.methods.base import ALONE
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers import ConsoleLogger, Logger, LogLogger, MembersTable
+from lightkit.runner.ensemble.trained import find_trained
 from lightkit.runner.faults import as_user_error, translate_errors
 from lightkit.runner.memory.batches import keep_resolved_batch_size, resolve_batch_size
 from lightkit.runner.memory.oom import MemoryReport, release_frames
 from lightkit.runner.merge import KeyChange, merge_configs
 from lightkit.runner.messages import farewell, introduce_members
 from lightkit.runner.process_group import newest, process_group
-from lightkit.runner.trained import find_trained
 from lightkit.runs.catalog import has_members
 from lightkit.runs.folder import RunFolder, differences
 from lightkit.runs.reading import read_config

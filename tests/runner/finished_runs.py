@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightkit.config import compose
 from lightkit.runner import Runner
-from lightkit.runner.library_run import LibraryRun
+from lightkit.runner.ensemble.library_run import LibraryRun
 from lightkit.runs.reading import read_run
 
 QUICK = ["trainer.epochs=1", "logger.console.style=quiet", "logger.tensorboard.enabled=false", "metrics.figures=[]"]

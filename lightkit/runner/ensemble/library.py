@@ -27,9 +27,9 @@ from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.unseen import unseen_by_all
 from lightkit.loggers.files import write_json
-from lightkit.runner.engines import train_members
-from lightkit.runner.ensemble import EnsemblePlan, facts_of
-from lightkit.runner.library_run import (
+from lightkit.runner.ensemble.combined import count_weights, counted_checkpoint
+from lightkit.runner.ensemble.engines import train_members
+from lightkit.runner.ensemble.library_run import (
     LibraryRun,
     check_run,
     held_out_predictions,
@@ -37,7 +37,7 @@ from lightkit.runner.library_run import (
     trained_rows,
     with_values,
 )
-from lightkit.runner.members_combined import count_weights, counted_checkpoint
+from lightkit.runner.ensemble.run import EnsemblePlan, facts_of
 from lightkit.runner.run import Runner
 from lightkit.runner.session import Session, memory_released, session
 from lightkit.runs.reading import read_json, read_run
@@ -136,7 +136,7 @@ def _plan(
     kind: type[Library] = Library
     with keys_under("ensemble"):
         if isinstance(method, Stacking):  # of whose checks none is needed: nothing is dealt out into folds
-            from lightkit.runner.library_stacking import StackedLibrary  # builds on this module
+            from lightkit.runner.ensemble.library_stacking import StackedLibrary  # builds on this module
 
             kind = StackedLibrary
         else:

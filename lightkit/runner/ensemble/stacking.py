@@ -40,8 +40,8 @@ from lightkit.ensemble.stacking import (
     row_losses,
     stack_features,
 )
-from lightkit.runner.ensemble import EnsemblePlan
-from lightkit.runner.members_combined import combined, count_weights, counted_checkpoint
+from lightkit.runner.ensemble.combined import combined, count_weights, counted_checkpoint
+from lightkit.runner.ensemble.run import EnsemblePlan
 from lightkit.runner.session import Session
 from lightkit.runs.reading import read_config
 

@@ -18,10 +18,10 @@ from lightkit.ensemble.validations import (
     Validation,
     ValidationOutputs,
 )
-from lightkit.runner.ensemble_report import Outcome
+from lightkit.runner.ensemble.combined import SplitMeter
+from lightkit.runner.ensemble.predictions import is_member
+from lightkit.runner.ensemble.report import Outcome
 from lightkit.runner.member import MemberRun
-from lightkit.runner.members_combined import SplitMeter
-from lightkit.runner.predictions import is_member
 from lightkit.trainer.evaluate import ValidationMeter
 from lightkit.trainer.learner import Learner
 

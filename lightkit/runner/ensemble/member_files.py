@@ -28,7 +28,7 @@ from lightkit.ensemble.validations import (
 )
 from lightkit.loggers.files import line, plain
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
-from lightkit.runner.predictions import is_member
+from lightkit.runner.ensemble.predictions import is_member
 from lightkit.runner.session import Session, make_result
 from lightkit.runs.folder import unwritable
 from lightkit.trainer.evaluate import ValidationMeter

@@ -17,7 +17,7 @@ from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.events import read_scalars
 from lightkit.runner import Runner
-from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told, values_of
+from lightkit.runner.ensemble.report import Outcome, comparison, make_report, told, values_of
 
 ROWS = 60
 OUTPUTS = {"multiclass": 3, "binary": 1, "multilabel": 4, "regression": 2}

@@ -23,9 +23,9 @@ from lightkit.ensemble.file import read_ensemble
 from lightkit.ensemble.nested import PARTS
 from lightkit.ensemble.oof import TASKS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
-from lightkit.runner.members_combined import counted_checkpoint
+from lightkit.runner.ensemble.combined import counted_checkpoint
+from lightkit.runner.ensemble.predictions import predict_held_out
 from lightkit.runner.models import with_checkpoint, with_ensemble
-from lightkit.runner.predictions import predict_held_out
 from lightkit.runner.session import Session, memory_released
 from lightkit.runs.reading import read_facts, read_result, read_run
 

@@ -10,7 +10,7 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose
 from lightkit.ensemble.methods.base import member
 from lightkit.runner import Runner
-from lightkit.runner.trained import find_trained, member_config
+from lightkit.runner.ensemble.trained import find_trained, member_config
 from lightkit.runs.folder import RunFolder
 from tests.ensemble.methods.running import QUICK, facts, train
 

@@ -17,8 +17,8 @@ from lightkit.config import to_plain
 from lightkit.ensemble import stacking
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.runner import Runner
-from lightkit.runner.library import combine_runs
-from lightkit.runner.library_run import trained_rows
+from lightkit.runner.ensemble.library import combine_runs
+from lightkit.runner.ensemble.library_run import trained_rows
 from lightkit.runs.reading import read_json, read_run
 from lightkit.trainer.callbacks import Callback
 from tests.runner.finished_runs import member, trained
@@ -94,7 +94,7 @@ def test_the_meta_model_learns_from_rows_that_no_run_trained_on(runs: Path, tmp_
 def test_a_stack_that_was_killed_goes_on_bit_for_bit(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill = "+ensemble.meta.trainer.callbacks.kill={_target_: tests.runner.test_library_stacking.KillAt}"
+    kill = "+ensemble.meta.trainer.callbacks.kill={_target_: tests.runner.ensemble.test_library_stacking.KillAt}"
     stack(runs, tmp_path / "whole", "a", "v", own=(kill,))
     monkeypatch.setattr(KillAt, "step", 110)
     with pytest.raises(RuntimeError, match="killed"):

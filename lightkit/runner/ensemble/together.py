@@ -28,13 +28,13 @@ from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.vectorized import VectorTrainer
 from lightkit.loggers import TensorBoardLogger
 from lightkit.metrics import Figures
+from lightkit.runner.ensemble.member_files import MemberFiles, is_own, leaves
+from lightkit.runner.ensemble.predictions import Outputs
+from lightkit.runner.ensemble.together_evaluation import evaluate_together
+from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.machine import Machine
-from lightkit.runner.member_files import MemberFiles, is_own, leaves
 from lightkit.runner.models import export_run
-from lightkit.runner.predictions import Outputs
 from lightkit.runner.session import Session
-from lightkit.runner.together_evaluation import evaluate_together
-from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.trainer.interrupt import Interrupted
 from lightkit.trainer.services import Services

@@ -31,7 +31,7 @@ OPTIONS = [
     "ensemble.folds=2",
     "ensemble.members=[{model.hidden: [4]}, {model.hidden: [8]}]",
     "ensemble.meta.trainer.steps=20",
-    "++trainer.callbacks.kill={_target_: tests.runner.test_stacking.KillIn}",
+    "++trainer.callbacks.kill={_target_: tests.runner.ensemble.test_stacking.KillIn}",
     "trainer.epochs=2",
 ]
 META = "06-meta"
@@ -171,7 +171,7 @@ def test_members_are_used_by_weight_where_the_stack_does_not_help(
         judged.append(len(targets))
         return Verdict("greedy", losses, 0.1, len(targets), share)
 
-    monkeypatch.setattr("lightkit.runner.stacking.judge", refuse)
+    monkeypatch.setattr("lightkit.runner.ensemble.stacking.judge", refuse)
     folder = tmp_path / "run"
     more = [
         "data=diabetes",

@@ -24,11 +24,11 @@ from lightkit.common.processes import lightkit_command, lightkit_path, usable_cp
 from lightkit.config import to_yaml
 from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.runner.ensemble.predictions import HELD_OUT, keep_outputs
+from lightkit.runner.ensemble.together import Trained, train_together
+from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import farewell
-from lightkit.runner.predictions import HELD_OUT, keep_outputs
 from lightkit.runner.session import Session
-from lightkit.runner.together import Trained, train_together
-from lightkit.runner.trained import member_config
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.reading import read_result
 from lightkit.trainer.interrupt import Interrupted

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-import lightkit.runner.together as subject
+import lightkit.runner.ensemble.together as subject
 from lightkit.assembly import build_shared
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common.errors import UserError
@@ -20,10 +20,10 @@ from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.loggers.events import read_events
 from lightkit.loggers.files import read_jsonl
 from lightkit.runner import Runner
-from lightkit.runner.engines import keep
-from lightkit.runner.predictions import HELD_OUT
+from lightkit.runner.ensemble.engines import keep
+from lightkit.runner.ensemble.predictions import HELD_OUT
+from lightkit.runner.ensemble.together import Trained, train_together
 from lightkit.runner.session import session
-from lightkit.runner.together import Trained, train_together
 from lightkit.trainer.interrupt import Interrupted
 
 QUICK = [

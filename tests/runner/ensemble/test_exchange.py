@@ -10,7 +10,7 @@ import torch
 import lightkit
 from lightkit.common.errors import UserError
 from lightkit.runner import Runner
-from lightkit.runner.exchange import export_torchensemble, import_torchensemble
+from lightkit.runner.ensemble.exchange import export_torchensemble, import_torchensemble
 from lightkit.runs.reading import read_run
 from tests.runner.finished_runs import trained
 

@@ -64,6 +64,6 @@ def test_what_rank_0_cannot_write_ends_all(tmp_path: Path, monkeypatch: pytest.M
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr("lightkit.runner.ensemble.write_ensemble", refuse)
+    monkeypatch.setattr("lightkit.runner.ensemble.run.write_ensemble", refuse)
     train(tmp_path / "two", configured(*TWO["voting"]), 2, want=[1, 1])
     assert result(tmp_path / "two")["status"] == "failed"

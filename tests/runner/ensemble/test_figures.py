@@ -10,8 +10,8 @@ import pytest
 
 from lightkit.ensemble.combining import decisions
 from lightkit.ensemble.oof import MemberPredictions
-from lightkit.runner.ensemble_figures import draw, epochs, over_size
-from tests.runner.test_ensemble_report import OUTPUTS, outcome
+from lightkit.runner.ensemble.figures import draw, epochs, over_size
+from tests.runner.ensemble.test_report import OUTPUTS, outcome
 
 
 def accuracy(rows: MemberPredictions) -> dict[str, float]:

@@ -16,8 +16,8 @@ from lightkit.ensemble.oof import MemberPredictions
 from lightkit.ensemble.plan import MemberResult
 from lightkit.ensemble.validations import read_validations
 from lightkit.loggers.files import read_jsonl
-from lightkit.runner.ensemble_report import Outcome
-from lightkit.runner.validations import CurvePoint
+from lightkit.runner.ensemble.report import Outcome
+from lightkit.runner.ensemble.validations import CurvePoint
 
 ENSEMBLE = "ensemble"
 """Name of these pictures in `metrics.figures`."""

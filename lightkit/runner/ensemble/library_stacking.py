@@ -21,9 +21,9 @@ from lightkit.ensemble.methods.stacking import Base
 from lightkit.ensemble.oof import SPLITS, MemberPredictions
 from lightkit.ensemble.plan import MemberResult, RunMember
 from lightkit.ensemble.stacking import stack_features
-from lightkit.runner.library import Library
-from lightkit.runner.members_combined import counted_checkpoint
-from lightkit.runner.stacking import StackingPlan
+from lightkit.runner.ensemble.combined import counted_checkpoint
+from lightkit.runner.ensemble.library import Library
+from lightkit.runner.ensemble.stacking import StackingPlan
 from lightkit.runs.reading import read_config
 
 _TRAIN, _VAL, _TEST = range(len(SPLITS))

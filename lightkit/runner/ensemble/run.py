@@ -28,12 +28,12 @@ from lightkit.ensemble.validations import read_validations
 from lightkit.loggers import Logger
 from lightkit.loggers.files import write_json
 from lightkit.metrics import Figures, write_figures
-from lightkit.runner.ensemble_figures import ENSEMBLE, draw, over_size
-from lightkit.runner.ensemble_report import Outcome, comparison, make_report, told, values_of
-from lightkit.runner.members_combined import SplitMeter, combined, count_weights, counted_checkpoint
+from lightkit.runner.ensemble.combined import SplitMeter, combined, count_weights, counted_checkpoint
+from lightkit.runner.ensemble.figures import ENSEMBLE, draw, over_size
+from lightkit.runner.ensemble.report import Outcome, comparison, make_report, told, values_of
+from lightkit.runner.ensemble.validations import CurvePoint, over_validations
 from lightkit.runner.messages import introduction
 from lightkit.runner.session import Session
-from lightkit.runner.validations import CurvePoint, over_validations
 from lightkit.runs.reading import read_config
 
 
@@ -48,7 +48,7 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
         UserError: The method does not go with the data or the rest of the configuration.
     """
     if is_of_finished_runs(run.place.path):
-        from lightkit.runner.library import reopened  # builds on this module
+        from lightkit.runner.ensemble.library import reopened  # builds on this module
 
         return reopened(run, shared)
     method: Method = instantiate(run.cfg.ensemble, key="ensemble", expected=Method)
@@ -58,7 +58,7 @@ def build_plan(run: Session, shared: Shared) -> RunPlan:
     with keys_under("ensemble"):
         method.check(facts)
     if isinstance(method, Stacking):
-        from lightkit.runner.stacking import StackingPlan  # builds on this module
+        from lightkit.runner.ensemble.stacking import StackingPlan  # builds on this module
 
         return StackingPlan(run, shared, method, facts)
     return EnsemblePlan(run, shared, method, facts)

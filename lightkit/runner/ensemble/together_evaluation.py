@@ -13,7 +13,7 @@ from lightkit.ensemble.stack import StackMember
 from lightkit.ensemble.stacked import Computation, StackedLoader, StackedModel, StackedTask
 from lightkit.metrics import SplitMetrics
 from lightkit.metrics.stacked import StackedMetrics
-from lightkit.runner.predictions import Outputs
+from lightkit.runner.ensemble.predictions import Outputs
 from lightkit.runner.session import Session
 from lightkit.trainer.evaluate import evaluate
 from lightkit.trainer.interrupt import AskedToEnd
