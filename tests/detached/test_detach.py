@@ -116,7 +116,7 @@ def test_a_killed_run_died_a_rebooted_machines_is_lost_and_goes_on_as_if_nothing
     (project / "fine").touch()
     shell = terminal("resume", "-d", "--all-lost")
     assert shell.wait() == 0, shell.shown
-    assert " goes on by itself: process " in shell.shown
+    assert " goes on without this terminal: process " in shell.shown
     shell.close()
     assert ended(folder).state == "finished"
     assert_same_end(whole, folder)
