@@ -23,8 +23,9 @@ from tests.waiting import until
 RUNS, LOOKS = 50, 200
 CHEAP = ("data=wine", "trainer.steps=12", "logger.tensorboard.enabled=false", "metrics.figures=[]")
 ACT = """
-import json, os, signal, sys
+import json, sys
 from pathlib import Path
+from lightkit.runs.lock import locked
 folder = Path(sys.argv[1])
 def told():
     print("done", flush=True)
