@@ -74,7 +74,7 @@ examples:
 Exit status: 0 done, 1 something else failed (a full disk, a loader process that died, an error in code), 2 wrong
 configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoint, 6 a fine-tuning that does not train
 what it says, 7 another process of the run was lost, 75 another process runs in the folder (try again later), 130
-interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
+interrupted, 128+n ended by signal n (`lightkit resume` goes on). With -d: 0 as soon as it trains, or one of these.""",
     "resume": """\
 usage: lightkit resume RUN [OVERRIDES] [-d]
        lightkit resume -d --all-lost
@@ -196,9 +196,7 @@ def _resume_all_lost(options: argparse.Namespace) -> int:
     if options.run is not None or not options.detach:
         what, fix = "all runs that were lost go on beside each other", "lightkit resume -d --all-lost"
         raise UserError(what, key="--all-lost", fix=fix, family="wrong-command")
-    from lightkit.cli.sweep_actions import resume_sweep
-
-    return resume_lost(partial(_resume, options=options), partial(resume_sweep, detached=True))
+    return resume_lost()
 
 
 def _resume(folder: Path, options: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import signal
@@ -110,11 +111,11 @@ def _become_independent(log: int) -> None:
     if os.fork():
         os._exit(0)  # only the leader of a session can get a terminal again, and that is this one
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    faulthandler.enable(log)  # of a crash in compiled code nothing else would be left
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, source in enumerate((nothing, log, log)):
         os.dup2(source, number)
     os.close(nothing)
-    os.close(log)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # whoever follows the file wants each line as it comes
             stream.reconfigure(line_buffering=True)
