@@ -216,9 +216,9 @@ def test_loader_processes_that_are_left_over_do_not_keep_the_lock(terminal: Star
 
 
 def test_a_crash_in_compiled_code_leaves_its_place(terminal: Start, project: Path) -> None:
-    shell = terminal("train", "-d", *OWN, at(9, ":SEGV"))
+    shell = terminal("train", "-d", *OWN, at(9, ":SEGV"), "hydra.run.dir=not/yet", "resume=auto")
     assert shell.wait() in (0, 1)
-    found = ended(run_of(project))
+    found = ended(project / "not" / "yet")
     assert (found.state, found.error) == ("died", "Fatal Python error: Segmentation fault")
     assert "faulty.py" in (found.folder / "output.log").read_text()
 
