@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 CGROUP = Path("/proc/self/cgroup")
 LINGER = "loginctl enable-linger"
@@ -81,6 +81,6 @@ def _properties(command: str, *names: str, of: Sequence[str] = ()) -> dict[str, 
 def _output(command: Sequence[str]) -> str | None:
     """Return what a command prints; None where it cannot be run, or fails."""
     with suppress(OSError, subprocess.SubprocessError):
-        options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": True}
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": True}
         return str(subprocess.run(command, timeout=_SECONDS, **options).stdout)
     return None

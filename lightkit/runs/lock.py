@@ -143,7 +143,12 @@ def wait_for_lock(folder: Path, name: str = run_files.LOCK, timeout: float | Non
         return _wait(folder, name)
     # In a thread of its own: a wait for the kernel cannot be cut short.
     free = threading.Event()
-    threading.Thread(target=lambda: _wait(folder, name) and free.set(), daemon=True).start()
+
+    def wait() -> None:
+        _wait(folder, name)
+        free.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     return free.wait(timeout)
 
 
@@ -240,7 +245,8 @@ def _parse(text: str, held: bool | None, written: float) -> LockState:
     if not isinstance(facts, dict):
         return LockState(bool(held), lines[0].strip() if lines else "", written=written)
     released = lines[-1] == _RELEASED
-    pid, host = facts.get("pid"), facts.get("host")
+    pid: Any = facts.get("pid")
+    host: Any = facts.get("host")
     is_known = isinstance(pid, int) and isinstance(host, str)
     is_same = is_known and not released and _is_same(pid, host, facts.get("boot"), facts.get("born"))
     return LockState(
