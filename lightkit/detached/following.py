@@ -18,6 +18,7 @@ from lightkit.detached.folders import is_alive
 from lightkit.detached.liveness import Standing, look
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.progress_file import read_progress_file
+from lightkit.runs.catalog import has_members
 
 POLL_SECONDS = 0.2
 """Time between two looks at what is new."""
@@ -117,7 +118,8 @@ def attach(folder: Path, console: ConsoleLogger) -> Standing:
             for text in messages[-_INTRODUCTION:] if is_first else messages:
                 console.message(text)
             is_first = False
-            for row in filter(None, map(_row, values.new())):
+            # The table of several models says what they have reached.
+            for row in [] if has_members(folder) else filter(None, map(_row, values.new())):
                 step, epoch = row.pop("step"), row.pop("epoch")
                 console.scalars(row, step=step, epoch=epoch)
             shown = read_progress_file(folder / run_files.PROGRESS)
