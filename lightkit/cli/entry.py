@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from lightkit import __version__
 from lightkit.cli.commands import COMMANDS, help_of, module_of
@@ -17,13 +19,23 @@ from lightkit.common.signals import exiting
 
 def run(args: list[str]) -> int:
     """Run the command in `args`; every error becomes an exit status and a message on standard error."""
+    return guarded(partial(dispatch, args), is_rank="--rank" in args)
+
+
+def guarded(work: Callable[[], int], *, is_rank: bool = False) -> int:
+    """Do work whose every error becomes an exit status and a message on standard error.
+
+    Args:
+        work: Returns an exit status.
+        is_rank: Whether this process is one of several, for which a launcher speaks.
+    """
     try:
         with exiting():
-            status = dispatch(args)
+            status = work()
         sys.stdout.flush()
         return status
     except UserError as error:
-        _explain(error, by_launcher=error.exit_code == LOST_RANK and "--rank" in args)
+        _explain(error, by_launcher=error.exit_code == LOST_RANK and is_rank)
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightkit.cli.detach import carry_out
 from lightkit.cli.ranks import train_job
 from lightkit.cli.sweep_table import SweepDisplay, report
 from lightkit.cli.terminal import complain, say
@@ -70,6 +72,7 @@ def sweep(options: argparse.Namespace) -> int:
     at_once = launcher == _AT_ONCE and sweeper in ("basic", None)
     study: dict[str, Any] = {}
     names = job_names(jobs, options.overrides)
+    ending: dict[str, Any] = {"detached": options.detach, "on_end": jobs[0].cfg.on_end}
     if at_once:
         from lightkit.runner.seeds import check_seeds
 
@@ -77,32 +80,38 @@ def sweep(options: argparse.Namespace) -> int:
     elif sweeper == _STUDY and launcher in ("basic", None):
         study = _study(jobs[0], options)
     elif {sweeper, launcher} - {"basic", None}:
-        from lightkit.config import run_hydra
-
         folder = _folder(jobs, options)
-        for name in names if jobs[0].cfg.resume.mode != "auto" else ():
-            check_free(folder / name)
-        # The chosen sweeper and launcher run the jobs; what `train_job` returns is the objective.
-        where = {"config_dir": options.config_dir, "config_name": options.config_name}
-        run_hydra(options.overrides, train_job, **where, sweep_dir=folder, names=names)
-        return 0
+        if jobs[0].cfg.resume.mode != "auto":
+            for name in names:
+                check_free(folder / name)
+        return carry_out(partial(_run_by_hydra, folder, names, options), folder, **ending)
     check_alike(jobs)
     source = str(find_run(options.source, project())) if options.source is not None else None
     command = command_of(
         options.overrides, source=source, config_dir=options.config_dir, config_name=options.config_name
     )
     if at_once:
-        return _train_at_once(_folder(jobs, options), jobs, names)
+        folder = _folder(jobs, options)
+        return carry_out(partial(_train_at_once, folder, jobs, names), folder, **ending)
     plain = [plain_job(job) for job in jobs]
     check_race(jobs[0].sweep, plain, study=bool(study))
     folder = _folder(jobs, options, find_unfinished(project(), command))
-    try:
-        engine = build_engine(jobs[0].sweep, plain, folder)
-    except UserError:
-        discard_if_empty(folder, project())
-        raise
     planned = [] if study else list(zip(names, jobs))
-    return _carry_out(folder, planned, engine, {"command": command, "options": jobs[0].sweep, **study})
+    head = {"command": command, "options": jobs[0].sweep, **study}
+    build = partial(build_engine, jobs[0].sweep, plain, folder)
+    try:
+        return carry_out(partial(_carry_out, folder, planned, build, head), folder, **ending)
+    finally:
+        discard_if_empty(folder, project())
+
+
+def _run_by_hydra(folder: Path, names: Sequence[str], options: argparse.Namespace) -> int:
+    """Let the chosen sweeper and launcher run the jobs; what `train_job` returns is the objective."""
+    from lightkit.config import run_hydra
+
+    where = {"config_dir": options.config_dir, "config_name": options.config_name}
+    run_hydra(options.overrides, train_job, **where, sweep_dir=folder, names=names)
+    return 0
 
 
 def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int:
@@ -127,15 +136,18 @@ def go_on(folder: Path, options: Mapping[str, Any], *, end: bool = False) -> int
         return _run(record, journal, engine, list(record.jobs.values()), changed, end=end)
 
 
-def _carry_out(folder: Path, jobs: Sequence[tuple[str, Composed]], engine: JobEngine, head: Mapping[str, Any]) -> int:
+def _carry_out(
+    folder: Path, jobs: Sequence[tuple[str, Composed]], build: Callable[[], JobEngine], head: Mapping[str, Any]
+) -> int:
     """Store the jobs in the folder of a sweep, beside those that it has, and run them.
 
     Args:
         folder: Folder of the sweep.
         jobs: All of them with their names; none of a study, which makes them up as it goes on.
-        engine: Runs them.
+        build: Builds what runs them, in the process that does.
         head: What the journal is to say of the whole sweep.
     """
+    engine = build()
     with _opened(folder) as journal:
         has_some = (folder / run_files.SWEEP_JOURNAL).stat().st_size > 0
         record = read_journal(folder) if has_some else Record(folder)

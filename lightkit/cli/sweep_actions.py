@@ -7,7 +7,9 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lightkit.cli.sweep_table import TITLES, SweepDisplay, headline, row_of
@@ -18,12 +20,13 @@ from lightkit.runs.catalog import project
 from lightkit.runs.folder import unwritable
 from lightkit.runs.lock import lock_holder
 from lightkit.sweep.build import IN_A_QUEUE
-from lightkit.sweep.journal import Record, read_journal
+from lightkit.sweep.journal import Record, find_job, read_journal
 from lightkit.sweep.plan import find_sweep
 from lightkit.sweep.state import JobState, look
 
 _POLL_SECONDS = 0.2
 _DONE = ("finished", "pruned")
+_AS_BEFORE: Mapping[str, Any] = MappingProxyType({})
 
 
 def act(options: argparse.Namespace) -> int:
@@ -34,9 +37,7 @@ def act(options: argparse.Namespace) -> int:
     """
     folder = find_sweep(options.sweep, project())
     if options.action == "resume":
-        from lightkit.cli.sweep import go_on
-
-        return go_on(folder, _given(options.overrides))
+        return resume_sweep(folder, _given(options.overrides), detached=options.detach)
     if options.overrides:
         raise UserError("one sweep at a time", key="lightkit sweep", received=" ".join(options.overrides))
     if options.action == "stop":
@@ -45,6 +46,30 @@ def act(options: argparse.Namespace) -> int:
         _show(read_journal(folder), as_json=options.json)
         return 0
     return watch_sweep(folder, _seconds(options.watch), as_json=options.json)
+
+
+def resume_sweep(folder: Path, options: Mapping[str, Any] = _AS_BEFORE, *, detached: bool = False) -> int:
+    """Go on with a sweep.
+
+    Args:
+        folder: Folder of the sweep.
+        options: What is to be different of the section `sweep`.
+        detached: Whether it is to outlive the terminal.
+    """
+    from lightkit.cli.detach import carry_out
+    from lightkit.cli.sweep import go_on
+
+    return carry_out(partial(go_on, folder, options), folder, detached=detached, on_end=_on_end(folder))
+
+
+def _on_end(folder: Path) -> list[str]:
+    """Return the command that the user wants at the end of a sweep; that of somebody else's counts for nothing."""
+    import yaml
+
+    job = next(iter(read_journal(folder).jobs.values()), None)
+    if job is None or not find_job(job.folder)[1]:
+        return []
+    return list((yaml.safe_load(job.config) or {}).get("on_end") or [])
 
 
 def _given(overrides: Sequence[str]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ ACTIONS = ("status", "resume", "stop")
 HELP = {
     "sweep": """\
 usage: lightkit sweep status SWEEP [--watch [SECONDS]] [--json]
-       lightkit sweep resume SWEEP [sweep.KEY=VALUE ...]
+       lightkit sweep resume SWEEP [sweep.KEY=VALUE ...] [-d]
        lightkit sweep stop SWEEP
 
 Look at a sweep that `lightkit train -m` has begun, from this terminal or another one, go on with it, or end it.
@@ -24,6 +24,7 @@ stop    ask the process that runs the sweep to let all jobs save, and wait until
 options:
   --watch [SECONDS]  draw it again and again, every 2 seconds if not told otherwise, until the sweep ends
   --json             as JSON; with --watch one line each time
+  -d, --detach       resume without this terminal: the sweep survives hang-up, logout and a closed ssh
   sweep.KEY=VALUE    other options than at the start: sweep.slots=2 sweep.retries=1
 
 examples:
@@ -44,9 +45,16 @@ def sweep(args: list[str]) -> int:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--watch", nargs="?", const="2")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("-d", "--detach", action="store_true")
     options = parser.read(args)
     if options.action not in ACTIONS:
         raise UserError("no such action", key="lightkit sweep", received=options.action, choices=ACTIONS)
+    if options.detach:
+        if options.action != "resume":
+            raise UserError("only what trains can be detached", key="--detach", received=options.action)
+        from lightkit.cli.detach import leave_session
+
+        leave_session("sweep", args)
     from lightkit.cli.sweep_actions import act
 
     return act(options)

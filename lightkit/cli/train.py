@@ -7,10 +7,12 @@ import contextlib
 import io
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.arguments import Parser
+from lightkit.cli.detach import carry_out, leave_session, resume_lost
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
 from lightkit.common import run_files
@@ -54,6 +56,8 @@ overrides (all of Hydra's syntax):
   device=ddp device.nproc=4   in four processes, one a GPU; torchrun -m lightkit train device.parallel=ddp works too
 
 options:
+  -d, --detach          go on without this terminal: the run survives hang-up, logout and a closed ssh. It is checked
+                        here first; with -m, the whole sweep is detached
   -m, --multirun        one run per combination of the values separated by commas; the same command goes on with a
                         sweep that was stopped (see `lightkit sweep`), sweep.slots=N runs N jobs at once
   --from RUN            start from the configuration of an earlier run, in a new folder; with -m, each job does
@@ -68,6 +72,7 @@ examples:
   lightkit train
   lightkit train data=diabetes model.hidden=[64,64] trainer.epochs=100
   lightkit train experiment=digits_cnn seed=1
+  lightkit train -d experiment=digits_cnn on_end=[notify-send,done]
   lightkit train -m data=wine,breast_cancer seed=0,1,2
 
 `lightkit config` prints the configuration, `lightkit config GROUP` the choices of a group.
@@ -76,14 +81,20 @@ configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoi
 what it says, 7 another process of the run was lost, 75 another process runs in the folder (try again later), 130
 interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
     "resume": """\
-usage: lightkit resume RUN [OVERRIDES]
+usage: lightkit resume RUN [OVERRIDES] [-d]
+       lightkit resume -d --all-lost
 
 Go on with a run from its newest checkpoint, in the same folder and with the configuration it was started with.
 RUN is the folder of a run, its name, or `last` for the newest one. OVERRIDES change values, such as a longer
 `trainer.epochs`; without any, a run that has finished is left alone.
 
+options:
+  -d, --detach  go on without this terminal: the run survives hang-up, logout and a closed ssh
+  --all-lost    with -d: go on with every run and every sweep of this project that ended with its machine
+
 examples:
   lightkit resume last
+  lightkit resume -d last
   lightkit resume outputs/runs/2026-01-31/12-00-00-run trainer.epochs=50""",
 }
 
@@ -102,6 +113,8 @@ def train(args: list[str]) -> int:
         return completion(options.overrides)
     if options.info or options.hydra_help:
         return _hydra(args)
+    if options.detach and not options.cfg:
+        leave_session("train", args)
     composed = None if _is_sweep(options) else _compose(options)
     if composed is None:
         from lightkit.cli.sweep import sweep
@@ -164,12 +177,32 @@ def _serve(options: argparse.Namespace) -> int:
 def resume(args: list[str]) -> int:
     """Go on with a stopped run."""
     parser = Parser("resume")
-    parser.add_argument("run")
+    parser.add_argument("run", nargs="?")
     parser.add_argument("overrides", nargs="*")
+    parser.add_argument("-d", "--detach", action="store_true")
+    parser.add_argument("--all-lost", action="store_true")
     options = parser.read(args)
+    if options.detach:
+        leave_session("resume", args)
+    if options.all_lost:
+        return _resume_all_lost(options)
+    if options.run is None:
+        parser.error("the following arguments are required: run")
+    return _resume(find_run(options.run, project()), options)
+
+
+def _resume_all_lost(options: argparse.Namespace) -> int:
+    if options.run is not None or not options.detach:
+        what, fix = "all runs that were lost go on beside each other", "lightkit resume -d --all-lost"
+        raise UserError(what, key="--all-lost", fix=fix, family="wrong-command")
+    from lightkit.cli.sweep_actions import resume_sweep
+
+    return resume_lost(partial(_resume, options=options), partial(resume_sweep, detached=True))
+
+
+def _resume(folder: Path, options: argparse.Namespace) -> int:
     from lightkit.runs.reading import read_run, read_run_unchanged
 
-    folder = find_run(options.run, project())
     composed = read_run(folder, options.overrides)
     # Of an earlier `resume.override` another value that is typed now wants its own.
     given, keys = composed.cfg.resume.override, [text.lstrip("+~").partition("=")[0] for text in options.overrides]
@@ -184,7 +217,8 @@ def resume(args: list[str]) -> int:
         and (not options.overrides or composed.cfg == read_run_unchanged(folder, options.overrides).cfg)
     ):
         return _finished(folder)
-    return start(composed.cfg, folder, overrides=options.overrides, resume=True)
+    work = partial(start, composed.cfg, folder, overrides=options.overrides, resume=True)
+    return carry_out(work, folder, detached=options.detach, on_end=composed.cfg.on_end)
 
 
 def _finished(folder: Path) -> int:
@@ -215,8 +249,9 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
             folder = new_run_folder(root, str(composed.cfg.name))
         else:
             folder = chosen if composed.cfg.resume.mode == "auto" else chosen_run_folder(chosen)
+    work = partial(start, cfg, folder, overrides=options.overrides, resume=earlier is not None)
     try:
-        return start(cfg, folder, overrides=options.overrides, resume=earlier is not None)
+        return carry_out(work, folder, detached=options.detach, on_end=cfg.on_end)
     finally:
         discard_if_empty(folder, root)
 
@@ -224,6 +259,7 @@ def _start(composed: Composed, options: argparse.Namespace) -> int:
 def _train_parser() -> Parser:
     parser = Parser("train")
     parser.add_argument("overrides", nargs="*")
+    parser.add_argument("-d", "--detach", action="store_true")
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--from", dest="source", metavar="RUN")
     # For the process of a job of a sweep, which reads there what it is to train.

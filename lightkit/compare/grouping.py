@@ -11,7 +11,7 @@ from typing import Any
 from lightkit.runs.record import RunRecord
 
 SEED = "seed"
-_LEFT_OUT = ("name", "resume", "sweep", "trust", "logger")
+_LEFT_OUT = ("name", "resume", "sweep", "trust", "on_end", "logger")
 """Keys and groups that no result depends on."""
 _PAUSE = "trainer.stop_at"
 """Runs that paused at different places, or not at all, are beginnings of the same run."""

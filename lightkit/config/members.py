@@ -46,6 +46,7 @@ _SHARED = {
     "ensemble": "a member is a single model",
     "hydra": "Hydra's own settings are those of the whole run",
     **{dotted(key): "trust is granted to the whole run" for key in granting_keys()},
+    "on_end": "it follows the end of the whole run",
 }
 """Keys that all members have from the run, and why."""
 _FIXES = {

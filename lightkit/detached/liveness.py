@@ -119,6 +119,7 @@ def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
     else:
         state, error = _of_run(folder, result, held, newest)
     holder = held[0] if held and state in ALIVE else None
+    last = holder or newest
     row = _last_row(folder)
     step, epoch = row.get("step"), row.get("epoch")
     if state not in ALIVE and isinstance(result.get("steps"), int):
@@ -128,7 +129,7 @@ def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
         folder=folder,
         state=state,
         pid=holder.pid if holder else None,
-        host=(holder or newest).host if holder or newest else None,
+        host=last.host if last else None,
         step=step if isinstance(step, int) else None,
         total_steps=int(total[1]) if total else None,
         epoch=epoch if isinstance(epoch, int) else None,

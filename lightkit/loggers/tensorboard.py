@@ -34,7 +34,7 @@ CURVES = ("train", "val")
 """Splits whose values are curves, and so keep their names."""
 _AFTER = "-"
 """What stands in the name of the first file of a resume where others have the host: it comes before all of these."""
-HIDDEN = ("checkpoint", "extra", "hydra", "logger", "name", "profile", "resume", "trust")
+HIDDEN = ("checkpoint", "extra", "hydra", "logger", "name", "on_end", "profile", "resume", "trust")
 """Sections that say how a run is watched and kept."""
 ALWAYS = ("data", "model", "optim.lr", "seed")
 """What has a column in every run. TensorBoard shows five at first, so the rest is what somebody chose to type."""

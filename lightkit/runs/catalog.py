@@ -224,8 +224,8 @@ def _drop(tree: Any, key: str) -> None:
 
 
 def _comparable(config: dict[str, Any], asked: str | None) -> dict[str, Any]:
-    """Drop how a run is resumed, where it pauses, and what `device.batch_size` becomes when a run begins."""
-    content = {key: value for key, value in (config or {}).items() if key != "resume"}
+    """Drop how a run is resumed, what follows its end, where it pauses, and what `device.batch_size` becomes."""
+    content = {key: value for key, value in (config or {}).items() if key not in ("resume", "on_end")}
     if isinstance(content.get("trainer"), dict):
         content["trainer"] = {key: value for key, value in content["trainer"].items() if key != "stop_at"}
     if asked is None:

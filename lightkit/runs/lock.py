@@ -110,6 +110,18 @@ def read_lock(folder: Path, name: str = run_files.LOCK) -> LockState | None:
     return state
 
 
+def in_use(folder: Path, told: str) -> UserError:
+    """Return the error of a folder that another process works in.
+
+    Args:
+        folder: The folder.
+        told: The process in words.
+    """
+    what = f"{told or 'another process'} is running in this folder"
+    fix = "wait for it or end it; `lightkit runs` lists the runs"
+    return UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family="folder-in-use")
+
+
 def lock_holder(folder: Path, name: str = run_files.LOCK) -> str | None:
     """Return which process runs in a folder, such as `process 4711 on host`; None where none does, or nobody knows."""
     state = read_lock(folder, name)
@@ -131,7 +143,12 @@ def wait_for_lock(folder: Path, name: str = run_files.LOCK, timeout: float | Non
         return _wait(folder, name)
     # In a thread of its own: a wait for the kernel cannot be cut short.
     free = threading.Event()
-    threading.Thread(target=lambda: _wait(folder, name) and free.set(), daemon=True).start()
+
+    def wait() -> None:
+        _wait(folder, name)
+        free.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     return free.wait(timeout)
 
 
@@ -170,10 +187,7 @@ def _lock(file: IO[bytes], folder: Path, facts: dict[str, Any]) -> bool:
             if _is_held(file):
                 tries_left -= 1
             if not tries_left or time.monotonic() > end:
-                fix = "wait for it or end it; `lightkit runs` lists the runs"
-                what = f"{_told(file)} is running in this folder"
-                family = "folder-in-use"
-                raise UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family=family) from error
+                raise in_use(folder, _told(file)) from error
             time.sleep(_TRY_SECONDS)  # somebody may only have asked who holds it
     os.register_at_fork(after_in_child=partial(_close, weakref.ref(file)))
     if os.fstat(file.fileno()).st_nlink > 1:
@@ -213,7 +227,7 @@ def _wait(folder: Path, name: str) -> bool:
 
 def _told(file: IO[bytes]) -> str:
     file.seek(0)
-    return (file.readline().decode(errors="replace").strip()) or "another process"
+    return file.readline().decode(errors="replace").strip()
 
 
 def _parse(text: str, held: bool | None, written: float) -> LockState:
@@ -231,7 +245,8 @@ def _parse(text: str, held: bool | None, written: float) -> LockState:
     if not isinstance(facts, dict):
         return LockState(bool(held), lines[0].strip() if lines else "", written=written)
     released = lines[-1] == _RELEASED
-    pid, host = facts.get("pid"), facts.get("host")
+    pid: Any = facts.get("pid")
+    host: Any = facts.get("host")
     is_known = isinstance(pid, int) and isinstance(host, str)
     is_same = is_known and not released and _is_same(pid, host, facts.get("boot"), facts.get("born"))
     return LockState(

@@ -18,7 +18,7 @@ from lightkit.sweep.job import Job
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
 from lightkit.sweep.state import look
 
-_NOT_OF_THE_JOB = ("hydra.", "sweep.", "sweep=", "resume.", "resume=")
+_NOT_OF_THE_JOB = ("hydra.", "sweep.", "sweep=", "resume.", "resume=", "on_end=")
 """Beginnings of overrides that say where, how or whether jobs run, not what they train."""
 
 
@@ -163,7 +163,7 @@ def find_sweep(text: str, root: Path) -> Path:
 def _content(config: str) -> str:
     """Return a configuration without what is no part of what is trained, to compare it."""
     tree = yaml.load(config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return repr({key: value for key, value in tree.items() if key not in ("resume", "name")})
+    return repr({key: value for key, value in tree.items() if key not in ("resume", "name", "on_end")})
 
 
 def _other(record: Record, name: str, typed: Sequence[str]) -> UserError:

@@ -123,6 +123,11 @@ class Config:
     profile: bool = False
     """Record some steps with PyTorch's profiler and tell where the time of the run goes; the results are the same. The
     files are in `profile/` of the run's folder, details in `logger.profile`."""
+    on_end: list[str] = field(default_factory=list, metadata=GRANTS)
+    """A command to run when the run or the sweep has ended, however that was: its words, without a shell. Variables of
+    its environment say what happened: `LIGHTKIT_RUN`, `LIGHTKIT_NAME`, `LIGHTKIT_STATUS`, `LIGHTKIT_EXIT`,
+    `LIGHTKIT_METRIC`, `LIGHTKIT_BEST`, `LIGHTKIT_REASON`. It does not change how the run has ended. What the file of a
+    run from elsewhere says here counts for nothing."""
     trust: list[str] = field(default_factory=list, metadata=GRANTS)
     """Packages, modules, classes or functions that a `_target_` may name beside those of lightkit, torch, torchmetrics,
     torchvision, timm, peft and your own project; on the command line also plugins of Hydra in your project. What the

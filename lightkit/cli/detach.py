@@ -1,0 +1,164 @@
+"""Starting what may outlive the terminal (`--detach`), and the user's command when it has ended (`on_end`)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from lightkit.cli.entry import guarded
+from lightkit.cli.ranks import follows, launched
+from lightkit.cli.terminal import complain, say
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.processes import lightkit_command
+from lightkit.runs.catalog import all_runs, project, run_name
+from lightkit.runs.reading import run_folders
+
+
+def carry_out(work: Callable[[], int], folder: Path, *, detached: bool = False, on_end: Sequence[str] = ()) -> int:
+    """Train or sweep here, or in a process that outlives the terminal; then call the user's command.
+
+    Args:
+        work: Returns an exit status.
+        folder: Where it writes.
+        detached: Whether it is to outlive the terminal. That process never comes back from here.
+        on_end: Words of the command; of several processes that train together, one calls it.
+
+    Returns:
+        The exit status; of what is detached, 0 once it has begun.
+    """
+    if on_end and not follows():
+        work = partial(_then, work, folder, list(on_end))
+    return _detached(work, folder) if detached else work()
+
+
+def resume_lost(resume: Callable[[Path], int], resume_sweep: Callable[[Path], int]) -> int:
+    """Go on with all runs and sweeps of the project that ended with the machine they ran on.
+
+    Args:
+        resume: Goes on with a run, detached.
+        resume_sweep: The same with a sweep, which goes on with its jobs.
+
+    Returns:
+        0, or the exit status of the first that could not be gone on with.
+    """
+    from lightkit.detached.liveness import look
+    from lightkit.sweep.plan import all_sweeps
+
+    sweeps = all_sweeps(project(), everywhere=True)
+    runs = [run for run in all_runs(project()) if not any(sweep in run.parents for sweep in sweeps)]
+    codes = list[int]()
+    for go_on, folders in ((resume, runs), (resume_sweep, sweeps)):
+        for folder in folders:
+            if look(folder).state == "lost":
+                codes.append(guarded(partial(go_on, folder)))
+    if not codes:
+        say("no run has ended with its machine")
+    return next(filter(None, codes), 0)
+
+
+def leave_session(command: str, args: Sequence[str]) -> None:
+    """Look whether the system lets a process outlive its terminal, and do what it takes, before anything is begun.
+
+    Where systemd ends everything of a session at logout, this process becomes one that runs the same command in a scope
+    of the user's own.
+
+    Args:
+        command: `train` or `resume`.
+        args: Its arguments.
+
+    Raises:
+        UserError: systemd would end the run at logout, and only a command of the user's can change that.
+    """
+    if launched():
+        what, fix = "torchrun waits for its processes, so none of them can leave", "device.nproc=N in place of torchrun"
+        raise UserError(what, key="--detach", fix=fix, family="wrong-command")
+    from lightkit.detached.systemd import LINGER, fate, scope_command
+
+    found = fate()
+    if found == "scope":
+        words = scope_command(lightkit_command(command, *args))
+        if words is not None:
+            os.execvp(words[0], words)
+        what = (
+            "systemd ends what is left of this session at logout, and `systemd-run --user --scope` does not work here"
+        )
+        fix = "start it from a login of its own (ssh), or from a job of the cluster"
+        raise UserError(what, key="--detach", fix=fix)
+    if found == "killed":
+        what = "systemd ends what is left of this session at logout (KillUserProcesses=yes), detached or not"
+        raise UserError(what, key="--detach", fix=f"{LINGER}    once; then again")
+    if found == "killed with the last session":
+        complain(f"note: systemd ends this when you log out everywhere; to let it go on:  {LINGER}")
+    if "SLURM_JOB_ID" in os.environ:
+        complain("note: Slurm ends everything of a job with the job, what is detached too")
+
+
+def _then(work: Callable[[], int], folder: Path, command: Sequence[str]) -> int:
+    """Do work, then call the user's command; the exit status is that of the work."""
+    from lightkit.detached.on_end import call_on_end
+
+    code = guarded(work)
+    if problem := call_on_end(command, folder, code):
+        complain(f"on_end: {shlex.join(command)}: {problem}")
+    return code
+
+
+def _detached(work: Callable[[], int], folder: Path) -> int:
+    """Do work in another process, and say how to come back to it."""
+    from lightkit.detached.detach import detach, tidy
+
+    log = folder / run_files.OUTPUT_LOG
+
+    def slow() -> None:
+        complain(f"it has not begun yet, data or model take their time; what it prints:  {_shown(log)}")
+
+    try:
+        begun = detach(folder, work, guard=guarded, slow=slow)
+    except KeyboardInterrupt:
+        tidy(folder)
+        raise
+    if begun.code is None:
+        _explain(folder, begun.pid)
+        return 0
+    if begun.said:
+        (complain if begun.code else say)(begun.said)
+    elif begun.code:
+        complain(f"error: the process has ended before it had begun (process {begun.pid}); nothing was trained")
+    tidy(folder)
+    return begun.code
+
+
+def _explain(folder: Path, pid: int | None) -> None:
+    name = shlex.quote(_name(folder))
+    goes_on = "sweep resume" if (folder / run_files.SWEEP_JOURNAL).is_file() else "resume"
+    say(f"{name} goes on by itself: process {pid}, folder {_shown(folder)}")
+    lines = {
+        "lightkit ps": "what runs, and how the others ended",
+        f"lightkit logs -f {name}": "what it prints",
+        f"lightkit attach {name}": "how far it is; Ctrl-C leaves it alone",
+        f"lightkit stop {name}": f"let it save and end; then  lightkit {goes_on} -d {name}",
+    }
+    width = max(map(len, lines))
+    for line, meaning in lines.items():
+        say(f"  {line:<{width}}  {meaning}")
+
+
+def _name(folder: Path) -> str:
+    """Return what other commands call a run: its name where no other has it, else its folder."""
+    outputs = project() / run_files.OUTPUTS
+    others = [other for other in run_folders(outputs) if other != folder]
+    if not folder.is_relative_to(outputs):
+        return _shown(folder)
+    names = (run_name(folder), folder.name)
+    taken = {name for other in others for name in (run_name(other), other.name)}
+    is_sweep = (folder / run_files.SWEEP_JOURNAL).is_file()
+    return next((name for name in names if name not in taken and not is_sweep), _shown(folder))
+
+
+def _shown(path: Path) -> str:
+    """Return a path as one would type it here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

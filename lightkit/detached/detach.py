@@ -1,0 +1,229 @@
+"""Carrying work out in a process that belongs to no terminal: two forks, a session of its own, its output in a file."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED
+from lightkit.runs.folder import unwritable
+from lightkit.runs.lock import in_use, locked, read_lock
+
+PATIENCE_SECONDS = 5.0
+"""After this time whoever waits is told that the work has not begun yet."""
+_POLL_SECONDS = 0.05
+_OURS = frozenset({run_files.JOB_LOCK, run_files.OUTPUT_LOG})
+"""What a detached process leaves in a folder before it has begun to write to it."""
+
+
+@dataclass(frozen=True)
+class Detached:
+    """Work that was begun in another process.
+
+    Attributes:
+        pid: The process.
+        code: Its exit status, where it has ended before it had begun or as soon as that; None where it goes on.
+        said: What it printed until then.
+    """
+
+    pid: int | None
+    code: int | None
+    said: str = ""
+
+
+def detach(
+    folder: Path,
+    work: Callable[[], int],
+    *,
+    guard: Callable[[Callable[[], int]], int],
+    slow: Callable[[], None] = lambda: None,
+) -> Detached:
+    """Carry out work in a process that outlives the terminal, and wait until it has begun to write.
+
+    The other process never comes back from here: it ends with the exit status of the work. It holds a lock of the
+    folder from its first moment to its last, ignores hang-ups, and writes what it prints to `output.log`.
+
+    Args:
+        folder: Where the work writes; an existing folder.
+        work: Returns an exit status.
+        guard: Calls the work, prints what is wrong with it, and returns its exit status in any case.
+        slow: Called once where it takes long until the work has begun.
+
+    Returns:
+        What came of it, to the process that called.
+
+    Raises:
+        UserError: Another process works in the folder (exit code 75), or there is no way to leave a terminal.
+        KeyboardInterrupt: Somebody typed Ctrl-C before it had begun; it was ended.
+        SystemExit: In the other process, at its end.
+    """
+    if not hasattr(os, "fork"):
+        what, fix = "this system has no processes that outlive their terminal", "leave it out"
+        raise UserError(what, key="--detach", fix=fix, family="wrong-command")
+    for name in (run_files.LOCK, run_files.JOB_LOCK):
+        if (lock := read_lock(folder, name)) is not None and lock.is_held:
+            raise in_use(folder, lock.told)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        log = os.open(folder / run_files.OUTPUT_LOG, flags, 0o666)
+    except OSError as error:
+        raise unwritable(folder / run_files.OUTPUT_LOG, error) from error
+    before = os.fstat(log).st_size
+    receive, send = os.pipe()
+    for stream in (sys.stdout, sys.stderr):  # else both processes would print what is left in it
+        stream.flush()
+    middle = os.fork()
+    if middle == 0:
+        os.close(receive)
+        _become_independent(log)
+        raise SystemExit(_carry_out(folder, work, guard, send))
+    os.close(send)
+    os.close(log)
+    os.waitpid(middle, 0)
+    try:
+        pid, code = _Handshake(folder, receive).wait(slow)
+    finally:
+        os.close(receive)
+    return Detached(pid, code, "" if code is None else _said(folder, before))
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a detached process has left that never began; a folder in which there is more stays as it is."""
+    with suppress(OSError):
+        if {path.name for path in folder.iterdir()} <= _OURS:
+            for name in _OURS:
+                (folder / name).unlink(missing_ok=True)
+
+
+def _become_independent(log: int) -> None:
+    """Leave terminal and session for good; the process that was forked first ends here."""
+    os.setsid()
+    if os.fork():
+        os._exit(0)  # only the leader of a session can get a terminal again, and that is this one
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, source in enumerate((nothing, log, log)):
+        os.dup2(source, number)
+    os.close(nothing)
+    os.close(log)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # whoever follows the file wants each line as it comes
+            stream.reconfigure(line_buffering=True)
+
+
+def _carry_out(folder: Path, work: Callable[[], int], guard: Callable[[Callable[[], int]], int], send: int) -> int:
+    """Do the work, and tell the waiting process what it needs to know: that it is locked, and how it ended."""
+    os.register_at_fork(after_in_child=lambda: _close(send))  # a worker that is left over would keep it open
+
+    def tell(what: str, number: int) -> None:
+        with suppress(OSError):  # nobody waits any more
+            os.write(send, f"{what} {number}\n".encode())
+
+    def held() -> int:
+        with locked(folder, run_files.JOB_LOCK, detached=True):
+            tell("pid", os.getpid())
+            return work()
+
+    code = FAILED
+    try:
+        code = guard(held)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        tell("code", code)
+    return code
+
+
+def _close(descriptor: int) -> None:
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+@dataclass
+class _Handshake:
+    """The side that waits until the work has begun.
+
+    Args:
+        folder: Where the work writes.
+        receive: The pipe from its process: its number once it holds the lock, and its exit status.
+    """
+
+    folder: Path
+    receive: int
+    _text: bytes = field(default=b"", init=False)
+    _is_closed: bool = field(default=False, init=False)
+    _since: float | None = field(default=None, init=False)
+
+    def wait(self, slow: Callable[[], None]) -> tuple[int | None, int | None]:
+        """Return the number of the process and, where it has ended, its exit status."""
+        patient_until = time.monotonic() + PATIENCE_SECONDS
+        try:
+            while not self._is_over and not self._has_begun():
+                self._listen()
+                if time.monotonic() > patient_until:
+                    patient_until = float("inf")
+                    slow()
+        except KeyboardInterrupt:
+            self._cancel()
+            raise
+        # A process that was killed has not told its exit status.
+        return self._told.get("pid"), self._told.get("code", FAILED) if self._is_over else None
+
+    @property
+    def _told(self) -> dict[str, int]:
+        return {what: int(number) for what, number in (line.split() for line in self._text.decode().splitlines())}
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closed or "code" in self._told
+
+    def _listen(self) -> None:
+        if select.select([self.receive], [], [], _POLL_SECONDS)[0]:
+            data = os.read(self.receive, 4096)
+            self._text += data
+            self._is_closed = not data
+
+    def _has_begun(self) -> bool:
+        """Tell whether the work has written down what it does, which it does under the lock of its folder."""
+        if "pid" not in self._told:
+            return False
+        if self._since is None:
+            lock = read_lock(self.folder, run_files.JOB_LOCK)
+            self._since = lock.written if lock is not None else 0.0
+        names = (run_files.ENVIRONMENT, run_files.SWEEP_JOURNAL)
+        patterns = () if (self.folder / run_files.SWEEP_JOURNAL).is_file() else ("*/", "*/*/")
+        paths = [self.folder / name for name in names]
+        paths += [path for above in patterns for path in self.folder.glob(above + run_files.ENVIRONMENT)]
+        for path in paths:
+            with suppress(OSError):
+                if path.stat().st_mtime >= self._since:
+                    return True
+        return False
+
+    def _cancel(self) -> None:
+        """End the process, and wait until it has."""
+        while not self._told and not self._is_over:
+            self._listen()
+        if "pid" in self._told and not self._is_over:
+            with suppress(OSError):
+                os.kill(self._told["pid"], signal.SIGTERM)
+        while not self._is_over:
+            self._listen()
+
+
+def _said(folder: Path, before: int) -> str:
+    """Return what the process has printed into a file that had so many bytes before."""
+    with suppress(OSError), (folder / run_files.OUTPUT_LOG).open("rb") as file:
+        file.seek(before)
+        return file.read().decode(errors="replace").rstrip()
+    return ""

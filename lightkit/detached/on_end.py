@@ -1,0 +1,66 @@
+"""The user's command at the end of a run (`on_end`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightkit.common.exit_codes import of_process, of_signal
+from lightkit.common.signals import numbers
+from lightkit.runs.catalog import run_name
+from lightkit.runs.reading import read_result
+
+_STOPPED = frozenset(of_signal(number) for number in numbers())
+"""Exit statuses of what was told to end."""
+
+
+def call_on_end(command: Sequence[str], folder: Path, code: int) -> str:
+    """Run the user's command, without a shell, and wait for its end.
+
+    Args:
+        command: Its words.
+        folder: Folder of the run or of the sweep that has ended.
+        code: Exit status of the run, which stays what it is.
+
+    Returns:
+        What is wrong with the command; empty where it went well.
+    """
+    variables = {**os.environ, **facts_of(folder, code)}
+    try:
+        with subprocess.Popen(list(command), env=variables, stdin=subprocess.DEVNULL) as process:
+            try:
+                ended = process.wait()
+            except BaseException:  # Ctrl-C, or a signal: it is the command that is to end now
+                process.kill()
+                ended = process.wait()
+    except (OSError, ValueError) as error:
+        return f"cannot be run: {getattr(error, 'strerror', None) or error}"
+    return f"ended with exit status {of_process(ended)}" if ended else ""
+
+
+def facts_of(folder: Path, code: int) -> dict[str, str]:
+    """Return what the command is told of a run, as variables of its environment.
+
+    Args:
+        folder: The run's folder.
+        code: Its exit status.
+    """
+    result = read_result(folder)
+    status = str(result.get("status") or "finished")
+    if code:
+        status = "interrupted" if code in _STOPPED else "failed"
+    objective: Any = result.get("objective")
+    objective = objective if isinstance(objective, Mapping) else {}
+    value = objective.get("value")
+    return {
+        "LIGHTKIT_RUN": str(folder.absolute()),
+        "LIGHTKIT_NAME": run_name(folder),
+        "LIGHTKIT_STATUS": status,
+        "LIGHTKIT_EXIT": str(code),
+        "LIGHTKIT_METRIC": str(objective.get("name") or ""),
+        "LIGHTKIT_BEST": "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value),
+        "LIGHTKIT_REASON": str(result.get("reason") or "") if code or status != "finished" else "",
+    }
