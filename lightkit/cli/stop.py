@@ -110,7 +110,8 @@ def _see_off(folder: Path) -> None:
     wait_until_free(folder)
     forget_request(folder)
     standing = look(folder)
-    again = "" if standing.state == "finished" else f"; go on with:  lightkit resume {place_of(folder)}"
+    detach = "-d " if standing.detached else ""
+    again = "" if standing.state == "finished" else f"; go on with:  lightkit resume {detach}{place_of(folder)}"
     say(f"{ended(standing)}{again}")
 
 
