@@ -122,10 +122,10 @@ def _stop_sweep(folder: Path, *, now: bool) -> None:
 
         stop_sweep(folder)
         return
-    from lightkit.detached.folders import is_alive
     from lightkit.runs.catalog import runs_below
+    from lightkit.sweep.state import is_locked
 
     # Its own process first, which would start again what has died.
     for each in [folder, *runs_below(folder)]:
-        if is_alive(each) and _ask(each, now=True):
+        if is_locked(each) and _ask(each, now=True):
             _see_off(each)
