@@ -8,6 +8,7 @@ exit status, as one that a shell starts; so have those that it starts itself, fo
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -20,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import traceback
@@ -110,7 +112,8 @@ class Warm:
             streams: File descriptors for its standard input, output and error.
             variables: All of its environment; this process's when left out.
             module: `lightkit`, or another module with a `main(args)`.
-            **options: `ignored` signals by name, `file_limit` in bytes, `clock_shift` in seconds.
+            **options: `ignored` signals by name, `file_limit` in bytes, `clock_shift` in seconds, `terminal` where the
+                standard input is one and ends its session when it is closed.
         """
         self._ready()
         job = {"module": module, "args": args, "folder": str(folder), "variables": dict(variables or os.environ)}
@@ -220,11 +223,14 @@ def _become(
     ignored: Sequence[str] = (),
     file_limit: int | None = None,
     clock_shift: float = 0.0,
+    terminal: bool = False,
 ) -> NoReturn:
     """Be the process that was asked for, from its first moment to its end."""
     code = 1
     try:
         _reset(streams, session=session)
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.chdir(folder)
         kept = dict(variables)
         os.environ.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,8 @@ def _detached(work: Callable[[], int], folder: Path) -> int:
     log = folder / run_files.OUTPUT_LOG
 
     def slow() -> None:
-        complain(f"it has not begun yet, data or model take their time; what it prints:  {_shown(log)}")
+        if sys.stderr.isatty():
+            complain(f"it has not begun yet, data or model take their time; what it prints:  {_shown(log)}")
 
     try:
         begun = detach(folder, work, guard=guarded, slow=slow)
@@ -135,7 +137,7 @@ def _detached(work: Callable[[], int], folder: Path) -> int:
 def _explain(folder: Path, pid: int | None) -> None:
     name = shlex.quote(_name(folder))
     goes_on = "sweep resume" if (folder / run_files.SWEEP_JOURNAL).is_file() else "resume"
-    say(f"{name} goes on by itself: process {pid}, folder {_shown(folder)}")
+    say(f"{name} goes on without this terminal: process {pid}, folder {_shown(folder)}")
     lines = {
         "lightkit ps": "what runs, and how the others ended",
         f"lightkit logs -f {name}": "what it prints",

@@ -67,7 +67,9 @@ def sweep(options: argparse.Namespace) -> int:
     """
     jobs = _jobs(options)
     if options.cfg:
-        return _print(jobs, options)
+        from lightkit.cli.printing import print_jobs
+
+        return print_jobs(jobs, options)
     launcher, sweeper = (jobs[0].choices.get(f"hydra/{kind}") for kind in ("launcher", "sweeper"))
     at_once = launcher == _AT_ONCE and sweeper in ("basic", None)
     study: dict[str, Any] = {}
@@ -282,19 +284,6 @@ def _jobs(options: argparse.Namespace) -> list[Composed]:
     if errors:
         raise UserErrors(errors.values())
     return jobs
-
-
-def _print(jobs: list[Composed], options: argparse.Namespace) -> int:
-    """Print the configuration of every job."""
-    from lightkit.cli.config import as_yaml
-
-    if options.cfg != "job":
-        raise UserError("only the jobs of a sweep can be printed", key="--cfg", received=options.cfg, fix="--cfg job")
-    for position, job in enumerate(jobs):
-        said = " ".join(job.overrides) or "without overrides"
-        say(("---\n" if position else "") + f"# job {position + 1} of {len(jobs)}: {said}")
-        say(as_yaml(job.cfg, resolve=options.resolve, package=options.package))
-    return 0
 
 
 def _train_at_once(folder: Path, jobs: Sequence[Composed], names: Sequence[str]) -> int:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import logging
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.detach import carry_out, leave_session, resume_lost
 from lightkit.cli.ranks import follows, start, work
 from lightkit.cli.terminal import say
-from lightkit.common import run_files
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.common.patterns import named
-from lightkit.common.text import slug
 from lightkit.runs.catalog import (
     find_run,
     find_unfinished,
@@ -112,7 +107,9 @@ def train(args: list[str]) -> int:
 
         return completion(options.overrides)
     if options.info or options.hydra_help:
-        return _hydra(args)
+        from lightkit.cli.printing import print_hydra
+
+        return print_hydra(args)
     if options.detach and not options.cfg:
         leave_session("train", args)
     composed = None if _is_sweep(options) else _compose(options)
@@ -123,7 +120,11 @@ def train(args: list[str]) -> int:
     if of_sweep := [text.lstrip("+~") for text in options.overrides if text.lstrip("+~").startswith("sweep.")]:
         what, fix = "this says how a sweep is run, and a single run takes none of it", "add -m, or leave it out"
         raise UserError(what, key=of_sweep[0].partition("=")[0], fix=fix, family="wrong-command")
-    return _print(composed, options) if options.cfg else _start(composed, options)
+    if options.cfg:
+        from lightkit.cli.printing import print_run
+
+        return print_run(composed, options)
+    return _start(composed, options)
 
 
 def _is_sweep(options: argparse.Namespace) -> bool:
@@ -280,49 +281,6 @@ def _train_parser() -> Parser:
     parser.add_argument("--hydra-help", action="store_true")
     parser.add_argument("-sc", "--shell-completion", "--shell_completion", action="store_true")
     return parser
-
-
-def _print(composed: Composed, options: argparse.Namespace) -> int:
-    """Print the configuration, Hydra's or both.
-
-    Hydra's has the folders that we use where its own are left as they come. It is never resolved: much of it is only
-    known while a run of Hydra's goes on.
-    """
-    from lightkit.cli.config import as_yaml
-
-    if options.cfg == "job":
-        say(as_yaml(composed.cfg, resolve=options.resolve, package=options.package))
-        return 0
-    if composed.hydra_cfg is None:
-        raise UserError("the configuration of a run has no part for Hydra", key="--cfg", fix="--cfg job")
-    from omegaconf import OmegaConf
-
-    from lightkit.config.hydra_compat import hydra_node
-
-    own: Any = OmegaConf.create(OmegaConf.to_container(hydra_node(composed.hydra_cfg)))
-    for kind, below in (("run", run_files.RUNS), ("sweep", run_files.SWEEPS)):
-        if hydra_folder(composed, kind) is None:
-            base = project() / run_files.OUTPUTS / below
-            own.hydra[kind].dir = f"{base}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-{slug(str(composed.cfg.name))}"
-    job: Any = {} if options.cfg == "hydra" else OmegaConf.to_container(composed.cfg, resolve=options.resolve)
-    say(as_yaml(OmegaConf.create({**job, **own}), resolve=False, package=options.package))
-    return 0
-
-
-def _hydra(args: list[str]) -> int:
-    """Print one of Hydra's own views of the composition."""
-    from lightkit.config import hydra_command
-
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    # It prints by way of the logging module, which complains about every line that `| head` does not read.
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        try:
-            hydra_command(args)
-        finally:
-            root.handlers[:], root.level = before
-    say(printed.getvalue().rstrip("\n"))
-    return 0
 
 
 def _earlier_run(root: Path, composed: Composed, options: argparse.Namespace) -> Path | None:

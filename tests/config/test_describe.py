@@ -34,7 +34,7 @@ def test_rows_tell_type_range_and_default() -> None:
     assert rows["trainer.task"].default == "lightkit.trainer.tasks.Supervised"
     assert "optim.rules[].lr_scale" in {row.key for row in describe_group("optim")}
     assert [row.key for row in describe_group("trainer.ema")] == ["trainer.ema.decay"]
-    assert [row.key for row in describe_group("")] == ["name", "seed", "profile", "trust", "extra"]
+    assert [row.key for row in describe_group("")] == ["name", "seed", "profile", "on_end", "trust", "extra"]
     assert describe_group("experiment") == []
 
 

@@ -16,12 +16,12 @@ from lightkit.config.grants import changed_around, granting_keys, withdraw
 from lightkit.config.origins import dotted
 from lightkit.config.schema import GRANTS
 
-SOUNDS_LIKE = re.compile(r"runs the code|only for files whose origin|that a `_target_` may name", re.I)
+SOUNDS_LIKE = re.compile(r"runs the code|only for files whose origin|that a `_target_` may name|a command to run", re.I)
 
 
 def test_every_key_that_sounds_like_trust_is_marked() -> None:
     marked = {dotted(key) for key in granting_keys()}
-    assert marked == {"trust", "finetune.weights.trust"}
+    assert marked == {"trust", "finetune.weights.trust", "on_end"}
     for key in valid_keys():
         rows = [row for row in describe_key(key) if row.key == key]
         sounds = re.search(r"trust|unsafe|pickle", key) or any(SOUNDS_LIKE.search(row.meaning) for row in rows)

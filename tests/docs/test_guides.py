@@ -16,6 +16,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/coming-from.md",
         "docs/guides/compare.md",
         "docs/guides/configuration.md",
+        "docs/guides/detached.md",
         "docs/guides/devices.md",
         "docs/guides/ensembles.md",
         "docs/guides/fine-tuning.md",
