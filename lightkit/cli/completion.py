@@ -19,6 +19,8 @@ from lightkit.runs.filters import STATUSES
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
 OF_RUNS = ("eval", "predict", "resume", "ckpt")
+WATCHED = ("attach", "logs", "stop", "wait")
+"""Commands that take runs and sweeps, also such as have only begun."""
 OVERRIDDEN = ("train", "plan", "doctor", "config", "verify-resume", "eval", "predict", "resume")
 VALUES = {
     "--cfg": ("job", "hydra", "all"),
@@ -98,6 +100,8 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         if not given:
             return list(KINDS)
         command, given = "train" if given[0] == "data" else "eval", given[1:]
+    if command in WATCHED:
+        return _started(alive=command != "logs")
     if command == "explain":
         return [text for family in FAMILIES for text in (family.code, family.slug)]
     if command in ("ensemble", "compare") or (
@@ -121,6 +125,15 @@ def _sweeps() -> list[str]:
     from lightkit.sweep.plan import all_sweeps
 
     return [str(folder.relative_to(project())) for folder in all_sweeps(project(), everywhere=True)]
+
+
+def _started(*, alive: bool) -> list[str]:
+    """List runs and sweeps by name; those that are alive, where it makes sense with these and there are any."""
+    from lightkit.detached.folders import all_folders, is_alive, names_of
+
+    folders = all_folders(project())
+    found = [folder for folder in folders if is_alive(folder)] if alive else []
+    return ["last", *names_of(found or folders)] if folders else []
 
 
 def _runs() -> list[str]:

@@ -110,7 +110,8 @@ def _see_off(folder: Path) -> None:
     wait_until_free(folder)
     forget_request(folder)
     standing = look(folder)
-    again = "" if standing.state == "finished" else f"; go on with:  lightkit resume {place_of(folder)}"
+    detach = "-d " if standing.detached else ""
+    again = "" if standing.state == "finished" else f"; go on with:  lightkit resume {detach}{place_of(folder)}"
     say(f"{ended(standing)}{again}")
 
 
@@ -121,10 +122,10 @@ def _stop_sweep(folder: Path, *, now: bool) -> None:
 
         stop_sweep(folder)
         return
-    from lightkit.detached.folders import is_alive
     from lightkit.runs.catalog import runs_below
+    from lightkit.sweep.state import is_locked
 
     # Its own process first, which would start again what has died.
     for each in [folder, *runs_below(folder)]:
-        if is_alive(each) and _ask(each, now=True):
+        if is_locked(each) and _ask(each, now=True):
             _see_off(each)

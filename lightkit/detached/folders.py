@@ -86,9 +86,10 @@ def names_of(folders: Iterable[Path]) -> list[str]:
     return [*dict.fromkeys(map(run_name, folders))]
 
 
-def _order(folder: Path) -> tuple[datetime, str, datetime]:
+def _order(folder: Path) -> tuple[datetime, str, datetime, str]:
     sweep = sweep_of(folder)
-    return (started(sweep or folder), str(sweep or folder), started(folder) if sweep else datetime.min)
+    own = started(folder)
+    return (started(sweep), str(sweep), own, str(folder)) if sweep else (own, str(folder), datetime.min, "")
 
 
 def _shown(folder: Path, root: Path) -> str:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from lightkit.detached.folders import is_alive
 from lightkit.detached.liveness import Standing, look
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.progress_file import read_progress_file
+from lightkit.runs.catalog import has_members
 
 POLL_SECONDS = 0.2
 """Time between two looks at what is new."""
@@ -26,6 +27,8 @@ _LOOKED_BACK, _INTRODUCTION = 5000, 12
 """Lines of the log that are looked at where somebody attaches, and messages among them that are shown first."""
 _RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) +\S+: (?P<text>.*)")
 """A line of `run.log`; see `lightkit.loggers.runlog`."""
+_FIRST = "run     "
+"""How the first message of a run begins."""
 _OF_VALUES = re.compile(r"\[epoch \d")
 
 
@@ -114,10 +117,11 @@ def attach(folder: Path, console: ConsoleLogger) -> Standing:
     try:
         for lines in follow(folder, log):
             messages = [text for text in map(_message, lines) if text is not None]
-            for text in messages[-_INTRODUCTION:] if is_first else messages:
+            for text in _introduction(messages) if is_first else messages:
                 console.message(text)
             is_first = False
-            for row in filter(None, map(_row, values.new())):
+            # The table of several models says what they have reached.
+            for row in [] if has_members(folder) else filter(None, map(_row, values.new())):
                 step, epoch = row.pop("step"), row.pop("epoch")
                 console.scalars(row, step=step, epoch=epoch)
             shown = read_progress_file(folder / run_files.PROGRESS)
@@ -131,6 +135,12 @@ def attach(folder: Path, console: ConsoleLogger) -> Standing:
     finally:
         console.close()
     return look(folder)
+
+
+def _introduction(messages: Sequence[str]) -> Sequence[str]:
+    """Return what somebody who attaches is shown of the messages so far: the last of this part of the run."""
+    begins = [at for at, text in enumerate(messages) if text.startswith(_FIRST)]
+    return messages[begins[-1] if begins else 0 :][-_INTRODUCTION:]
 
 
 def _message(line: str) -> str | None:

@@ -107,7 +107,7 @@ def read_progress_file(path: Path | str) -> ShownProgress | None:
     Returns:
         None where there is none, or none that can be read.
     """
-    with suppress(OSError, ValueError, LookupError, TypeError):
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         found = json.loads(Path(path).read_bytes())
         left = found["eta_seconds"]
         return ShownProgress(

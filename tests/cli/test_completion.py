@@ -8,6 +8,7 @@ import pytest
 from lightkit.cli import completion as module
 from lightkit.cli.commands import COMMANDS
 from lightkit.cli.completion import answer
+from lightkit.runs.lock import locked
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -40,6 +41,10 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit resume -d di", ["digits_cnn"]),
         ("lightkit runs --status f", ["failed", "finished"]),
         ("lightkit gpus --query fa", ["fan_percent"]),
+        ("lightkit logs ", ["digits_cnn", "last", "wine_mlp"]),
+        ("lightkit stop wi", ["wine_mlp"]),
+        ("lightkit wait wine_mlp di", ["digits_cnn"]),
+        ("lightkit ps --w", ["--watch"]),
         ("lightkit gpus --explain thr", ["throttle"]),
         ("lightkit compare wine_mlp di", ["digits_cnn"]),
         ("lightkit compare --baseline wi", ["wine_mlp"]),
@@ -58,6 +63,13 @@ def test_commands_and_groups() -> None:
     assert set(COMMANDS) <= set(answer("lightkit "))
     assert "optim" in answer("lightkit config op")
     assert "--job" not in answer("lightkit train --")
+
+
+def test_what_is_alive_is_what_can_be_stopped(project: Path) -> None:
+    with locked(project / "outputs" / "runs" / "2026-01-31" / "10-00-00-wine_mlp"):
+        assert answer("lightkit stop ") == ["last", "wine_mlp"]
+        assert answer("lightkit attach ") == ["last", "wine_mlp"]
+        assert answer("lightkit logs ") == ["digits_cnn", "last", "wine_mlp"]
 
 
 @pytest.mark.parametrize("line", ["", "lightkit nothing ", "lightkit train nonsense=1 se", "lightkit train 'a=[ b"])

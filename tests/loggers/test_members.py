@@ -7,6 +7,7 @@ import io
 import pytest
 
 from lightkit.loggers import ConsoleLogger, Logger, MembersTable, Progress
+from lightkit.loggers.progress_file import read_progress_file
 from tests.loggers.test_bar import bare
 
 RESULT = {"objective": {"value": 0.975}, "epochs": 4, "seconds": 61.0}
@@ -123,3 +124,20 @@ def test_a_terminal_has_a_table_that_stays_at_the_end(terminal):
     assert "finished after" not in text
     table.close()
     assert terminal.text() == ""
+
+
+def test_other_processes_can_show_the_table(tmp_path):
+    file = tmp_path / "progress"
+    table = MembersTable(ConsoleLogger("quiet"), Logger(), monitor="val/accuracy", mode="max", file=file)
+    table.close()
+    assert not file.exists()
+    table.expect(["00", "01"])
+    table.logger("00").progress(at(20, 2))
+    found = read_progress_file(file)
+    title, heads, rows = found.table
+    assert (found.share, found.progress) == (0.25, None)
+    assert title.startswith("0 of 2 members finished, 25%")
+    assert heads == ["member", "status", "epoch", "val/accuracy", "time"]
+    assert rows == [["00", "training", "2/4", "", "0:07 left"], ["01", "waiting", "", "", ""]]
+    table.close()
+    assert not file.exists()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.cli import live
+from lightkit.runs.lock import locked
+from tests.conftest import Outcome
+from tests.detached.made import make_run, make_sweep, write_progress
+
+Cli = Callable[..., Outcome]
+
+
+def cells(done: Outcome) -> list[list[str]]:
+    return [line.split() for line in done.out.splitlines()]
+
+
+def test_nothing_there(cli: Cli, project: Path) -> None:
+    done = cli("ps")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"nothing is running in {project}\n")
+    assert json.loads(cli("ps", "--json").out) == []
+
+
+def test_what_runs_and_how_the_rest_ended(cli: Cli, project: Path) -> None:
+    make_run(project, "done", time="11-00-00", status="finished", steps=24)
+    make_run(project, "broken", time="11-30-00", status="failed", steps=9, reason="the loss is nan")
+    alive, killed = make_run(project, "alive"), make_run(project, "killed", time="12-30-00")
+    sweep = make_sweep(project, "seed=0", "seed=1")
+    write_progress(alive, 12, 24)
+    write_progress(killed, 11, 24)
+    with locked(alive), locked(sweep), locked(sweep / "seed=1"):
+        done = cli("ps")
+    place, pid = "outputs/runs/2026-01-31", str(os.getpid())
+    assert cells(done) == [
+        ["run", "state", "step", "left", "started", "process", "folder"],
+        ["done", "finished", "24", "2026-01-31", "11:00", f"{place}/11-00-00-done"],
+        ["broken", "failed", "9", "2026-01-31", "11:30", f"{place}/11-30-00-broken"],
+        ["alive", "running", "12/24", "1:05", "2026-01-31", "12:00", pid, f"{place}/12-00-00-alive"],
+        ["killed", "died", "11/24", "2026-01-31", "12:30", f"{place}/12-30-00-killed"],
+        ["grid", "running", "sweep", "2026-01-31", "13:00", pid, "outputs/sweeps/2026-01-31/13-00-00-grid"],
+        [*cells(done)[6][:2], *cells(done)[6][2:]],
+        [],
+        ["broken", "failed", "at", "step", "9:", "the", "loss", "is", "nan"],
+        [],
+        ["1", "more:", "lightkit", "ps", "--all"],
+    ]
+    assert done.out.splitlines()[6].startswith("  grid/seed=1  running")
+    assert "grid/seed=0" in cli("ps", "--all").out
+
+
+def test_several_models_are_shown_by_their_share(cli: Cli, project: Path) -> None:
+    folder = make_run(project)
+    shown = {"written": 1.0, "share": 0.43, "eta_seconds": 5.0, "table": ["title", ["a"], [["b"]]]}
+    (folder / ".progress.json").write_text(json.dumps(shown))
+    with locked(folder):
+        assert cells(cli("ps"))[1][2:4] == ["43%", "0:05"]
+
+
+def test_a_run_on_another_machine(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(project)
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "gpu7")
+        lock = locked(folder)
+        lock.__enter__()
+    assert f"{os.getpid()} on gpu7" in cli("ps").out
+    lock.__exit__(None, None, None)
+
+
+def test_in_json_again_and_again(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(project, status="finished", steps=24)
+    looks = iter([None, KeyboardInterrupt])
+
+    def sleep(seconds: float) -> None:
+        if error := next(looks):
+            raise error
+
+    monkeypatch.setattr(live.time, "sleep", sleep)
+    lines = [json.loads(line) for line in cli("ps", "--watch", "1", "--json").out.splitlines()]
+    assert [row["state"] for line in lines for row in line] == ["finished", "finished"]
+    assert (lines[0][0]["name"], lines[0][0]["share"]) == ("a", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--watch", "0"), "not a time"), (("last",), "lightkit logs last"), (("--jsn",), "no such option")],
+)
+def test_wrong_arguments(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    done = cli("ps", *arguments)
+    assert done.code == 2
+    assert message in done.err

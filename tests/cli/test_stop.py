@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightkit.detached.ending import ask_to_end
+from lightkit.detached.liveness import look
+from lightkit.runs.lock import locked
+from tests.conftest import Outcome
+from tests.detached.made import going_on, make_run, make_sweep
+
+Cli = Callable[..., Outcome]
+PLACE = "outputs/runs/2026-01-31/12-00-00-a"
+
+
+def test_stopping_waits_until_a_run_has_saved(cli: Cli, project: Path) -> None:
+    folder = make_run(project)
+    with going_on(folder, seconds=0.3) as process:
+        done = cli("stop", "a")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        f"asked process {process.pid} to save and to end",
+        f"{PLACE} interrupted at step 7; go on with:  lightkit resume {PLACE}",
+    ]
+    assert not (folder / ".stop").exists()
+    assert cli("stop", "a").out == f"{PLACE} interrupted at step 7 already\n"
+
+
+def test_somebody_asked_before(cli: Cli, project: Path) -> None:
+    folder = make_run(project)
+    with going_on(folder, seconds=1.0) as process:
+        ask_to_end(look(folder))
+        done = cli("stop", "a")
+    assert done.out.splitlines()[0] == f"process {process.pid} was asked before; waiting for it"
+    assert '"count": 1' in (folder / "result.json").read_text()
+
+
+def test_killing(cli: Cli, project: Path) -> None:
+    folders = [make_run(project), make_run(project, "b")]
+    with going_on(folders[0]) as one, going_on(folders[1]) as other:
+        done = cli("stop", "--now", "a", "b")
+    assert [line.partition(";")[0] for line in done.out.splitlines()] == [
+        f"killed process {one.pid}",
+        f"killed process {other.pid}",
+        f"{PLACE} died at step 8",
+        f"{PLACE[:-1]}b died at step 8",
+    ]
+
+
+def test_sweeps(cli: Cli, project: Path) -> None:
+    sweep = make_sweep(project, "seed=0", "seed=1")
+    assert "nobody runs" in cli("stop", "grid").out
+    with going_on(sweep / "seed=1") as process:
+        done = cli("stop", "--now", "grid")
+        assert process.wait() == -9
+    assert f"killed process {process.pid}" in done.out
+
+
+def test_waiting(cli: Cli, project: Path) -> None:
+    folder = make_run(project)
+    with going_on(folder) as process:
+        threading.Timer(0.2, process.terminate).start()
+        done = cli("wait", "a")
+    assert (done.code, done.out, done.err) == (143, "", f"{PLACE} interrupted at step 7\n")
+
+
+def test_waiting_for_several_ends_with_the_first_that_went_wrong(cli: Cli, project: Path) -> None:
+    make_run(project, "a", status="finished", steps=24)
+    make_run(project, "b", status="failed", exit_status=3, reason="the loss is nan")
+    make_run(project, "c", status="failed", exit_status=4)
+    assert cli("wait", "a").code == 0
+    done = cli("wait", "a", "b", "c")
+    assert done.code == 3
+    assert f"{PLACE} finished after 24 steps\n" in done.err
+    assert "12-00-00-b failed at step 8: the loss is nan\n" in done.err
+
+
+def test_waiting_goes_on_while_a_run_is_resumed_at_once(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(project, status="finished")
+    lock = locked(folder)
+    lock.__enter__()
+    waits = list[Path]()
+
+    def free(place: Path) -> bool:
+        waits.append(place)
+        if len(waits) == 2:
+            lock.__exit__(None, None, None)
+        return True
+
+    monkeypatch.setattr("lightkit.detached.liveness.wait_until_free", free)
+    monkeypatch.setattr("lightkit.cli.stop.time.sleep", lambda seconds: None)
+    assert cli("wait", "a").code == 0
+    assert waits == [folder, folder]
+
+
+@pytest.mark.parametrize("command", ["stop", "wait"])
+def test_wrong_arguments(cli: Cli, project: Path, command: str) -> None:
+    make_run(project)
+    assert "RUN is missing" in cli(command).err
+    assert cli(command, "b").code == 2
+    assert cli(command, "--soon", "a").code == 2

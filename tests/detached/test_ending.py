@@ -1,0 +1,118 @@
+"""Ending a run from elsewhere, and what status it ended with."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.detached import ending
+from lightkit.detached.ending import ask_to_end, exit_status, forget_request
+from lightkit.detached.liveness import look, wait_until_free
+from tests.detached.made import going_on, make_run
+
+
+def result(folder: Path) -> Any:
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_a_run_is_asked_once_however_often_it_is_said(project: Path) -> None:
+    """The second signal would end it without saving."""
+    folder = make_run(project)
+    with going_on(folder, seconds=0.5):
+        standing = look(folder)
+        assert [ask_to_end(standing), ask_to_end(standing), ask_to_end(look(folder))] == [True, False, False]
+        assert wait_until_free(folder)
+    assert result(folder)["count"] == 1
+    assert exit_status(look(folder)) == 143
+    forget_request(folder)
+    with going_on(folder):
+        assert ask_to_end(look(folder))
+        assert wait_until_free(folder)
+    with going_on(folder):  # the note of the last time is older than this process
+        assert ask_to_end(look(folder))
+        assert wait_until_free(folder)
+
+
+def test_killing_a_run(project: Path) -> None:
+    folder = make_run(project)
+    with going_on(folder) as process:
+        assert ask_to_end(look(folder), now=True)
+        assert wait_until_free(folder)
+        process.wait()
+        found = look(folder)
+    assert (process.returncode, found.state, exit_status(found)) == (-9, "died", 1)
+
+
+def test_a_number_that_belongs_to_another_process_by_now_gets_no_signal(project: Path) -> None:
+    folder = make_run(project)
+    with going_on(folder) as process:
+        standing = look(folder)
+        process.kill()
+        process.wait()
+        # the same process ended, and its number is that of another one now
+        assert not ask_to_end(replace(standing, pid=os.getpid()))
+        assert not ask_to_end(standing)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"host": "elsewhere", "pid": 4711}, "it runs on another machine, elsewhere"),
+        ({"host": None, "pid": None}, "it is not known which process runs there"),
+    ],
+)
+def test_a_process_that_cannot_be_reached(project: Path, facts: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        ask_to_end(replace(look(make_run(project)), **facts))
+    assert error.value.exit_code == 1
+
+
+def test_a_process_of_another_user(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    folder = make_run(project)
+    with going_on(folder), monkeypatch.context() as patch:
+        patch.setattr(ending.signal, "pidfd_send_signal", refuse, raising=False)
+        patch.setattr(ending.os, "kill", refuse)
+        with pytest.raises(UserError, match="belongs to another user"):
+            ask_to_end(look(folder))
+
+
+def test_a_system_without_handles_of_processes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ending.os, "pidfd_open", raising=False)
+    folder = make_run(project)
+    with going_on(folder):
+        assert ask_to_end(look(folder))
+        assert wait_until_free(folder)
+    assert result(folder)["reason"] == "SIGTERM at step 7"
+
+
+@pytest.mark.parametrize(
+    ("status", "facts", "code"),
+    [
+        ("finished", {}, 0),
+        ("paused", {}, 0),
+        ("pruned", {}, 0),
+        ("failed", {"exit_status": 4}, 4),
+        ("failed", {}, 1),
+        ("failed", {"exit_status": "4"}, 1),
+        ("failed", {"exit_status": 4000}, 1),
+        ("interrupted", {"exit_status": 130}, 130),
+        ("interrupted", {"reason": "SIGUSR1 at step 4"}, 138),
+        ("interrupted", {"reason": "SIGNONSENSE"}, 130),
+        ("interrupted", {}, 130),
+        (None, {}, 1),
+    ],
+)
+def test_the_status_that_a_run_ended_with(project: Path, status: str | None, facts: dict[str, Any], code: int) -> None:
+    folder = make_run(project, status=status, **facts)
+    os.utime(folder / "result.json", (time.time(),) * 2) if status else None
+    assert exit_status(look(folder)) == code

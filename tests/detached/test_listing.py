@@ -1,0 +1,86 @@
+"""What is listed, and with what."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lightkit.detached.listing import entry_of, list_entries
+from lightkit.runs.lock import locked
+from tests.detached.made import make_run, make_sweep, write_progress
+
+
+def age(folder: Path) -> None:
+    """Make a run one of long ago."""
+    for path in folder.iterdir():
+        os.utime(path, (1e9, 1e9))
+
+
+def test_what_is_alive_and_what_ended_within_a_day(project: Path) -> None:
+    old, recent = (
+        make_run(project, "old", status="finished"),
+        make_run(project, "recent", status="failed", reason="why"),
+    )
+    alive = make_run(project, "alive")
+    age(old)
+    age(alive)
+    with locked(alive):
+        entries, left_out = list_entries(project)
+        assert [entry.standing.folder for entry in entries] == [alive, recent]
+        assert left_out == 1
+        everything, left_out = list_entries(project, everything=True)
+    assert [entry.name for entry in everything] == ["alive", "old", "recent"]
+    assert [entry.standing.state for entry in everything] == ["running", "finished", "failed"]
+    assert (left_out, everything[2].standing.error) == (0, "why")
+
+
+def test_of_a_sweep_only_jobs_that_are_alive(project: Path) -> None:
+    sweep = make_sweep(project, "seed=0", "seed=1")
+    with locked(sweep / "seed=1"):
+        entries, left_out = list_entries(project)
+    assert [(entry.kind, entry.name) for entry in entries] == [("sweep", "grid"), ("job", "grid/seed=1")]
+    assert left_out == 1
+    assert [entry.kind for entry in list_entries(project, everything=True)[0]] == ["sweep", "job", "job"]
+
+
+def test_the_progress_file_knows_more_than_what_was_logged(project: Path) -> None:
+    folder = make_run(project)
+    write_progress(folder, 11, 24)
+    with locked(folder):
+        running = entry_of(folder)
+    died = entry_of(folder)
+    assert (running.standing.state, running.standing.step, running.standing.total_steps) == ("running", 11, 24)
+    assert running.shown is not None
+    assert running.shown.eta_seconds == 65.0
+    assert (died.standing.state, died.standing.step, died.standing.total_steps, died.shown) == ("died", 11, 24, None)
+
+
+def test_what_an_earlier_part_left_counts_for_nothing_once_it_has_ended(project: Path) -> None:
+    folder = make_run(project, status="finished", steps=24, epochs=3)
+    write_progress(folder, 11, 24)
+    found = entry_of(folder)
+    assert (found.standing.step, found.shown) == (24, None)
+    assert found.facts()["share"] == 1.0
+
+
+def test_all_that_is_known(project: Path) -> None:
+    folder = make_run(project)
+    write_progress(folder, 12, 24)
+    with locked(folder):
+        facts = entry_of(folder).facts()
+    assert facts == {
+        "name": "a",
+        "kind": "run",
+        "state": "running",
+        "pid": os.getpid(),
+        "host": os.uname().nodename,
+        "step": 12,
+        "total_steps": 24,
+        "epoch": 1,
+        "error": "",
+        "detached": False,
+        "started": "2026-01-31 12:00:00",
+        "share": 0.5,
+        "eta_seconds": 65.0,
+        "folder": str(folder),
+    }
