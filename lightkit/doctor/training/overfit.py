@@ -166,7 +166,7 @@ def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try
     rate = own_rates(learner)[0]
     numbers: dict[str, Any] = {**_numbers(own), "adam": _numbers(usual), "lr": rate}
     with_own = f"with the optimizer of the run at its rate {rate:g} {own.told}"
-    if usual.progress >= _SOME and own.diverged:
+    if usual.progress >= _SOME and own.diverged and not learner.optimizer.param_groups[0].get("maximize"):
         measured = f"{with_own}; with Adam at {_RATE:g} to {min(usual.losses):.3g}"
         why = "the steps are too large: instead of falling the loss grows"
         return Finding(NAME, "error", measured, why, "optim.lr", f"optim.lr={_nice(rate / 10)}", numbers)
