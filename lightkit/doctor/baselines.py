@@ -23,16 +23,16 @@ from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import batches_of, compute
 
 BASELINES, SHUFFLED = "baselines", "shuffled labels"
-_SECONDS, _SHARE = 4.0, 0.15
+_SECONDS, _SHARE = 3.0, 0.12
 """Longest time for one training, and the share of the time left that it may take."""
-_MOST_STEPS, _FEWEST_EPOCHS, _LEAST_STEPS = 300, 5, 60
+_MOST_STEPS, _FEWEST_EPOCHS, _LEAST_STEPS = 150, 5, 60
 _WARMUP = 0.1
 """Share of the steps over which the learning rate rises."""
-_JUDGED_ROWS = 500
+_JUDGED_ROWS = 256
 _BETTER = 0.03
 """Share of the loss of a baseline by which a network has to be below it to have used its inputs."""
 _TOO_GOOD = 0.1
-"""The same, from which an answer is too good for what it can know."""
+"""The same, from which an answer is too good for what it can know; of few rows more, as chance helps there."""
 _ENOUGH_STEPS = 100
 """Optimizer steps after which a network that learns at all is better than one without inputs."""
 _FEWEST_ROWS = 20
@@ -51,10 +51,16 @@ class Course:
     """Mean loss of the last fifth of the steps."""
     loss: float
     """Mean loss on the rows that are judged by."""
+    rows: int
+    """How many these are."""
     accuracy: float | None
     """Share of right answers there; None where the task has no classes."""
     last: Tensor | None = field(default=None, compare=False)
     """What the network gave for the last batch that it was judged by."""
+
+    def beats(self, loss: float) -> bool:
+        """Tell whether this is so far below another loss that it is no chance."""
+        return self.loss < loss - (_TOO_GOOD + self.rows**-0.5) * abs(loss) - 1e-6
 
     def told(self) -> str:
         """Put the result in words."""
@@ -78,7 +84,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if patient.seconds_left() < 1:
         yield Finding(SHUFFLED, "skipped", "no time was left for it")
         return
-    shuffled = _course(patient, split, _with_others_targets, steps=plain.steps)
+    shuffled = _course(patient, split, _with_others_targets, steps=min(plain.steps, _ENOUGH_STEPS))
     yield _judged_shuffled(shuffled, blank, constant)
 
 
@@ -103,7 +109,7 @@ def _course(patient: Patient, split: str, change: Change, *, steps: int | None =
     """
     learner = patient.learner()
     seconds = max(0.5, min(_SECONDS, _SHARE * patient.seconds_left()))
-    until = time.monotonic() + seconds * (1.0 if steps is None else 2.0)  # the same steps, though the machine be busy
+    until = time.monotonic() + seconds * (1.0 if steps is None else 1.5)  # the same steps, though the machine be busy
     train = learner.data.train
     # Not what the schedule makes of it: a warm-up begins far below.
     rates = [float(group.get("initial_lr", group["lr"])) for group in learner.optimizer.param_groups]
@@ -169,7 +175,7 @@ def _measured(learner: Learner, split: str, change: Change, *, steps: int, train
                 assert last is not None, "just looked at"
                 right += int((last.argmax(1) == y).sum())
     accuracy = right / counted if _has_classes(learner, last, y) else None
-    return Course(steps, train_loss, total / counted, accuracy, last)
+    return Course(steps, train_loss, total / counted, counted, accuracy, last)
 
 
 def _has_classes(learner: Learner, preds: Tensor | None, y: Tensor) -> bool:
@@ -250,7 +256,7 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
         "accuracy_without_inputs": blank.accuracy,
     }
     gain = 0.0 if plain.accuracy is None or blank.accuracy is None else plain.accuracy - blank.accuracy
-    if constant is not None and blank.loss < constant - _TOO_GOOD * abs(constant) - 1e-6:
+    if constant is not None and blank.beats(constant):
         return Finding(
             BASELINES,
             "error",
@@ -286,7 +292,7 @@ def _judged_shuffled(shuffled: Course, blank: Course, constant: float | None) ->
     measured = f"with the targets of other rows the loss after {shuffled.steps} steps is {shuffled.told()}"
     measured += f", by chance {chance:.3g}"
     numbers = {"steps": shuffled.steps, "loss": shuffled.loss, "chance": chance}
-    if shuffled.loss >= chance - _TOO_GOOD * abs(chance) - 1e-6:
+    if not shuffled.beats(chance):
         return Finding(SHUFFLED, "ok", measured, numbers=numbers)
     return Finding(
         SHUFFLED,

@@ -143,7 +143,7 @@ def _explained(column: Tensor, y: Tensor) -> float:
     The feature is cut into pieces with as many rows each; the answer to a piece is what is most frequent (or the mean)
     among every other row in it.
     """
-    values = column.to(torch.float64)
+    values = column.to(torch.float64).contiguous()
     edges = values.unique()
     if len(edges) < 2:
         return 0.0

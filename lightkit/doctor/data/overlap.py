@@ -28,7 +28,7 @@ _QUERIES = 500
 _NEIGHBOURS = 10
 _CHANCE = 1e-5
 """Share of the rows that may have so close a neighbour by chance."""
-_FEWEST_ROWS = 100
+_FEWEST_ROWS, _FEWEST_FEATURES = 100, 4
 _COARSE, _KNOWN_ROWS = 20, 5000
 """Values below which a feature is coarse, and rows to count them in."""
 _BESIDE, _AROUND = 3, 33
@@ -76,7 +76,7 @@ def find_duplicates(sample: DataSample) -> Iterator[Finding]:
     if "train" not in marks or not others:
         yield Finding(EXACT, "skipped", _why_not(sample, others))
         return
-    known, chance = marks["train"].unique(), _chance_of_equals(sample)
+    known, chance = marks["train"].unique(), sample.chance_of_equals
     for name in (name for name in others if name in marks):
         twins = int(torch.isin(marks[name], known).sum())
         share = twins / max(len(marks[name]), 1)
@@ -152,15 +152,14 @@ class _Neighbours:
         if len(train.described) < _FEWEST_ROWS or train.described.shape[1] != other.described.shape[1]:
             return f"fewer than {_FEWEST_ROWS} training rows say little about how far rows lie apart"
         known, asked = train.described, other.described[:_QUERIES]
-        if sample.is_table:  # every column counts alike
-            scale = known.std(0)
-            varied = scale > 1e-6 * known.abs().amax(0).clamp(min=1e-12)
+        if sample.is_table:
             coarse = sum(len(column.unique()) < _COARSE for column in known[:_KNOWN_ROWS].unbind(1))
-            if not varied.any() or coarse > len(varied) / 3:
-                return (
-                    f"{coarse} of {len(varied)} features have fewer than {_COARSE} values: many rows are alike anyway"
-                )
-            known, asked = known[:, varied] / scale[varied], asked[:, varied] / scale[varied]
+            if coarse > known.shape[1] / 3:
+                count = f"{coarse} of {known.shape[1]} features"
+                return f"{count} have fewer than {_COARSE} values: many rows are alike anyway"
+            if known.shape[1] < _FEWEST_FEATURES:
+                return f"in {known.shape[1]} features rows are close to each other anyway"
+            known, asked = _places(known, known), _places(asked, known)
         # Products are fast but inexact for what is close: they choose, and differences measure.
         squares = known.square().sum(1)[None] - 2 * asked @ known.T
         squares[other.marks[: len(asked), None] == train.marks[None]] = math.inf  # another check counts equal rows
@@ -179,6 +178,25 @@ class _Neighbours:
         """Tell of each row whether its nearest neighbour is closer than chance lets it be, `(M,)`."""
         limit = min(0.3, (_CHANCE / (_NEIGHBOURS - 1)) ** (1 / self.dimension))
         return self.distances[:, 0] < limit * self.distances[:, -1]
+
+
+def _places(x: Tensor, known: Tensor) -> Tensor:
+    """Return where numbers stand in the order of their columns, 0 to 1: so all count alike, whatever their unit.
+
+    Args:
+        x: Rows `(M, D)`.
+        known: The rows that make the order, `(N, D)`.
+    """
+    placed = torch.empty(x.shape, dtype=torch.float64)
+    for number in range(x.shape[1]):
+        ordered, column = known[:, number].double().unique(), x[:, number].double().contiguous()
+        above = torch.searchsorted(ordered, column).clamp(1, len(ordered) - 1) if len(ordered) > 1 else None
+        if above is None:
+            placed[:, number] = 0.0
+            continue
+        low, high = ordered[above - 1], ordered[above]
+        placed[:, number] = (above - 1 + ((column - low) / (high - low)).clamp(-1, 2)) / len(ordered)
+    return placed.to(torch.float32)
 
 
 def find_alike_neighbours(sample: DataSample) -> Iterator[Finding]:
@@ -303,18 +321,6 @@ def _file_marks(files: list[Path]) -> Tensor | None:
             return None
         marks.append(int.from_bytes(blake2b(content, digest_size=8).digest(), "little", signed=True))
     return torch.tensor(marks)
-
-
-def _chance_of_equals(sample: DataSample) -> float:
-    """Estimate the share of rows that equal a training row by chance, from how coarse the features of a table are."""
-    x = sample.train.x
-    if not sample.is_table or x is None:
-        return 0.0
-    logarithm = 0.0
-    for column in x.unbind(1):
-        counts = column.unique(return_counts=True)[1].double()
-        logarithm += math.log(float((counts / counts.sum()).square().sum()))
-    return min(1.0, sample.train.total * math.exp(logarithm))
 
 
 def _why_not(sample: DataSample, others: list[str]) -> str:
