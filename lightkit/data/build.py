@@ -210,7 +210,8 @@ def _fill_in(source: Any, rows: Tensor, fitted: Mapping[str, Any] | None) -> tup
         return source, None
     filling = imputer.fit(source.x[rows]) if fitted is None else imputer.load(fitted)
     note = filling.note(source.x)
-    return source.with_inputs(filling(source.x), notes=[note] if note else []), filling
+    added = [f"{name} missing" for name in filling.indicators]
+    return source.with_inputs(filling(source.x), notes=[note] if note else [], added=added), filling
 
 
 def _far_targets(source: Any, rows: Tensor) -> list[str]:

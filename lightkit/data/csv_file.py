@@ -107,6 +107,7 @@ def csv(
         name=str(files["train"].path),
         imputer=_imputer(chosen, kinds, policy, add_indicator=add_indicator),
         notes=notes,
+        feature_names=[f"{name}={kind}" if kind else name for name in chosen for kind in kinds.get(name, [""])],
     )
 
 

@@ -26,6 +26,17 @@ ATTRIBUTES: dict[str, Callable[[int], bool]] = {
     "turns_into_digit": lambda digit: digit in (0, 1, 6, 8, 9),
 }
 """Yes-or-no attributes of a digit. The last: turned by half a circle it is a digit again."""
+_MEASURED = (
+    "radius", "texture", "perimeter", "area", "smoothness",
+    "compactness", "concavity", "concave points", "symmetry", "fractal dimension",
+)  # fmt: skip
+_NUCLEI = tuple(form.format(name) for form in ("mean {}", "{} error", "worst {}") for name in _MEASURED)
+_WINE = (
+    "alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium", "total_phenols", "flavanoids",
+    "nonflavanoid_phenols", "proanthocyanins", "color_intensity", "hue", "od280/od315_of_diluted_wines", "proline",
+)  # fmt: skip
+_DIABETES = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
+"""Names of the columns of scikit-learn's files, which have none of their own."""
 
 
 def digits(*, image: bool = True, classes: Sequence[int] | None = None) -> TensorData:
@@ -75,8 +86,9 @@ def breast_cancer(*, binary: bool = False) -> TensorData:
     x, y = _with_header("breast_cancer.csv")
     if binary:
         info = DataInfo("binary", (30,), 1, ("benign",))
-        return TensorData(x, y.to(torch.float32), info, strata=y, name="breast_cancer")
-    return TensorData(x, y, DataInfo("multiclass", (30,), 2, ("malignant", "benign")), name="breast_cancer")
+        return TensorData(x, y.to(torch.float32), info, strata=y, name="breast_cancer", feature_names=_NUCLEI)
+    info = DataInfo("multiclass", (30,), 2, ("malignant", "benign"))
+    return TensorData(x, y, info, name="breast_cancer", feature_names=_NUCLEI)
 
 
 def wine() -> TensorData:
@@ -86,7 +98,7 @@ def wine() -> TensorData:
     """
     x, y = _with_header("wine_data.csv")
     info = DataInfo("multiclass", (13,), 3, ("class_0", "class_1", "class_2"))
-    return TensorData(x, y, info, name="wine")
+    return TensorData(x, y, info, name="wine", feature_names=_WINE)
 
 
 def diabetes(*, target_scale: float = 1.0) -> TensorData:
@@ -100,7 +112,8 @@ def diabetes(*, target_scale: float = 1.0) -> TensorData:
     """
     x = _read("diabetes_data_raw.csv.gz", delimiter=None)
     y = _read("diabetes_target.csv.gz", delimiter=None) / check_scale(target_scale)
-    return TensorData(_float(x), _float(y), DataInfo("regression", (10,), 1), name="diabetes")
+    info = DataInfo("regression", (10,), 1)
+    return TensorData(_float(x), _float(y), info, name="diabetes", feature_names=_DIABETES)
 
 
 def _digits(image: bool) -> tuple[Tensor, Tensor]:

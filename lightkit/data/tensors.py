@@ -49,6 +49,7 @@ class TensorData:
         name: How messages call the data set.
         imputer: Fills in missing inputs, which are NaN until the training rows are known (`build_data`).
         notes: Lines for people about what became of the data.
+        feature_names: Names of the features of a table, in order; empty where they are not known.
 
     Raises:
         UserError: Lengths differ, a value is NaN or infinite, or a label is out of range; the row is named.
@@ -67,12 +68,13 @@ class TensorData:
         name: str = "data set",
         imputer: Imputer | None = None,
         notes: Sequence[str] = (),
+        feature_names: Sequence[str] = (),
     ) -> None:
         check_lengths(x, y, name=name)
         info = info or infer_info(x, y)
         if imputer is None:
             check_inputs(x, name=name)
-        self.imputer, self.notes = imputer, tuple(notes)
+        self.imputer, self.notes, self.feature_names = imputer, tuple(notes), tuple(feature_names)
         check_targets(y, info, name=name)
         y = y if y.is_floating_point() else y.to(torch.int64)
         self.x, self.y, self.splits = x, y, dict(splits or {})
@@ -94,15 +96,18 @@ class TensorData:
             x = x.to(torch.float32).div_(255.0)
         return x, self.y.index_select(0, rows)
 
-    def with_inputs(self, x: Tensor, *, notes: Sequence[str] = ()) -> TensorData:
+    def with_inputs(self, x: Tensor, *, notes: Sequence[str] = (), added: Sequence[str] = ()) -> TensorData:
         """Return these rows with other inputs, none missing, such as scaled ones; the fingerprint stays.
 
         Args:
             x: Inputs `(N, ...)`.
             notes: Further lines for people.
+            added: Names of features that come after the others.
         """
         changed = copy.copy(self)
         changed.x, changed.imputer, changed.notes = x, None, (*self.notes, *notes)
+        if self.feature_names:
+            changed.feature_names = (*self.feature_names, *added)
         changed.info = dataclasses.replace(self.info, input_shape=tuple(x.shape[1:]))
         return changed
 

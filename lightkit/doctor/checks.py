@@ -15,6 +15,12 @@ Check = Callable[[Patient], Iterator[Finding]]
 
 CHECKS: tuple[tuple[str, str], ...] = (
     ("machine", "lightkit.doctor.machine:check"),
+    ("labels", "lightkit.doctor.data.labels:check"),
+    ("splits", "lightkit.doctor.data.overlap:check"),
+    ("features", "lightkit.doctor.data.columns:check"),
+    ("leaks", "lightkit.doctor.data.leaks:check"),
+    ("scale", "lightkit.doctor.data.scale:check"),
+    ("augmentation", "lightkit.doctor.data.augmentation:check"),
     ("initial loss", "lightkit.doctor.training.initial:check"),
     ("gradients", "lightkit.doctor.training.gradients:check"),
     ("activations", "lightkit.doctor.training.activations:check"),
@@ -23,6 +29,7 @@ CHECKS: tuple[tuple[str, str], ...] = (
     ("checkpoint", "lightkit.doctor.training.saving:check"),
     ("speed", "lightkit.doctor.training.speed:check"),
     ("one batch", "lightkit.doctor.training.overfit:check"),
+    ("baselines", "lightkit.doctor.baselines:check"),
 )
 """Name of a check, and `module:function` of it; the quick ones first, as time may run out."""
 

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_shared
+from lightkit.doctor.data.sample import DataSample
 
 _ALONE: dict[str, Any] = {
     "device.parallel": "none",
@@ -50,6 +52,11 @@ class Patient:
         # An engine of its own: a loss scale, and what it has learnt, stays with the learner.
         shared = Shared(build_engine(self.cfg), self.shared.data)
         return build_learner(self.cfg, shared, self.folder)
+
+    @cached_property
+    def sample(self) -> DataSample:
+        """Rows of each split, read once for all checks of the data."""
+        return DataSample(self.shared.data)
 
     @property
     def title(self) -> str:

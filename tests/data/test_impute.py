@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.data import SplitSpec, TensorData, build_data
+from lightkit.data.csv_file import csv
 from lightkit.data.impute import STRATEGIES, Gaps, Imputer
 
 KINDS = ("blue", "green", "red")
@@ -123,3 +125,15 @@ def test_scaling_and_sizes_see_the_filled_rows() -> None:
     inputs = torch.cat([batch[0] for batch in made.evaluation("train").epoch(0)])  # type: ignore[union-attr]
     torch.testing.assert_close(inputs.mean(0), torch.zeros(5), atol=1e-5, rtol=0)
     assert made.info.fingerprint == data.info.fingerprint
+
+
+def test_names_of_the_features(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("size,colour,label\n1,red,a\n,blue,b\n3,red,a\n4,blue,b\n")
+    source = csv(
+        str(file), "label", categorical=["colour"], missing={"size": "mean", "colour": "error"}, add_indicator=True
+    )
+    assert source.feature_names == ("size", "colour=blue", "colour=red")
+    data = build_data(dataset=source, split={"by": "random", "val": 0, "test": 0})
+    assert data.source.feature_names == ("size", "colour=blue", "colour=red", "size missing")
+    assert data.info.input_shape == (4,)

@@ -28,9 +28,11 @@ from lightkit.data import build_data, tables
 def test_equal_to_scikit_learn(mine: Any, name: str, options: dict[str, Any], divide: float) -> None:
     from sklearn import datasets
 
-    x, y = getattr(datasets, name)(return_X_y=True, **options)
+    theirs = getattr(datasets, name)(**options)
+    x, y = theirs.data, theirs.target
     assert np.array_equal(mine.x.numpy(), (x / divide).astype(np.float32))
     assert np.array_equal(mine.y.numpy(), y.astype(mine.y.numpy().dtype))
+    assert name == "load_digits" or mine.feature_names == tuple(map(str, theirs.feature_names))
 
 
 @pytest.mark.thorough

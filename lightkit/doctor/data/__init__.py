@@ -1,0 +1,1 @@
+"""What a doctor checks of the data: splits, labels, features, scale and augmentation."""

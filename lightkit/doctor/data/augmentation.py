@@ -1,0 +1,241 @@
+"""Whether augmentation changes samples, leaves their labels recognisable, and keeps away from validation.
+
+Shapes in this file: N rows, F numbers of an input.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lightkit.common.randomness import mix
+from lightkit.data.prepare import Prepare
+from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+
+CHECK, EVALUATION = "augmentation", "evaluation inputs"
+_LOOKED_AT = 32
+_LEARNED, _HELD_OUT, _VIEWS = 1200, 400, 6
+_SECONDS = 3.0
+"""How long it may take to augment the rows that are compared."""
+_SIDE = 16
+"""Pixels a side to which images are averaged before they are compared."""
+_NEEDED, _LOST = 0.4, 0.5
+"""What neighbours must recognise beyond chance without augmentation, and the share of it that must be left with it."""
+_FEWEST_OF_CLASS = 8
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Look at what augmentation does to training rows, and at whether it reaches others."""
+    yield from find_idle_augmentation(patient.sample)
+    yield from find_lost_labels(patient.sample)
+    yield from find_random_evaluation(patient.sample)
+
+
+def find_idle_augmentation(sample: DataSample) -> Iterator[Finding]:
+    """Find transforms that change nothing, or the same way in each epoch."""
+    augment, x = sample.data.train.prepare.augment, sample.train.x
+    if not augment or x is None:
+        why = "data.augment is empty" if not augment else "samples are no pairs of a tensor and a target"
+        yield Finding(CHECK, "skipped", why)
+        return
+    x = x[:_LOOKED_AT]
+    first, second = (_augmented(x, epoch, augment) for epoch in (0, 1))
+    changed, varied = _differing(x, first), _differing(first, second)
+    numbers = {"changed": changed, "varied": varied, "looked_at": len(x)}
+    measured = f"augmentation changes {changed:.0%} of {len(x)} inputs, and {varied:.0%} differ from epoch to epoch"
+    if varied:
+        yield Finding(CHECK, "ok", measured, numbers=numbers)
+        return
+    yield Finding(
+        CHECK,
+        "warning",
+        measured,
+        why="each epoch shows the same inputs again, and the network can know them by heart",
+        key="data.augment",
+        fix="draw the change anew in each call, and with a probability above 0",
+        numbers=numbers,
+    )
+
+
+def find_lost_labels(sample: DataSample) -> Iterator[Finding]:
+    """Find transforms after which the nearest training views no longer tell the class of an input.
+
+    Neighbours among views of training rows answer for held-out training rows, once without and once with augmentation
+    on both sides. What they recognise only without it was told by something that augmentation destroys.
+    """
+    augment, labels = sample.data.train.prepare.augment, _classes(sample)
+    if not augment or labels is None or sample.is_tokens:
+        return
+    trial = _Trial.of(sample, labels)
+    if isinstance(trial, str):
+        yield Finding(CHECK, "skipped", f"whether labels survive cannot be told: {trial}")
+        return
+    plain = trial.recognised(())
+    if plain.overall < _NEEDED:
+        told = f"neighbours recognise {plain.overall:.0%} beyond chance without augmentation"
+        yield Finding(CHECK, "skipped", f"whether labels survive cannot be told: {told}")
+        return
+    changed = trial.recognised(augment)
+    names = sample.data.info.class_names if sample.data.info.task == "multiclass" else ()
+    lost = [names[number] if names else str(number) for number in _lost_classes(plain, changed)]
+    measured = (
+        f"with augmentation neighbours recognise {changed.overall:.0%} beyond chance, without {plain.overall:.0%}"
+    )
+    numbers: dict[str, Any] = {"with": changed.overall, "without": plain.overall, "lost": lost}
+    if changed.overall >= _LOST * plain.overall and not lost:
+        yield Finding(CHECK, "ok", measured, numbers=numbers)
+        return
+    alone = [trial.recognised([transform]).overall for transform in augment] if len(augment) > 1 else [0.0]
+    culprit = alone.index(min(alone))
+    some = 0 < len(lost) <= len(plain.counts) / 2
+    yield Finding(
+        CHECK,
+        "warning",
+        measured + (f", least of all {', '.join(lost[:5])}" if some else ""),
+        why="what augmentation makes of an input is no longer of its class, so the network learns wrong answers",
+        key=f"data.augment[{culprit}]",
+        fix=f"a weaker {_named(augment[culprit])}, or none",
+        numbers=numbers | {"transform": _named(augment[culprit])},
+    )
+
+
+def find_random_evaluation(sample: DataSample) -> Iterator[Finding]:
+    """Find a data set that changes the inputs of validation and test at random too."""
+    for split in (name for name in sample.splits if name != "train"):
+        rows = sample.data.rows[split][:_LOOKED_AT]
+        if sample[split].x is None:
+            continue
+        first, second = (_read(sample, rows, epoch) for epoch in (0, 1))
+        varied = _differing(first, second)
+        numbers = {"split": split, "varied": varied, "looked_at": len(rows)}
+        measured = f"{varied:.0%} of {len(rows)} inputs of {split} differ between two readings"
+        if not varied:
+            yield Finding(EVALUATION, "ok", measured, numbers=numbers)
+            continue
+        yield Finding(
+            EVALUATION,
+            "warning",
+            measured,
+            why="the data set draws random numbers for them, so its own augmentation is judged with the network",
+            key="data.augment",
+            fix="move random transforms from the data set to data.augment, which is for training rows only",
+            numbers=numbers,
+        )
+
+
+class _Recognised:
+    """How well neighbours tell classes.
+
+    Args:
+        hits: Right answers of each class.
+        counts: Rows of each class.
+        shares: Share of each class in what they learned from.
+    """
+
+    def __init__(self, hits: Tensor, counts: Tensor, shares: Tensor) -> None:
+        chance = float(shares.max())
+        self.counts = counts
+        self.overall = max(0.0, (float(hits.sum() / counts.sum()) - chance) / max(1 - chance, 1e-9))
+        self.of_class = hits / counts.clamp(min=1)
+
+
+class _Trial:
+    """Training rows of which some are to be recognised by the others.
+
+    Args:
+        known: Inputs to learn from, and their classes.
+        asked: Inputs to recognise, and their classes.
+        views: How many times to augment the inputs to learn from.
+    """
+
+    def __init__(self, known: tuple[Tensor, Tensor], asked: tuple[Tensor, Tensor], views: int) -> None:
+        self.known, self.asked, self.views = known, asked, views
+        self._classes = int(max(known[1].max(), asked[1].max())) + 1
+
+    @classmethod
+    def of(cls, sample: DataSample, labels: Tensor) -> _Trial | str:
+        """Choose rows, as many as there is time to augment, or say why there are none; equal inputs stay together."""
+        x, marks = sample.train.x, sample.train.marks
+        if x is None or marks is None:
+            return "samples are no pairs of a tensor and a target"
+        begin = time.perf_counter()
+        _augmented(x[:_LOOKED_AT], 0, sample.data.train.prepare.augment)
+        each = (time.perf_counter() - begin) / len(x[:_LOOKED_AT])
+        possible = int(_SECONDS / max(each, 1e-9))
+        held = marks[: len(x)] % 4 == 0
+        learned, asked = (part.nonzero()[:, 0] for part in (~held, held))
+        learned, asked = learned[: min(_LEARNED, possible // 2)], asked[: min(_HELD_OUT, possible // 2)]
+        if len(asked) < 20 or len(learned) < 60:
+            return f"{len(x):,} training rows are too few, or augmenting them takes too long"
+        views = max(1, min(_VIEWS, (possible - len(asked)) // len(learned)))
+        return cls((x[learned], labels[learned]), (x[asked], labels[asked]), views)
+
+    def recognised(self, augment: Sequence[Any]) -> _Recognised:
+        """Let the nearest view name the class of each input, with these transforms on both sides."""
+        views = self.views if augment else 1
+        known = torch.cat([_compared(_augmented(self.known[0], epoch, augment)) for epoch in range(views)])
+        asked = _compared(_augmented(self.asked[0], views, augment))
+        nearest = (known.square().sum(1)[None] - 2 * asked @ known.T).argmin(1)
+        right = self.known[1].repeat(views)[nearest] == self.asked[1]
+        hits, counts, shares = (
+            torch.bincount(part, minlength=self._classes).double()
+            for part in (self.asked[1][right], self.asked[1], self.known[1])
+        )
+        return _Recognised(hits, counts, shares / shares.sum())
+
+
+def _lost_classes(plain: _Recognised, changed: _Recognised) -> list[int]:
+    """Return the classes that neighbours no longer tell, though they did before."""
+    enough = (plain.counts >= _FEWEST_OF_CLASS) & (plain.of_class >= 0.7)
+    return [int(number) for number in (enough & (changed.of_class < 0.6 * plain.of_class)).nonzero()[:, 0]]
+
+
+def _classes(sample: DataSample) -> Tensor | None:
+    """Return the class of each row that was read; rows with the same labels are a class. None where there are none."""
+    y, task = sample.train.y, sample.data.info.task
+    if y is None or task not in ("multiclass", "binary", "multilabel"):
+        return None
+    if task == "multiclass" and y.ndim == 1:
+        return y.to(torch.int64)
+    return y.reshape(len(y), -1).unique(dim=0, return_inverse=True)[1]
+
+
+def _augmented(x: Tensor, epoch: int, augment: Sequence[Any]) -> Tensor:
+    """Return inputs as an epoch of training would change them."""
+    prepare = Prepare(mix("doctor", "views"), augment=tuple(augment))
+    pieces = [prepare((piece, None), epoch=epoch, first=128 * i)[0] for i, piece in enumerate(x.split(128))]
+    return torch.cat(pieces)
+
+
+def _compared(x: Tensor) -> Tensor:
+    """Return inputs as they are compared, `(N, F)`: images averaged to fewer pixels."""
+    x = x.to(torch.float32)
+    if x.ndim == 4:
+        x = functional.adaptive_avg_pool2d(x, [min(side, _SIDE) for side in x.shape[2:]])
+    return x.flatten(1)
+
+
+def _read(sample: DataSample, rows: Tensor, epoch: int) -> Tensor:
+    """Read inputs without augmentation."""
+    with closing(sample.loader("train", rows, 128)) as loader:
+        return torch.cat([x for x, _ in loader.epoch(epoch)])
+
+
+def _differing(one: Tensor, other: Tensor) -> float:
+    """Return the share of rows that differ."""
+    if one.shape != other.shape:
+        return 1.0
+    return float((one != other).flatten(1).any(1).float().mean())
+
+
+def _named(transform: Any) -> str:
+    steps = getattr(transform, "steps", None)
+    return type(steps[0][0] if steps else transform).__name__

@@ -1,0 +1,281 @@
+"""Some rows of each split, read once for all checks and without augmentation.
+
+Shapes in this file: N rows read, D numbers that describe a row.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lightkit.common.failures import in_short
+from lightkit.common.randomness import mix
+from lightkit.data import Data
+from lightkit.data.loaders import Loader
+from lightkit.data.sources import SampleData
+from lightkit.data.tensors import TensorData
+
+_PIECE_NUMBERS = 1 << 22
+"""Numbers of the inputs that are read at once."""
+_KEPT_BYTES = 256 << 20
+"""Most memory for the inputs that are kept whole."""
+_KEPT_ROWS = 4000
+_LEAST_TOKENS = 32
+_SIDE = 8
+"""Pixels a side to which an image is averaged to describe it."""
+_TOLD = 200
+"""Most characters of an error."""
+_WIDTH = 256
+"""Most numbers to describe a row; more are projected."""
+
+
+@dataclass(frozen=True)
+class SplitSample:
+    """Rows of one split in a random order."""
+
+    rows: Tensor
+    """Their rows in the data set, `(N,)`."""
+    y: Tensor | None = None
+    """Their targets; None where samples are no pairs."""
+    x: Tensor | None = None
+    """Inputs of the first ones as a model gets them, without augmentation; None where they are no tensors."""
+    marks: Tensor | None = None
+    """A hash of each input, `(N,)`."""
+    described: Tensor | None = None
+    """What each input looks like, `(N, D)`: averaged pixels, or the numbers themselves; None for tokens."""
+    total: int = 0
+    """Rows of the split."""
+    problem: Exception | None = field(default=None, compare=False)
+    """What ended the reading before its time."""
+
+    @property
+    def share(self) -> float:
+        """Return which part of the split was read."""
+        return len(self.rows) / max(self.total, 1)
+
+
+class DataSample:
+    """Rows of the splits of some data, read when they are first asked for.
+
+    Args:
+        data: The data as a run gets them.
+        most: Rows to read of the training split; of each other a tenth of that.
+        seconds: How long the reading of a split may take.
+    """
+
+    def __init__(self, data: Data, *, most: int = 50_000, seconds: float = 3.0) -> None:
+        self.data, self.most, self.seconds = data, most, seconds
+        self._read: dict[str, SplitSample] = {}
+
+    @property
+    def splits(self) -> list[str]:
+        """Return the names of the splits there are, training first."""
+        return [name for name in ("train", "val", "test") if name in self.data.rows]
+
+    def __getitem__(self, split: str) -> SplitSample:
+        if split not in self._read:
+            self._read[split] = self._sampled(split)
+        return self._read[split]
+
+    @property
+    def train(self) -> SplitSample:
+        """Return the rows of the training split."""
+        return self["train"]
+
+    @cached_property
+    def has_inputs(self) -> bool:
+        """Tell whether samples are pairs of a tensor and a target."""
+        return self.train.x is not None and self.train.y is not None
+
+    @property
+    def is_table(self) -> bool:
+        """Tell whether inputs are rows of numbers."""
+        x = self.train.x
+        return x is not None and x.ndim == 2 and x.is_floating_point() and self.data.info.vocab_size is None
+
+    @property
+    def is_tokens(self) -> bool:
+        """Tell whether inputs are sequences of tokens, long enough to compare passages of them."""
+        x = self.train.x
+        return x is not None and x.ndim == 2 and not x.is_floating_point() and x.shape[1] >= _LEAST_TOKENS
+
+    @cached_property
+    def chance_of_equals(self) -> float:
+        """Estimate the share of rows that equal another training row by chance, from how coarse features are."""
+        x = self.train.x
+        if x is None or x.ndim != 2 or self.is_tokens:
+            return 0.0
+        logarithm = 0.0
+        for column in x.unbind(1):
+            counts = column.unique(return_counts=True)[1].double()
+            logarithm += math.log(float((counts / counts.sum()).square().sum()))
+        return min(1.0, self.train.total * math.exp(logarithm))
+
+    def columns(self) -> list[str]:
+        """Name the features of a table."""
+        names = getattr(self.data.source, "feature_names", ())
+        width = 0 if self.train.x is None else self.train.x.shape[1]
+        return list(names) if len(names) == width else [f"feature {number}" for number in range(width)]
+
+    def unscaled(self, x: Tensor) -> Tensor:
+        """Return inputs as they were before `data.normalize`."""
+        scaling = self.data.normalizer
+        return x if scaling is None else x * scaling.scale + scaling.shift
+
+    def targets(self, split: str) -> Tensor | None:
+        """Return all targets of a split where the data set knows them at once, otherwise those that were read."""
+        source, rows = self.data.source, self.data.rows[split]
+        if isinstance(source, TensorData):
+            return source.y[rows]
+        base = getattr(source, "base", source)
+        for name in ("targets", "labels"):
+            given = getattr(base, name, None)
+            if isinstance(given, (list, tuple, np.ndarray, Tensor)) and len(given) == len(source):
+                with suppress(Exception):  # whatever a data set calls so
+                    return torch.as_tensor(given)[rows]
+        return self[split].y
+
+    def files(self) -> list[Path]:
+        """Return the file of each row where the data set lists them (`files`, or `samples` as in torchvision)."""
+        base = getattr(self.data.source, "base", None)
+        listed = getattr(base, "files", None) or getattr(base, "samples", None) or ()
+        with suppress(Exception):
+            named = [Path(item if isinstance(item, (str, Path)) else item[0]) for item in listed]
+            return named if len(named) == len(self.data.source) else []
+        return []
+
+    def loader(self, split: str, rows: Tensor, batch_size: int, *, augmented: bool = False) -> Loader:
+        """Return a loader of some rows in their order, in this process and without mixup.
+
+        Args:
+            split: The split that they are of.
+            rows: Rows of the data set.
+            batch_size: Rows at once.
+            augmented: Apply the transforms of training.
+        """
+        train = self.data.train
+        prepare = train.prepare if augmented else replace(train.prepare, augment=())
+        options = replace(
+            train.options,
+            batch_size=batch_size,
+            shuffle=False,
+            drop_last=False,
+            num_workers=0,
+            persistent_workers=False,
+            pin_memory=False,
+            replica=0,
+            replicas=1,
+            split=split,
+        )
+        source = self.data.source
+        if isinstance(source, SampleData):
+            # A data set that opens its files at the first sample must not hand them on to worker processes open.
+            with suppress(Exception):  # it may refuse to be copied
+                source = copy.copy(source)
+                source.base = copy.copy(source.base)
+        return Loader(source, rows, options, prepare=prepare)
+
+    def _sampled(self, split: str) -> SplitSample:
+        """Read rows of a split at random until there are enough or the time is over."""
+        rows = self.data.rows[split]
+        generator = torch.Generator().manual_seed(mix("doctor", split))
+        most = self.most if split == "train" else max(self.most // 10, 1)
+        order = rows[torch.randperm(len(rows), generator=generator)[:most]]
+        numbers = math.prod(self.data.info.input_shape) or 1
+        size = max(1, min(256, _PIECE_NUMBERS // numbers))
+        loader, read = self.loader(split, order, size), _Reading()
+        until, problem = time.monotonic() + self.seconds, None
+        try:
+            with closing(loader):
+                for batch in loader.epoch(0):
+                    read.take(batch)
+                    if time.monotonic() > until:
+                        break
+        except Exception as error:  # the data are examined, not trusted: what they raise is a finding
+            problem = error
+        return read.finish(order, len(rows), problem)
+
+
+class _Reading:
+    """What is kept of batches."""
+
+    def __init__(self) -> None:
+        self.count, self.bytes = 0, 0
+        self.parts: dict[str, list[Tensor]] = {"x": [], "y": [], "marks": [], "described": []}
+
+    def take(self, batch: Any) -> None:
+        is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+        x, y = batch if is_pair else (None, None)
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.ndim < 2 or x.is_complex() or x.is_nested:
+            self.count += len(batch[0]) if is_pair and isinstance(batch[0], Tensor) else 1
+            return
+        x = x.to(torch.uint8) if x.dtype == torch.bool else x
+        self.count += len(x)
+        self.parts["y"].append(y)
+        self.parts["marks"].append(row_marks(x))
+        if x.is_floating_point():
+            self.parts["described"].append(describe(x))
+        kept = sum(map(len, self.parts["x"]))
+        if kept < _KEPT_ROWS and self.bytes < _KEPT_BYTES:
+            self.parts["x"].append(x[: _KEPT_ROWS - kept])
+            self.bytes += x.nbytes
+
+    def finish(self, order: Tensor, total: int, problem: Exception | None) -> SplitSample:
+        joined: dict[str, Tensor | None] = dict.fromkeys(self.parts)
+        for name, parts in self.parts.items():
+            with suppress(RuntimeError):  # batches of unlike shapes
+                joined[name] = torch.cat(parts) if parts else None
+        return SplitSample(order[: self.count], **joined, total=total, problem=problem)
+
+
+def row_marks(x: Tensor) -> Tensor:
+    """Hash each row of a tensor `(N, ...)` to 64 bits, `(N,)`; equal rows have equal marks."""
+    flat = x.detach().reshape(len(x), -1)
+    if flat.is_floating_point():
+        flat = (flat.to(torch.float32) + 0.0).contiguous().view(torch.int32)  # -0.0 is 0.0
+    bits = flat.to(torch.int64)
+    generator = torch.Generator().manual_seed(mix("doctor", "marks"))
+    weights = torch.randint(-(1 << 62), 1 << 62, (bits.shape[1],), generator=generator) * 2 + 1
+    marks = ((bits ^ (bits >> 11) ^ (bits >> 19)) * weights).sum(1)  # short numbers have their bits at the upper end
+    return marks ^ (marks >> 29)
+
+
+def describe(x: Tensor) -> Tensor:
+    """Describe inputs `(N, ...)` by a few numbers each, `(N, D)`, alike where they look alike.
+
+    Images are averaged to a few pixels and lose their brightness and contrast. Others keep their numbers, or so many
+    random projections of them.
+    """
+    x = x.detach().to(torch.float32)
+    if x.ndim == 4 and min(x.shape[2:]) > 1:
+        x = x if x.shape[1] <= 4 else x.mean(1, keepdim=True)
+        sides = [min(side, _SIDE) for side in x.shape[2:]]
+        flat = functional.adaptive_avg_pool2d(x, sides).flatten(1)
+        flat = flat - flat.mean(1, keepdim=True)
+        return flat / flat.std(1, keepdim=True).clamp(min=1e-6)
+    flat = x.flatten(1)
+    if flat.shape[1] <= _WIDTH:
+        return flat
+    generator = torch.Generator().manual_seed(mix("doctor", "projection"))
+    return flat @ torch.randn(flat.shape[1], _WIDTH // 2, generator=generator) / math.sqrt(_WIDTH // 2)
+
+
+def problems(sample: DataSample) -> Iterator[tuple[str, str]]:
+    """Yield the name of each split that could not be read to its end, and why."""
+    for split in sample.splits:
+        error = sample[split].problem
+        if error is not None:
+            told = in_short(error)
+            yield split, told if len(told) <= _TOLD else f"{told[:_TOLD]}…"
