@@ -43,6 +43,8 @@ class Patient:
     """The data as the run gets them (`patient.shared.data.train`), and the device."""
     deadline: float
     """Until when checks may go on, by `time.monotonic()`."""
+    first: Learner | None = None
+    """The first learner, which was built to see that this can be done; `learner` gives it away."""
 
     def learner(self) -> Learner:
         """Build the model and what trains it, with the same weights each time.
@@ -50,6 +52,9 @@ class Patient:
         Raises:
             UserError: A part cannot be built, or two of them do not fit together.
         """
+        first, self.first = self.first, None
+        if first is not None:
+            return first
         # An engine of its own: a loss scale, and what it has learnt, stays with the learner.
         shared = Shared(build_engine(self.cfg), self.shared.data)
         return build_learner(self.cfg, shared, self.folder)
@@ -94,7 +99,9 @@ def examined(
         folder = Path(name)
         shared = build_shared(alone, folder, report=report)
         with closing(shared.data):
-            yield Patient(alone, cfg, folder, shared, deadline)
+            patient = Patient(alone, cfg, folder, shared, deadline)
+            patient.first = patient.learner()
+            yield patient
 
 
 def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
