@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -112,4 +112,4 @@ def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
         if OmegaConf.select(other, key, default=_ALONE) is not _ALONE:
             OmegaConf.update(other, key, value)
     OmegaConf.set_readonly(other, True)
-    return cast("DictConfig", other)
+    return other

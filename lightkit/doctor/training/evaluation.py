@@ -116,8 +116,8 @@ def _metrics(learner: Learner, split: str, rows: int, batch_size: int) -> dict[s
     meter.reset()
     seeded(learner, 1)
     loader = plain_loader(learner, split, rows=rows, batch_size=batch_size)
-    parts = {"task": learner.task, "criterion": learner.criterion, "context": learner.engine}
-    evaluate(learner.network, loader, [meter], **parts)
+    task, criterion = learner.task, learner.criterion
+    evaluate(learner.network, loader, [meter], task=task, criterion=criterion, context=learner.engine)
     values: dict[str, float] = meter.compute()
     meter.reset()
     return values
