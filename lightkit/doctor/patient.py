@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import Learner, Shared, build_engine, build_learner, build_shared
 from lightkit.doctor.data.sample import DataSample
+from lightkit.ensemble.methods.base import ALONE
 
 _ALONE: dict[str, Any] = {
     "device.parallel": "none",
@@ -42,6 +43,8 @@ class Patient:
     """The data as the run gets them (`patient.shared.data.train`), and the device."""
     deadline: float
     """Until when checks may go on, by `time.monotonic()`."""
+    first: Learner | None = None
+    """The first learner, which was built to see that this can be done; `learner` gives it away."""
 
     def learner(self) -> Learner:
         """Build the model and what trains it, with the same weights each time.
@@ -49,6 +52,9 @@ class Patient:
         Raises:
             UserError: A part cannot be built, or two of them do not fit together.
         """
+        first, self.first = self.first, None
+        if first is not None:
+            return first
         # An engine of its own: a loss scale, and what it has learnt, stays with the learner.
         shared = Shared(build_engine(self.cfg), self.shared.data)
         return build_learner(self.cfg, shared, self.folder)
@@ -65,6 +71,8 @@ class Patient:
         rows = ", ".join(f"{loader.num_samples:,} {name}" for name, loader in data.loaders().items())
         model, optimizer = (str(node["_target_"]).rpartition(".")[2] for node in (self.cfg.model, self.cfg.optim))
         name = self.cfg.name or data.info.task
+        alone = self.cfg.ensemble._target_ == ALONE
+        name = name if alone else f"{name}, one model of its ensemble"
         return f"{name}: {model} with {optimizer} on {self.shared.engine.describe()}; rows: {rows}"
 
     def seconds_left(self) -> float:
@@ -91,7 +99,9 @@ def examined(
         folder = Path(name)
         shared = build_shared(alone, folder, report=report)
         with closing(shared.data):
-            yield Patient(alone, cfg, folder, shared, deadline)
+            patient = Patient(alone, cfg, folder, shared, deadline)
+            patient.first = patient.learner()
+            yield patient
 
 
 def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:

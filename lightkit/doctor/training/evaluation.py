@@ -15,9 +15,9 @@ from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import named, outputs, plain_loader, seeded, sized, train_step, training_batches
 from lightkit.trainer.evaluate import evaluate
 
-_ROWS = 256
-_SMALLER = 7
-"""Size of the smaller batches; it divides no usual one, so that the last batch is a part of one."""
+_ROWS = 128
+_SMALLER = 3
+"""Size of the smaller batches: there are more of them than metrics count at once."""
 _ROUNDING = 1e-5
 """Difference of the outputs from which on a sample may fall into another class by rounding alone."""
 _TOLERANCE = 1e-3

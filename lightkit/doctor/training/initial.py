@@ -12,12 +12,15 @@ from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import Heard, compute, plain_batch, sized
+from lightkit.losses import FocalLoss, TokenCrossEntropy
 from lightkit.trainer.tasks import Supervised
 
 NAME = "initial loss"
 _ROWS = 256
-_HIGH, _FAR = 3.0, 25.0
-"""Times the loss of an ignorant guess from which on the first loss is worth a word, and from which on it is wrong."""
+_HIGH = 3.0
+"""Times the loss of an ignorant guess from which on the first loss of a classification is too high."""
+_OFF, _FAR = 10.0, 25.0
+"""The same for a regression: from which on it is worth a note, and from which on it is too high."""
 _LOW = 0.5
 """Share of that loss below which the network knows something already."""
 
@@ -37,7 +40,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         yield Finding(NAME, "error", f"the loss of the first {sized(rows, 'row')} is {loss}", why, fix=fix)
         return
     usual = isinstance(learner.task, Supervised) and len(heard.calls) == 1
-    yield from _compared(learner, loss, heard.calls[0]) if usual else [Finding(NAME, "ok", f"it is {loss:.4g}")]
+    yield from _compared(learner, loss, heard.calls[0]) if usual else [Finding(NAME, "ok", f"{loss:.4g}")]
     if usual:
         yield from _already_probabilities(learner, heard.calls[0][0])
 
@@ -45,11 +48,11 @@ def check(patient: Patient) -> Iterator[Finding]:
 def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Iterator[Finding]:
     guess = ignorant_loss(learner, *call)
     if guess is None:
-        yield Finding(NAME, "ok", f"it is {loss:.4g}", numbers={"loss": loss})
+        yield Finding(NAME, "ok", f"{loss:.4g}", numbers={"loss": loss})
         return
     expected, what = guess
     numbers = {"loss": loss, "expected": expected}
-    measured = f"it is {loss:.4g}; {what} gives {expected:.4g}"
+    measured = f"{loss:.4g}; {what} gives {expected:.4g}"
     pretrained = learner.made.report is not None
     regression = learner.data.info.task == "regression"
     if loss > (_FAR if regression else _HIGH) * expected + 1e-6:
@@ -63,7 +66,7 @@ def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Ite
                 "begin the output layer with small weights, scale the inputs (data.normalize), add a norm",
             )
         yield Finding(NAME, "warning", measured, why, key, fix, numbers)
-    elif regression and loss > _HIGH * expected:
+    elif regression and loss > _OFF * expected:
         why = "the targets are not centred: their mean is learnt before anything else"
         yield Finding(NAME, "note", measured, why, "optim.rules", "a larger rate for the bias of the output", numbers)
     elif loss < _LOW * expected and not pretrained and not regression:
@@ -96,7 +99,7 @@ def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[floa
     classes = preds.shape[-1] if preds.ndim > 1 else 2
     what = "a coin" if info.task in ("binary", "multilabel") else f"a guess among {classes}"
     plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None
-    return float(criterion(same, target)), f"{what} (ln {classes})" if plain else what
+    return float(criterion(same, target)), f"{what}, ln {classes}," if plain else what
 
 
 def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]:
@@ -105,14 +108,18 @@ def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]
     values = preds.detach().float()
     if not bool(((values >= 0) & (values <= 1)).all()):
         return
-    binary = isinstance(criterion, nn.BCEWithLogitsLoss)
-    sums = values.ndim > 1 and bool((values.sum(1 if values.ndim == 4 else -1) - 1).abs().max() < 1e-3)
-    takes_logits = not isinstance(criterion, (nn.NLLLoss, nn.BCELoss, nn.MSELoss, nn.L1Loss))
-    if takes_logits and sums and learner.data.info.task in ("multiclass", "language_modeling"):
-        measured = f"all outputs lie between 0 and 1 and sum to 1, and the loss {name} applies a softmax of its own"
-        why = "probabilities are pushed through a softmax twice: gradients are small and the loss cannot come near 0"
-        yield Finding("outputs", "error", measured, why, "model", "let the model return its logits, without softmax")
-    elif binary and float(values.std()) > 0:
+    takes_logits = isinstance(criterion, (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, FocalLoss, TokenCrossEntropy))
+    if not takes_logits or float(values.std()) == 0:  # as where the output layer begins with zeros
+        return
+    fix = "let the model return its logits, the plain outputs of its last layer"
+    sums = values.ndim > 1 and bool((values.sum(-1 if values.ndim < 4 else 1) - 1).abs().max() < 1e-3)
+    if isinstance(criterion, nn.BCEWithLogitsLoss):
         measured = f"all outputs lie between 0 and 1, and the loss {name} applies a sigmoid of its own"
         why = "probabilities are pushed through a sigmoid twice: no prediction can come below 0.5"
-        yield Finding("outputs", "error", measured, why, "model", "let the model return its logits, without sigmoid")
+    elif sums:
+        measured = f"all outputs lie between 0 and 1 and sum to 1, and the loss {name} applies a softmax of its own"
+        why = "probabilities are pushed through a softmax twice: gradients are small and the loss cannot come near 0"
+    else:
+        measured = f"all outputs lie between 0 and 1, and the loss {name} takes logits of any size"
+        why = "behind a sigmoid or ReLU the network cannot say no: the loss cannot come near 0"
+    yield Finding("outputs", "error" if sums else "warning", measured, why, "model", fix)

@@ -20,6 +20,8 @@ from lightkit.doctor.training.probing import Heard, compute, plain_batch, sized,
 NAME = "one batch"
 _ROWS = 16
 _STEPS, _WARMUP = 300, 20
+_FEWEST = 40
+"""Steps below which a try that ran out of time says nothing."""
 _SECONDS, _SHARE = 8.0, 0.2
 """Longest time for one try, and the share of the time left that it may take."""
 _ENOUGH, _SOME, _NONE = 0.9, 0.3, 0.05
@@ -69,7 +71,7 @@ def check(patient: Patient) -> Iterator[Finding]:
         rows = _ROWS
     rows = min(rows, learner.data.train.num_samples)
     own = attempt(learner, rows, seconds=_seconds(patient))
-    rate = learner.optimizer.param_groups[0].get("lr", 0.0)
+    rate = own_rates(learner)[0]
     if own.progress >= _ENOUGH and not own.diverged:
         yield _fine(rows, own, f"with the optimizer of the run at its rate {rate:g}")
         return
@@ -95,7 +97,7 @@ def attempt(learner: Learner, rows: int, *, seconds: float, optimizer: Optimizer
     """
     batch = plain_batch(learner, rows)
     stepping = optimizer or learner.optimizer
-    rates = [group["lr"] for group in learner.optimizer.param_groups] if optimizer is None else None
+    rates = own_rates(learner) if optimizer is None else None
     until = time.monotonic() + seconds
     heard = Heard(learner.criterion)
     without_dropout(learner.network)
@@ -115,6 +117,11 @@ def attempt(learner: Learner, rows: int, *, seconds: float, optimizer: Optimizer
     with torch.no_grad():
         preds = compute(learner, batch).preds
     return Try(losses, floor, _spread(preds))
+
+
+def own_rates(learner: Learner) -> list[float]:
+    """Return the learning rate of each group without what the schedule makes of it: a warm-up begins far below."""
+    return [float(group.get("initial_lr", group["lr"])) for group in learner.optimizer.param_groups]
 
 
 def _spread(preds: Tensor | None) -> float:
@@ -156,19 +163,23 @@ def _fine(rows: int, own: Try, how: str) -> Finding:
 def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try], *, frozen: bool) -> Finding:
     """Say what it means that the optimizer of the run did not learn the batch."""
     own, usual = tries
-    rate = learner.optimizer.param_groups[0].get("lr", 0.0)
+    rate = own_rates(learner)[0]
     numbers: dict[str, Any] = {**_numbers(own), "adam": _numbers(usual), "lr": rate}
     with_own = f"with the optimizer of the run at its rate {rate:g} {own.told}"
-    if usual.progress >= _SOME and own.diverged:
+    if usual.progress >= _SOME and own.diverged and not learner.optimizer.param_groups[0].get("maximize"):
         measured = f"{with_own}; with Adam at {_RATE:g} to {min(usual.losses):.3g}"
         why = "the steps are too large: instead of falling the loss grows"
         return Finding(NAME, "error", measured, why, "optim.lr", f"optim.lr={_nice(rate / 10)}", numbers)
+    best = max((own, usual), key=lambda each: each.progress)
+    if _is_short(own) or (_is_short(usual) and usual.progress < _SOME):
+        return Finding(
+            NAME, "skipped", f"there was time for {sized(len(best.losses) - 1, 'step')} only", numbers=numbers
+        )
     if usual.progress >= _SOME and own.progress < _NONE:
         measured = f"{with_own}; with Adam at {_RATE:g} to {min(usual.losses):.3g}"
         why = "the run would hardly learn: its steps are too small, or something holds the weights back"
         key, fix = _culprit(patient, learner, rate)
         return Finding(NAME, "warning", measured, why, key, fix, numbers)
-    best = max((own, usual), key=lambda each: each.progress)
     told = f"of {rows} rows {best.told}, with {'Adam' if best is usual else 'the optimizer of the run'}"
     falling = len(best.losses) > 20 and best.losses[-1] < 0.98 * best.losses[-10]
     if best.progress >= _ENOUGH or (best.progress >= _SOME and falling) or (frozen and best.progress >= _NONE):
@@ -178,6 +189,10 @@ def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try
         why += "; its outputs are the same for every sample"
     fix = "look at what forward returns, at the targets that the loss gets, and at the initial weights"
     return Finding(NAME, "error" if best.progress < _SOME else "warning", told, why, "model", fix, numbers)
+
+
+def _is_short(tried: Try) -> bool:
+    return len(tried.losses) <= _FEWEST and tried.progress < _ENOUGH and not tried.diverged
 
 
 def _culprit(patient: Patient, learner: Learner, rate: float) -> tuple[str, str]:

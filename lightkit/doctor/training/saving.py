@@ -12,6 +12,7 @@ import torch
 
 from lightkit.assembly import Learner
 from lightkit.checkpoint import content
+from lightkit.checkpoint.facts import size_text
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.doctor.finding import Finding
@@ -97,8 +98,8 @@ def disk(patient: Patient, timetable: Timetable, size: int) -> Finding:
     place = _existing(project() / run_files.OUTPUTS)
     free, needed = shutil.disk_usage(place).free, count * size
     numbers = {"checkpoint_bytes": size, "checkpoints": count, "needed_bytes": needed, "free_bytes": free}
-    each = f"checkpoints of {_size(size)}" if count > 1 else f"checkpoint of {_size(size)}"
-    measured = f"{count:,} {each} at a time take {_size(needed)} of {_size(free)} free at {place}"
+    each = f"checkpoints of {size_text(size)}" if count > 1 else f"checkpoint of {size_text(size)}"
+    measured = f"{count:,} {each} at a time take {size_text(needed)} of {size_text(free)} free at {place}"
     if needed <= _TIGHT * free:
         return Finding("disk", "ok", measured, numbers=numbers)
     why = "a run that cannot save ends in mid-training"
@@ -118,11 +119,3 @@ def kept_at_once(timetable: Timetable, *, last: int, best: int, every: int | Non
 
 def _existing(place: Path) -> Path:
     return next(each for each in (place, *place.parents) if each.is_dir())
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"

@@ -1,0 +1,205 @@
+"""Errors that come from a model, its loss, its data and their shapes."""
+
+from __future__ import annotations
+
+from lightkit.doctor.after.known import Known
+
+MODELS: tuple[Known, ...] = (
+    Known(
+        "shapes of a linear layer",
+        r"mat1 and mat2 shapes cannot be multiplied \((?P<rows>\d+)x(?P<got>\d+) and (?P<wants>\d+)x(?P<out>\d+)\)",
+        "a linear layer takes {wants} numbers a sample and got {got}",
+        "nn.Linear({got}, {out}), or flatten what comes before: x.flatten(1); print(x.shape) in front of the layer",
+        "model: take `in_features` or `input_shape` as an argument, which the data fill in",
+    ),
+    Known(
+        "channels of a convolution",
+        r"[Gg]iven groups=\d+, weight of size \[(?P<weight>[^\]]*)\], expected input\[(?P<shape>[^\]]*)\] to have "
+        r"(?P<wants>\d+) channels, but got (?P<got>\d+) channels",
+        "a convolution takes {wants} channels and got {got}: grey pictures, or channels last",
+        "nn.Conv2d({got}, ...), x.permute(0, 3, 1, 2) for channels that come last, or x.repeat(1, 3, 1, 1)",
+        "model: take `in_channels` as an argument, which the data fill in",
+    ),
+    Known(
+        "picture smaller than the network needs",
+        r"(Output size is too small|Kernel size can't be greater than actual input size)",
+        "the pictures are smaller than what convolutions and poolings take away from them",
+        "larger pictures, padding, fewer pooling layers, or nn.AdaptiveAvgPool2d(1) before the head",
+        "data.dataset.size, model.depth",
+    ),
+    Known(
+        "shapes that do not broadcast",
+        r"The size of tensor a \((?P<a>\d+)\) must match the size of tensor b \((?P<b>\d+)\) at non-singleton",
+        "two tensors are combined that have {a} and {b} entries in one dimension",
+        "print both shapes in front of the line; unsqueeze, transpose or flatten one of them",
+    ),
+    Known(
+        "shape of a view",
+        r"shape '(?P<shape>[^']*)' is invalid for input of size (?P<size>\d+)",
+        "{size} numbers cannot be arranged as {shape}: often a batch size is written down that the last batch has not",
+        "x.view(len(x), -1) or x.flatten(1), which take the number of samples from the tensor",
+    ),
+    Known(
+        "view of a transposed tensor",
+        r"view size is not compatible with input tensor's size and stride",
+        "the tensor does not lie in one piece in memory, as after transpose or permute",
+        "x.reshape(...) in place of x.view(...), or x.contiguous().view(...)",
+    ),
+    Known(
+        "tensors that cannot be joined",
+        r"Sizes of tensors must match except in dimension",
+        "tensors are joined by torch.cat that differ in another dimension, as with skip connections of odd sizes",
+        "pad or crop to one size, or join along another dim",
+    ),
+    Known(
+        "outputs and targets of different numbers",
+        r"Expected input batch_size \((?P<got>\d+)\) to match target batch_size \((?P<wants>\d+)\)",
+        "the loss got {got} outputs for {wants} targets: samples and another dimension were merged on the way",
+        "keep samples in dimension 0: x.flatten(1), not x.view(-1, n); for texts flatten outputs and targets alike",
+        "loss=token_cross_entropy for texts",
+    ),
+    Known(
+        "outputs and targets of different shapes",
+        r"(Target size \(torch\.Size\(.*?\)\) must be the same as input size|Using a target size .* that is different "
+        r"to the input size|Expected target size)",
+        "outputs and targets of the loss differ in shape, such as (N, 1) and (N,); with MSELoss they are spread over "
+        "each other and nonsense is learnt",
+        "output.squeeze(1), or target.unsqueeze(1); classes come second in cross entropy: (N, C, ...) for (N, ...)",
+        "lightkit's task drops the last dimension of (N, 1) by itself",
+    ),
+    Known(
+        "class number out of range",
+        r"(Target -?\d+ is out of bounds|Assertion `t >= 0 && t < n_classes`|Assertion `cur_target >= 0)",
+        "a label is not one of 0 to C - 1, where C is the size of the output: labels from 1 on, -1 for missing ones, "
+        "or an output layer that is too small",
+        "print(y.min(), y.max()); subtract 1, or ignore_index=-1 in the loss, or a larger last layer",
+        "model.num_classes is filled in from the data; leave it out",
+    ),
+    Known(
+        "row of an embedding out of range",
+        r"(index out of range in self|Assertion `srcIndex < srcSelectDimSize` failed)",
+        "a token is not below the number of rows of an nn.Embedding: the vocabulary is larger, or a position beyond "
+        "the longest text",
+        "print(x.max()); nn.Embedding(x.max() + 1, dim), or cut texts to the length that positions are made for",
+        "model: take `vocab_size` and `context_length` as arguments, which the data fill in",
+    ),
+    Known(
+        "labels of a wrong type",
+        r"(expected scalar type Long but found (?P<a>\w+)|\"nll_loss\w*\" not implemented for '(?P<b>\w+)'|"
+        r"expected target (of type long|dtype to be Long))",
+        "class numbers have to be int64, and floats or int32 came",
+        "y = y.long() in the data set",
+    ),
+    Known(
+        "numbers of different precision",
+        r"(expected scalar type Float but found Double|mat1 and mat2 must have the same dtype|"
+        r"expected m1 and m2 to have the same dtype|Found dtype Double but expected Float|"
+        r"Input type \((double|torch\.DoubleTensor|c10::\w+)\) and bias type)",
+        "NumPy computes in float64, PyTorch's weights are float32",
+        "torch.as_tensor(x, dtype=torch.float32) in the data set; x.float()",
+        "device.precision says what the network computes in",
+    ),
+    Known(
+        "probabilities outside of 0 and 1",
+        r"all elements of (input|target) should be between 0 and 1",
+        "BCELoss takes probabilities and got logits, or NaN",
+        "nn.BCEWithLogitsLoss on logits, without a sigmoid in the model",
+        "loss=bce_with_logits",
+    ),
+    Known(
+        "batch norm of one sample",
+        r"Expected more than 1 value per channel when training",
+        "batch norm cannot be trained with a batch of one sample, as the last one of an epoch may be",
+        "DataLoader(drop_last=True), or a norm that needs no batch: GroupNorm, LayerNorm",
+        "data.drop_last=true, or another data.batch_size",
+    ),
+    Known(
+        "loss without gradient",
+        r"element 0 of tensors does not require grad",
+        "the loss depends on no weight that trains",
+        "no .detach(), .item(), .data, argmax, torch.no_grad() or NumPy between weights and loss; unfreeze something",
+        "lightkit plan shows what trains",
+    ),
+    Known(
+        "backward twice",
+        r"Trying to backward through the graph a second time",
+        "a tensor of an earlier step takes part in this one, as the hidden state of a recurrent network",
+        "state = state.detach() between steps; add losses up before one backward",
+    ),
+    Known(
+        "value changed in place",
+        r"modified by an inplace operation",
+        "a value was changed that the backward pass still needs",
+        "x = x + y in place of x += y, and no inplace=True behind it; torch.autograd.set_detect_anomaly(True) names it",
+    ),
+    Known(
+        "weight changed in place",
+        r"a leaf Variable that requires grad is being used in an in-place operation",
+        "a parameter is changed outside of the optimizer while gradients are recorded",
+        "with torch.no_grad(): weight.copy_(...), or torch.nn.init",
+    ),
+    Known(
+        "loss of several numbers",
+        r"grad can be implicitly created only for scalar outputs",
+        "the loss is a tensor, not one number",
+        "loss.mean(), or reduction='mean'; behind nn.DataParallel also the mean over the GPUs",
+    ),
+    Known(
+        "NaN in the backward pass",
+        r"Function '(?P<function>\w+)' returned nan values in its",
+        "the gradient of {function} is NaN: a square root, norm, log or division at 0",
+        "add a small number inside: (x + 1e-8).sqrt(), x.clamp_min(1e-8).log()",
+        "trainer.nonfinite.action=skip goes on without such steps",
+    ),
+    Known(
+        "tensor with gradient to NumPy",
+        r"Can't call numpy\(\) on Tensor that requires grad",
+        "NumPy knows no gradients",
+        "x.detach().cpu().numpy()",
+    ),
+    Known(
+        "GPU tensor to NumPy",
+        r"can't convert (cuda|mps)(:\d+)? device type tensor to numpy",
+        "NumPy works in the memory of the machine",
+        "x.detach().cpu().numpy()",
+    ),
+    Known(
+        "truth of a tensor",
+        r"Boolean value of Tensor with more than one value is ambiguous",
+        "`if x == y` of tensors has many answers; also where a loss class was called like a function: MSELoss(x, y)",
+        "(x == y).all(), torch.equal(x, y); nn.MSELoss()(x, y)",
+    ),
+    Known(
+        "module without super().__init__()",
+        r"cannot assign (module|parameters?) before Module\.__init__\(\) call",
+        "the __init__ of the model does not call that of nn.Module first",
+        "super().__init__() as the first line",
+    ),
+    Known(
+        "optimizer without parameters",
+        r"optimizer got an empty parameter list",
+        "the model has no parameters: layers stand in a plain list or dict, or nothing was built yet",
+        "nn.ModuleList([...]) in place of [...], nn.ModuleDict, or a layer in an attribute of its own",
+    ),
+    Known(
+        "parameter in two groups",
+        r"some parameters appear in more than one parameter group",
+        "the groups handed to the optimizer overlap",
+        "give each parameter to one group: what is left over by identity, not by type",
+        "optim.rules gives each parameter to the first rule that matches",
+    ),
+    Known(
+        "attention that cannot be split",
+        r"embed_dim must be divisible by num_heads",
+        "the width of the attention is no multiple of its heads",
+        "a width that is: 128 with 4 or 8 heads",
+        "model.dim, model.heads",
+    ),
+    Known(
+        "width of a recurrent input",
+        r"input\.size\(-1\) must be equal to input_size\. Expected (?P<wants>\d+), got (?P<got>\d+)",
+        "a recurrent layer takes {wants} numbers a step and got {got}",
+        "input_size={got}; with batch_first=True inputs are (batch, time, features)",
+    ),
+)
+"""What is known, in the order in which a tutorial meets it."""

@@ -1,0 +1,104 @@
+"""Explain a traceback: which known error it is, where in one's own code it came from, and what helps."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lightkit.doctor.after.known import Recognised
+from lightkit.doctor.after.known_machine import MACHINE
+from lightkit.doctor.after.known_models import MODELS
+
+_MOST = 3
+_MESSAGE = re.compile(r"^(?:\[\w+\]:\s*)?((?:[\w]+\.)*\w*(?:Error|Exception|Interrupt|Exit|Failed)\b(?::.*)?)$", re.M)
+_FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>\S+))?\n(?:\s+(?P<code>\S.*))?', re.M
+)
+_INSTALLED = re.compile(r"site-packages|dist-packages|[/\\]lib[/\\]python\d|^<|[/\\]lightkit[/\\]\w+[/\\]\w+")
+_CODE = re.compile(r"lightkit explain ((?:LK\d+ ?)+)")
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What a traceback means."""
+
+    message: str
+    """The last line of its last error; empty where there is none."""
+    place: str
+    """The deepest line of code that is not installed, such as `train.py:12, in step: loss.backward()`."""
+    known: tuple[Recognised, ...]
+    """What is known of it: what came first in the text comes first here, and is most often the cause."""
+    codes: tuple[str, ...] = ()
+    """Codes of lightkit in the text, for `lightkit explain`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "message": self.message,
+            "place": self.place,
+            "known": [asdict(each) for each in self.known],
+            "codes": list(self.codes),
+        }
+
+
+def explain(text: str) -> Explained:
+    """Look for known errors in a text.
+
+    Args:
+        text: A traceback, or the output of a program with one in it.
+    """
+    found = list[tuple[int, Recognised]]()
+    for known in (*MODELS, *MACHINE):
+        match = re.search(known.pattern, text)
+        if match is not None:
+            numbers = {name: value or "" for name, value in match.groupdict().items()}
+            says = text[text.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0].strip()
+            cause, fix = known.cause.format(**numbers), known.fix.format(**numbers)
+            found.append((match.start(), Recognised(known.name, says, cause, fix, known.key)))
+    found.sort(key=lambda each: each[0])
+    messages = [match[1].strip() for match in _MESSAGE.finditer(text)]
+    codes = [code for match in _CODE.finditer(text) for code in match[1].split()]
+    recognised = tuple(each for _, each in found[:_MOST])
+    return Explained(messages[-1] if messages else "", _own_place(text), recognised, tuple(dict.fromkeys(codes)))
+
+
+def _own_place(text: str) -> str:
+    frames = [frame for frame in _FRAME.finditer(text) if not _INSTALLED.search(frame["file"])]
+    if not frames:
+        return ""
+    last = frames[-1]
+    name = f", in {last['name']}" if last["name"] else ""
+    code = f": {last['code']}" if last["code"] else ""
+    return f"{last['file']}:{last['line']}{name}{code}"
+
+
+def lines(found: Explained, width: int) -> Iterator[str]:
+    """Write an explanation.
+
+    Args:
+        found: What is known.
+        width: Characters in a line.
+    """
+    if found.message and not any(found.message in each.says for each in found.known):
+        yield _row("error", found.message, width)
+    if found.place:
+        yield _row("your code", found.place, width)
+    for each in found.known:
+        yield f"\n{each.name}"
+        rows = [("says", each.says), ("cause", each.cause), ("fix", each.fix), ("in lightkit", each.key)]
+        yield from (_row(f"    {label}", value, width) for label, value in rows if value)
+    if found.codes:
+        yield f"\nlightkit explain {' '.join(found.codes)} says more"
+    elif not found.known and found.message:
+        yield "\nnot an error that is known here; the last line of the traceback says most"
+    elif not found.known:
+        yield "no traceback and no known error in this text"
+
+
+def _row(label: str, text: str, width: int) -> str:
+    head = f"{label + ':':<17}"
+    wrapped = textwrap.wrap(text, max(30, width - len(head)), break_long_words=False, break_on_hyphens=False)
+    return "\n".join([head + (wrapped or [""])[0], *(" " * len(head) + each for each in wrapped[1:])])
