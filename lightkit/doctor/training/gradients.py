@@ -25,7 +25,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     trained = {name: each for name, each in learner.model.named_parameters() if each.requires_grad}
     norms = dict.fromkeys(trained, 0.0)
     steps = 0
-    for number, batch in enumerate(training_batches(learner, _STEPS)):
+    size = patient.rows(learner.data.train.batch_size)
+    for number, batch in enumerate(training_batches(learner, _STEPS, size)):
         loss = compute(learner, batch, key=number).loss
         if not loss.requires_grad:
             yield _detached(len(trained))
@@ -81,4 +82,5 @@ def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:
         fix = "model.activation=relu or gelu in place of sigmoid, norm layers, residual connections, fewer layers"
         return Finding(NAME, "warning", measured, why, "model", fix, numbers)
     norm = sum(value**2 for value in norms.values() if value < float("inf")) ** 0.5
-    return Finding(NAME, "ok", f"each of the {tensors} that train gets one; norm {norm:.3g}", numbers=numbers)
+    size = f"; norm {norm:.3g}" if learner.engine.precision.name != "fp16" else ""  # whose gradients are scaled
+    return Finding(NAME, "ok", f"each of the {tensors} that train gets one{size}", numbers=numbers)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -34,7 +35,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     learner.network.train()
     train = learner.data.train
     until = time.monotonic() + min(_SECONDS, max(0.0, patient.seconds_left() / 2))
-    alone = train.with_rows(train.rows, num_workers=0, persistent_workers=False, pin_memory=False, drop_last=False)
+    size = patient.rows(train.batch_size, seconds=_SECONDS / 4)
+    changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False, "drop_last": False}
+    alone = train.with_rows(train.rows, batch_size=size, **changes)
     read, computed = list[float](), list[float]()
     with closing(alone.epoch(0)) as batches:
         for number in range(_WARMUP + _STEPS):
@@ -54,7 +57,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     reading, computing = (_typical(list(islice(each, _WARMUP, None)) or each) for each in (read, computed))
     if isinstance(train.source, Taker):
         reading = sum(read) / len(read)  # several batches are gathered at once: the first of them takes the time
-    yield _judged(learner, reading, computing)
+    larger = train.batch_size / size  # of slow ones smaller batches were measured
+    yield _judged(learner, reading * larger, computing * larger)
 
 
 def _typical(seconds: list[float]) -> float:
