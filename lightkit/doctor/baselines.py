@@ -35,6 +35,8 @@ _TOO_GOOD = 0.1
 """The same, from which an answer is too good for what it can know; of few rows more, as chance helps there."""
 _ENOUGH_STEPS = 100
 """Optimizer steps after which a network that learns at all is better than one without inputs."""
+_FEWEST_STEPS = 10
+"""Optimizer steps below which nothing is said of what a network could know."""
 _FEWEST_ROWS, _FEW_ROWS = 20, 100
 
 Change = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -81,8 +83,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     blank = _course(patient, split, _without_inputs, steps=plain.steps)
     constant = _constant_loss(patient, split, plain)
     yield _compared(sample, split, plain, blank, constant)
-    if patient.seconds_left() < 1:
-        yield Finding(SHUFFLED, "skipped", "no time was left for it")
+    if patient.seconds_left() < 1 or plain.steps < _FEWEST_STEPS:
+        yield Finding(SHUFFLED, "skipped", "there was no time for enough steps")
         return
     # Targets of other rows can be known of no row, so training rows serve as well where there are few others.
     many = split if len(sample.data.rows[split]) >= _FEW_ROWS else "train"

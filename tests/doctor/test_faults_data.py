@@ -151,7 +151,13 @@ def twice() -> list[str]:
     files = written(20)
     for name, text in [*files.items(), *((f"copy_{name}", text) for name, text in files.items())]:
         (Path("texts") / name).write_text(text)
-    return ["data=text", "data.dataset.path=texts", "data.dataset.pattern=*.txt", "data.dataset.context_length=64"]
+    return [
+        "data=text",
+        "data.dataset.path=texts",
+        "data.dataset.pattern=*.txt",
+        "data.dataset.context_length=64",
+        "model=lstm_lm",
+    ]
 
 
 def from_one() -> list[str]:
