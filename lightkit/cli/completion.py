@@ -110,6 +110,7 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         return _runs()
     if command not in OVERRIDDEN:
         return []
+    runs = _runs() if command == "doctor" and not given else []
     from lightkit.config import hydra_command
 
     # Of its plugins, the one for fish separates what it found by lines.
@@ -118,7 +119,7 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         hydra_command(["-sc", "query=fish"])
     overrides = printed.getvalue().split("\n")
     groups = [text.rstrip("=/") for text in overrides if text.endswith(("=", "/")) and "." not in text]
-    return [*overrides, *(groups if command == "config" and not given else [])]
+    return [*runs, *overrides, *(groups if command == "config" and not given else [])]
 
 
 def _sweeps() -> list[str]:

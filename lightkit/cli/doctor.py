@@ -118,11 +118,18 @@ def _examine(options: Any) -> int:
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.doctor.checks import examine
     from lightkit.doctor.patient import examined
+    from lightkit.doctor.report import HEADINGS
 
     with examined(cfg, options.seconds, report=complain) as patient:
-        if not options.json:
-            say(f"{patient.title}\n")
-        return _show(examine(patient), options, began=began)
+        if options.json:
+            return _show(examine(patient), options, began=began)
+        say(patient.title)
+        return _show(examine(patient, lambda name: _head(HEADINGS.get(name))), options, began=began)
+
+
+def _head(text: str | None) -> None:
+    if text is not None:
+        say(f"\n{text}")
 
 
 def _show(findings: Iterable[Finding], options: Any, *, began: float) -> int:
@@ -132,7 +139,7 @@ def _show(findings: Iterable[Finding], options: Any, *, began: float) -> int:
     found, columns = list[Any](), min(width() or 110, 140)
     for finding in findings:
         found.append(finding)
-        if not options.json:
+        if not options.json and finding.status != "skipped":  # those are named together in the end
             say(line(finding, columns))
             sys.stdout.flush()
     seconds = time.monotonic() - began

@@ -23,19 +23,21 @@ from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import batches_of, compute
 
 BASELINES, SHUFFLED = "baselines", "shuffled labels"
-_SECONDS, _SHARE = 4.0, 0.15
+_SECONDS, _SHARE = 3.0, 0.12
 """Longest time for one training, and the share of the time left that it may take."""
-_MOST_STEPS, _FEWEST_EPOCHS, _LEAST_STEPS = 300, 5, 60
+_MOST_STEPS, _FEWEST_EPOCHS, _LEAST_STEPS = 150, 5, 60
 _WARMUP = 0.1
 """Share of the steps over which the learning rate rises."""
-_JUDGED_ROWS = 500
+_JUDGED_ROWS = 256
 _BETTER = 0.03
 """Share of the loss of a baseline by which a network has to be below it to have used its inputs."""
 _TOO_GOOD = 0.1
-"""The same, from which an answer is too good for what it can know."""
+"""The same, from which an answer is too good for what it can know; of few rows more, as chance helps there."""
 _ENOUGH_STEPS = 100
 """Optimizer steps after which a network that learns at all is better than one without inputs."""
-_FEWEST_ROWS = 20
+_FEWEST_STEPS = 10
+"""Optimizer steps below which nothing is said of what a network could know."""
+_FEWEST_ROWS, _FEW_ROWS = 20, 100
 
 Change = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """Changes inputs and targets of a batch, with its number."""
@@ -51,10 +53,16 @@ class Course:
     """Mean loss of the last fifth of the steps."""
     loss: float
     """Mean loss on the rows that are judged by."""
+    answers: int
+    """How many targets these have."""
     accuracy: float | None
     """Share of right answers there; None where the task has no classes."""
     last: Tensor | None = field(default=None, compare=False)
     """What the network gave for the last batch that it was judged by."""
+
+    def beats(self, loss: float, by: float) -> bool:
+        """Tell whether this is below another loss by a share of it, and by so much more as chance may give."""
+        return self.loss < loss - (by + 0.5 * self.answers**-0.5) * abs(loss) - 1e-6
 
     def told(self) -> str:
         """Put the result in words."""
@@ -75,11 +83,13 @@ def check(patient: Patient) -> Iterator[Finding]:
     blank = _course(patient, split, _without_inputs, steps=plain.steps)
     constant = _constant_loss(patient, split, plain)
     yield _compared(sample, split, plain, blank, constant)
-    if patient.seconds_left() < 1:
-        yield Finding(SHUFFLED, "skipped", "no time was left for it")
+    if patient.seconds_left() < 1 or plain.steps < _FEWEST_STEPS:
+        yield Finding(SHUFFLED, "skipped", "there was no time for enough steps")
         return
-    shuffled = _course(patient, split, _with_others_targets, steps=plain.steps)
-    yield _judged_shuffled(shuffled, blank, constant)
+    # Targets of other rows can be known of no row, so training rows serve as well where there are few others.
+    many = split if len(sample.data.rows[split]) >= _FEW_ROWS else "train"
+    shuffled = _course(patient, many, _with_others_targets, steps=min(plain.steps, _ENOUGH_STEPS))
+    yield _judged_shuffled(shuffled, blank, constant if many == split else _constant_loss(patient, many, plain))
 
 
 def _cannot(sample: DataSample) -> str:
@@ -103,7 +113,7 @@ def _course(patient: Patient, split: str, change: Change, *, steps: int | None =
     """
     learner = patient.learner()
     seconds = max(0.5, min(_SECONDS, _SHARE * patient.seconds_left()))
-    until = time.monotonic() + seconds * (1.0 if steps is None else 2.0)  # the same steps, though the machine be busy
+    until = time.monotonic() + seconds * (1.0 if steps is None else 1.5)  # the same steps, though the machine be busy
     train = learner.data.train
     # Not what the schedule makes of it: a warm-up begins far below.
     rates = [float(group.get("initial_lr", group["lr"])) for group in learner.optimizer.param_groups]
@@ -153,7 +163,7 @@ def _evaluated(learner: Learner, split: str) -> Loader:
 
 def _measured(learner: Learner, split: str, change: Change, *, steps: int, train_loss: float) -> Course:
     """Measure loss and right answers of a network on a split."""
-    total, right, counted, last = 0.0, 0, 0, None
+    total, right, rows, answers, last = 0.0, 0, 0, 0, None
     learner.network.eval()
     learner.engine.seed_validation(0)
     loader = _evaluated(learner, split)
@@ -163,13 +173,13 @@ def _measured(learner: Learner, split: str, change: Change, *, steps: int, train
             with learner.engine.autocast():
                 step = learner.task.step(learner.network, (x, y), learner.criterion)
             total += float(step.loss) * len(x)
-            counted += len(x)
+            rows, answers = rows + len(x), answers + (y.numel() if not y.is_floating_point() else len(y))
             last = step.preds
             if _has_classes(learner, last, y):
                 assert last is not None, "just looked at"
                 right += int((last.argmax(1) == y).sum())
-    accuracy = right / counted if _has_classes(learner, last, y) else None
-    return Course(steps, train_loss, total / counted, accuracy, last)
+    accuracy = right / rows if _has_classes(learner, last, y) else None
+    return Course(steps, train_loss, total / rows, answers, accuracy, last)
 
 
 def _has_classes(learner: Learner, preds: Tensor | None, y: Tensor) -> bool:
@@ -249,8 +259,7 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
         "accuracy": plain.accuracy,
         "accuracy_without_inputs": blank.accuracy,
     }
-    gain = 0.0 if plain.accuracy is None or blank.accuracy is None else plain.accuracy - blank.accuracy
-    if constant is not None and blank.loss < constant - _TOO_GOOD * abs(constant) - 1e-6:
+    if constant is not None and blank.beats(constant, _TOO_GOOD):
         return Finding(
             BASELINES,
             "error",
@@ -261,11 +270,13 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
             numbers=numbers,
         )
     limit = blank.loss if constant is None else min(blank.loss, constant)
-    if plain.loss < limit - _BETTER * abs(limit) or gain >= 0.1:
+    if plain.beats(limit, _BETTER) or _more_right(plain, blank):
         return Finding(BASELINES, "ok", measured, numbers=numbers)
     epochs = plain.steps / max(len(sample.data.train), 1)
     if plain.steps < _ENOUGH_STEPS and epochs < _FEWEST_EPOCHS:
         return Finding(BASELINES, "skipped", f"{measured}; so few steps say nothing", numbers=numbers)
+    if plain.loss < limit - _BETTER * abs(limit):
+        return Finding(BASELINES, "ok", f"{measured}; of so few rows that may be chance", numbers=numbers)
     by_heart = plain.train_loss < blank.train_loss - 3 * _BETTER * abs(blank.train_loss)
     return Finding(
         BASELINES,
@@ -280,13 +291,20 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
     )
 
 
+def _more_right(plain: Course, blank: Course) -> bool:
+    """Tell whether one network is right more often than another, and not by chance."""
+    if plain.accuracy is None or blank.accuracy is None:
+        return False
+    return plain.accuracy - blank.accuracy >= 0.1 + plain.answers**-0.5
+
+
 def _judged_shuffled(shuffled: Course, blank: Course, constant: float | None) -> Finding:
     """Say whether a network knows targets that have nothing to do with its inputs."""
-    chance = blank.loss if constant is None else min(blank.loss, constant)
+    chance = blank.loss if constant is None else constant  # a network that is told the targets needs no inputs
     measured = f"with the targets of other rows the loss after {shuffled.steps} steps is {shuffled.told()}"
     measured += f", by chance {chance:.3g}"
     numbers = {"steps": shuffled.steps, "loss": shuffled.loss, "chance": chance}
-    if shuffled.loss >= chance - _TOO_GOOD * abs(chance) - 1e-6:
+    if not shuffled.beats(chance, _TOO_GOOD):
         return Finding(SHUFFLED, "ok", measured, numbers=numbers)
     return Finding(
         SHUFFLED,

@@ -10,6 +10,13 @@ from lightkit.doctor.finding import STATUSES, Finding
 
 _MARKS = {"error": "ERROR", "warning": "warning", "note": "note", "ok": "ok", "skipped": "skipped"}
 _MARK, _NAME = 8, 20
+HEADINGS = {
+    "machine": "the machine",
+    "labels": "the data",
+    "initial loss": "the model and its training",
+    "baselines": "what is learnt",
+}
+"""What stands above the lines of some checks, by the first of them."""
 WIDTH = 110
 """Characters in a line where the terminal does not say how many it has."""
 
@@ -37,6 +44,9 @@ def closing(findings: Sequence[Finding], seconds: float, width: int = WIDTH) -> 
         for finding in findings:
             if finding.status == status and (finding.why or finding.fix):
                 yield from _in_full(finding, width)
+    left = dict.fromkeys(finding.check for finding in findings if finding.status == "skipped")
+    if left:
+        yield _wrapped(f"{'skipped':<{_MARK}}", f"{', '.join(left)} (--json says why)", width)
     counts = Counter(finding.status for finding in findings)
     told = [f"{counts[status]} {_plural(status, counts[status])}" for status in STATUSES if counts[status]]
     yield f"{', '.join(told) or 'nothing was looked at'} in {seconds:.0f} s"

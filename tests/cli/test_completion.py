@@ -35,6 +35,8 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit train --from wi", ["wine_mlp"]),
         ("lightkit train --cfg ", ["all", "hydra", "job"]),
         ("lightkit predict last --split t", ["test", "train"]),
+        ("lightkit doctor di", ["digits_cnn"]),
+        ("lightkit doctor optim=adag", ["optim=adagrad"]),
         ("lightkit runs --l", ["--limit"]),
         ("lightkit train --de", ["--detach"]),
         ("lightkit resume --all", ["--all-lost"]),

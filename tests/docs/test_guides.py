@@ -18,6 +18,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/configuration.md",
         "docs/guides/detached.md",
         "docs/guides/devices.md",
+        "docs/guides/doctor.md",
         "docs/guides/ensembles.md",
         "docs/guides/fine-tuning.md",
         "docs/guides/halving.md",

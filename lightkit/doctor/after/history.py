@@ -11,7 +11,7 @@ from typing import Any
 
 from lightkit.common import run_files
 from lightkit.runs.index import read_record
-from lightkit.runs.reading import read_metrics
+from lightkit.runs.reading import read_metrics, read_result
 from lightkit.runs.record import RunRecord
 
 
@@ -35,13 +35,15 @@ class History:
     """The run's."""
     record: RunRecord
     """Its configuration and how it ended."""
+    result: Mapping[str, Any]
+    """The content of `result.json`; empty as long as the run has not ended."""
     rows: Sequence[Mapping[str, Any]]
     """All that it has logged."""
 
     @classmethod
     def of(cls, folder: Path) -> History:
         """Read the files of a run; what is missing or damaged stays empty."""
-        return cls(folder, read_record(folder), read_metrics(folder))
+        return cls(folder, read_record(folder), read_result(folder), read_metrics(folder))
 
     def curve(self, name: str) -> list[Point]:
         """Return the values of a name in their order."""
@@ -58,11 +60,6 @@ class History:
         """Whether `min` or `max` of the monitored value is better."""
         found = self.record.keys.get("metrics.mode")
         return found if found in ("min", "max") else "min" if self.record.metric.endswith("loss") else "max"
-
-    @property
-    def result(self) -> Mapping[str, Any]:
-        """The content of `result.json`; empty as long as the run has not ended."""
-        return self.record.result
 
     def log_tail(self, characters: int = 20_000) -> str:
         """Return the end of what the run has said."""

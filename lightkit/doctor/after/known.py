@@ -19,3 +19,19 @@ class Known:
     """How to mend it, in PyTorch."""
     key: str = ""
     """What does so in lightkit, where there is something: a key with a value, or a command."""
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A known error that was found in a text."""
+
+    name: str
+    """See `Known`."""
+    says: str
+    """The line in which it was found."""
+    cause: str
+    """What usually causes it, with the numbers of this one."""
+    fix: str
+    """How to mend it, in PyTorch."""
+    key: str = ""
+    """What does so in lightkit."""

@@ -86,7 +86,7 @@ MODELS: tuple[Known, ...] = (
     Known(
         "labels of a wrong type",
         r"(expected scalar type Long but found (?P<a>\w+)|\"nll_loss\w*\" not implemented for '(?P<b>\w+)'|"
-        r"expected target of type long)",
+        r"expected target (of type long|dtype to be Long))",
         "class numbers have to be int64, and floats or int32 came",
         "y = y.long() in the data set",
     ),

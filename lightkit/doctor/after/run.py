@@ -104,7 +104,7 @@ def course(history: History) -> Iterator[Finding]:
     if len(points) < _FEW:
         return
     sign = 1 if history.mode == "min" else -1
-    best = min(points, key=lambda point: sign * point.value)
+    best = min(reversed(points), key=lambda point: sign * point.value)  # of several the last: then nothing was lost
     last = points[-1]
     numbers = {"best": best.value, "best_step": best.step, "last": last.value, "steps": last.step}
     measured = f"{metric} was best ({best.value:.4g}) at step {best.step:,} of {last.step:,}, and is {last.value:.4g}"
@@ -122,7 +122,7 @@ def course(history: History) -> Iterator[Finding]:
         longer = history.record.keys.get("trainer.epochs")
         fix = f"trainer.epochs={2 * longer}" if isinstance(longer, int) else "a larger trainer.epochs"
         yield Finding("course", "note", measured, why, "trainer.epochs", fix, numbers)
-    elif share < 0.5 and sign * (last.value - best.value) > 0:
+    elif share < 0.5 and sign * (last.value - best.value) > _FELL * abs(best.value):
         why = f"{100 * (1 - share):.0f} % of the steps came after the best one"
         fix = "trainer.early_stopping.patience=5, or fewer trainer.epochs, so that the rate falls in time"
         yield Finding("course", "note", measured, why, "trainer.early_stopping.patience", fix, numbers)

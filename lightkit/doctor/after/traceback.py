@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lightkit.doctor.after.known import Known
+from lightkit.doctor.after.known import Recognised
 from lightkit.doctor.after.known_machine import MACHINE
 from lightkit.doctor.after.known_models import MODELS
 
@@ -29,7 +29,7 @@ class Explained:
     """The last line of its last error; empty where there is none."""
     place: str
     """The deepest line of code that is not installed, such as `train.py:12, in step: loss.backward()`."""
-    known: tuple[Known, ...]
+    known: tuple[Recognised, ...]
     """What is known of it: what came first in the text comes first here, and is most often the cause."""
     codes: tuple[str, ...] = ()
     """Codes of lightkit in the text, for `lightkit explain`."""
@@ -50,26 +50,19 @@ def explain(text: str) -> Explained:
     Args:
         text: A traceback, or the output of a program with one in it.
     """
-    found = []
+    found = list[tuple[int, Recognised]]()
     for known in (*MODELS, *MACHINE):
         match = re.search(known.pattern, text)
         if match is not None:
-            found.append((match.start(), known, {name: value or "" for name, value in match.groupdict().items()}))
+            numbers = {name: value or "" for name, value in match.groupdict().items()}
+            says = text[text.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0].strip()
+            cause, fix = known.cause.format(**numbers), known.fix.format(**numbers)
+            found.append((match.start(), Recognised(known.name, says, cause, fix, known.key)))
     found.sort(key=lambda each: each[0])
-    filled = tuple(
-        Known(known.name, match_text(known, text), known.cause.format(**groups), known.fix.format(**groups), known.key)
-        for _, known, groups in found[:_MOST]
-    )
     messages = [match[1].strip() for match in _MESSAGE.finditer(text)]
     codes = [code for match in _CODE.finditer(text) for code in match[1].split()]
-    return Explained(messages[-1] if messages else "", _own_place(text), filled, tuple(dict.fromkeys(codes)))
-
-
-def match_text(known: Known, text: str) -> str:
-    """Return the line in which an error was recognised."""
-    match = re.search(known.pattern, text)
-    start = text.rfind("\n", 0, match.start()) + 1 if match else 0
-    return text[start:].partition("\n")[0].strip()
+    recognised = tuple(each for _, each in found[:_MOST])
+    return Explained(messages[-1] if messages else "", _own_place(text), recognised, tuple(dict.fromkeys(codes)))
 
 
 def _own_place(text: str) -> str:
@@ -89,13 +82,13 @@ def lines(found: Explained, width: int) -> Iterator[str]:
         found: What is known.
         width: Characters in a line.
     """
-    if found.message and not any(found.message in each.pattern for each in found.known):
+    if found.message and not any(found.message in each.says for each in found.known):
         yield _row("error", found.message, width)
     if found.place:
         yield _row("your code", found.place, width)
     for each in found.known:
         yield f"\n{each.name}"
-        rows = [("says", each.pattern), ("cause", each.cause), ("fix", each.fix), ("lightkit", each.key)]
+        rows = [("says", each.says), ("cause", each.cause), ("fix", each.fix), ("in lightkit", each.key)]
         yield from (_row(f"    {label}", value, width) for label, value in rows if value)
     if found.codes:
         yield f"\nlightkit explain {' '.join(found.codes)} says more"
@@ -106,6 +99,6 @@ def lines(found: Explained, width: int) -> Iterator[str]:
 
 
 def _row(label: str, text: str, width: int) -> str:
-    head = f"{label + ':':<14}"
+    head = f"{label + ':':<17}"
     wrapped = textwrap.wrap(text, max(30, width - len(head)), break_long_words=False, break_on_hyphens=False)
     return "\n".join([head + (wrapped or [""])[0], *(" " * len(head) + each for each in wrapped[1:])])

@@ -17,7 +17,7 @@ from lightkit.doctor.data.sample import DataSample, problems
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 
-LABELS, BALANCE, CONFLICTS, DRIFT = "labels", "class balance", "conflicting labels", "drift between splits"
+LABELS, BALANCE, CONFLICTS, DRIFT = "labels", "class balance", "conflicting labels", "target drift"
 _RARE_RATIO = 20.0
 """How many times rarer than the most frequent class a class is to be rare."""
 _RARE_SHARE = 0.02
@@ -201,7 +201,7 @@ def find_conflicts(sample: DataSample) -> Iterator[Finding]:
     share, twins = disagree / len(y), float(repeated.float().mean())
     numbers = {"disagreeing": disagree, "share": share, "repeated": twins}
     measured = f"{disagree:,} of {len(y):,} training rows ({share:.1%}) have the input of a row with another label"
-    if len(values) <= max(1, len(y) // 10) and len(y) >= 20:
+    if len(values) <= max(1, len(y) // 10) and len(y) >= 20 and sample.chance_of_equals < 0.5:
         yield Finding(
             CONFLICTS,
             "error" if len(values) == 1 else "warning",
@@ -212,7 +212,10 @@ def find_conflicts(sample: DataSample) -> Iterator[Finding]:
             numbers=numbers | {"different": len(values)},
         )
         return
-    bad = share >= 0.01 and disagree >= 4
+    coarse = sample.chance_of_equals
+    if twins <= 3 * coarse and disagree:
+        measured += f"; such coarse features make {coarse:.1%} of them equal by chance"
+    bad = share >= 0.01 and disagree >= 4 and twins > 3 * coarse
     yield Finding(
         CONFLICTS,
         "warning" if bad else "ok",

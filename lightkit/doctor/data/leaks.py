@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lightkit.common.randomness import mix
 from lightkit.doctor.data.sample import DataSample
@@ -140,39 +141,52 @@ def _goal(sample: DataSample) -> Tensor | None:
 def _explained(column: Tensor, y: Tensor) -> float:
     """Return how much of the target one feature explains on rows held out, 0 to 1.
 
-    The feature is cut into pieces with as many rows each; the answer to a piece is what is most frequent (or the mean)
-    among every other row in it.
+    It answers in two ways, of which the better one counts: by what is usual among rows with the same value (or in the
+    same piece of its range), and by the rows with the nearest values.
     """
-    values = column.to(torch.float64)
-    edges = values.unique()
-    if len(edges) < 2:
+    values = column.to(torch.float64).contiguous()
+    distinct = values.unique()
+    if len(distinct) < 2:
         return 0.0
-    if len(edges) > _BINS:
+    fit = torch.rand(len(y), generator=torch.Generator().manual_seed(mix("doctor", "halves"))) < 0.5
+    goal = y if y.is_floating_point() else functional.one_hot(y).to(torch.float64)
+    known, asked = goal[fit], y[~fit]
+    answers = [_by_piece(values, distinct, fit, known)]
+    if len(distinct) > _BINS:
+        answers.append(_by_neighbours(values, fit, known))
+    return max(0.0, *(_share_explained(answer, asked, known) for answer in answers))
+
+
+def _by_piece(values: Tensor, distinct: Tensor, fit: Tensor, known: Tensor) -> Tensor:
+    """Answer by the mean target of the fitted rows of a piece, all of which have as many rows."""
+    if len(distinct) > _BINS:
         edges = values.quantile(torch.linspace(0, 1, _BINS + 1, dtype=torch.float64)[1:-1]).unique()
     else:
-        edges = (edges[1:] + edges[:-1]) / 2
-    pieces = torch.bucketize(values, edges)
-    count = len(edges) + 1
-    fit = torch.rand(len(y), generator=torch.Generator().manual_seed(mix("doctor", "halves"))) < 0.5
-    if y.is_floating_point():
-        return _variance_explained(pieces, y, fit, count)
-    classes = int(y.max()) + 1
-    table = torch.bincount(pieces[fit] * classes + y[fit], minlength=count * classes).reshape(count, classes)
-    right = float((table.argmax(1)[pieces[~fit]] == y[~fit]).double().mean())
-    usual = float((y[~fit] == table.sum(0).argmax()).double().mean())
-    return max(0.0, (right - usual) / max(1 - usual, 1e-9)) if usual < 1 else 0.0
+        edges = (distinct[1:] + distinct[:-1]) / 2
+    pieces, count = torch.bucketize(values, edges), len(edges) + 1
+    total = torch.bincount(pieces[fit], minlength=count).to(known)[:, None]
+    sums = known.new_zeros(count, known.shape[1]).index_add_(0, pieces[fit], known)
+    means = torch.where(total > 0, sums / total.clamp(min=1), known.mean(0))
+    return means[pieces[~fit]]
 
 
-def _variance_explained(pieces: Tensor, y: Tensor, fit: Tensor, count: int) -> float:
-    """Return the largest share of the variance of a target that the means of pieces explain."""
-    total = torch.bincount(pieces[fit], minlength=count).double()[:, None]
-    sums = y.new_zeros(count, y.shape[1]).index_add_(0, pieces[fit], y[fit])
-    mean = y[fit].mean(0)
-    means = torch.where(total > 0, sums / total.clamp(min=1), mean)
-    rest = (y[~fit] - means[pieces[~fit]]).square().mean(0)
-    variance = (y[~fit] - mean).square().mean(0)
-    shares = 1 - rest / variance.clamp(min=1e-12)
-    return max(0.0, float(shares[variance > 1e-12].max())) if (variance > 1e-12).any() else 0.0
+def _by_neighbours(values: Tensor, fit: Tensor, known: Tensor) -> Tensor:
+    """Answer by the mean target of the fitted rows with the nearest values."""
+    ordered, order = values[fit].sort()
+    place = torch.searchsorted(ordered, values[~fit].contiguous())
+    window = (place[:, None] + torch.arange(-2, 2)).clamp(0, len(ordered) - 1)
+    return known[order][window].mean(1)
+
+
+def _share_explained(answer: Tensor, asked: Tensor, known: Tensor) -> float:
+    """Return by how much answers are better than the best one that is the same for all, 1 where they are right."""
+    if not asked.is_floating_point():
+        right = float((answer.argmax(1) == asked).double().mean())
+        usual = float((known.mean(0).argmax() == asked).double().mean())
+        return (right - usual) / max(1 - usual, 1e-9) if usual < 1 else 0.0
+    rest, variance = (asked - answer).square().mean(0), (asked - known.mean(0)).square().mean(0)
+    varied = variance > 1e-12
+    return float((1 - rest / variance.clamp(min=1e-12))[varied].max()) if varied.any() else 0.0
 
 
 def _most_related(columns: Tensor, y: Tensor) -> list[int]:
@@ -186,7 +200,7 @@ def _most_related(columns: Tensor, y: Tensor) -> list[int]:
     )
     x = columns[:1000, some].double()
     x = (x - x.mean(0)) / x.std(0).clamp(min=1e-9)
-    goal = y[: len(x)] if y.is_floating_point() else torch.nn.functional.one_hot(y[: len(x)]).double()
+    goal = y[: len(x)] if y.is_floating_point() else functional.one_hot(y[: len(x)]).double()
     goal = (goal - goal.mean(0)) / goal.std(0).clamp(min=1e-9)
     strength = (goal.T @ x).abs().amax(0)
     return [int(number) for number in some[strength.topk(_TOLD // 4).indices].tolist()]
@@ -205,7 +219,7 @@ def _counting(sample: DataSample, columns: Tensor, names: list[str]) -> dict[int
         if (
             is_ordered
             or is_named
-            or (distinct > 0.5 and _is_date(column))
+            or (distinct > 0.05 and _is_date(column))
             or (distinct > 0.1 and bool(_DATE_NAME.search(name)) and "=" not in name)
         ):
             found[number] = name

@@ -1,38 +1,25 @@
-"""Whether rows of one split are in another as well: the same ones, almost the same ones, or others of one group.
-
-Shapes in this file: N rows of one split, M of another, K neighbours.
-"""
+"""Whether inputs of validation and test are in the training split too."""
 
 from __future__ import annotations
 
-import math
-import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from lightkit.doctor.data.groups import find_shared_groups
+from lightkit.doctor.data.neighbours import find_near_duplicates
 from lightkit.doctor.data.sample import DataSample, row_marks
 from lightkit.doctor.data.text_overlap import find_repeated_text
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 
-EXACT, NEAR, GROUPS = "overlap of splits", "near duplicates", "groups"
-_NOTED, _WARNED, _WRONG = 0.0, 0.01, 0.1
-"""Shares of the rows of a split from which a finding is a note, a warning, an error."""
-_QUERIES = 500
-_NEIGHBOURS = 10
-_CHANCE = 1e-5
-"""Share of the rows that may have so close a neighbour by chance."""
-_FEWEST_ROWS = 100
-_COARSE, _KNOWN_ROWS = 20, 5000
-"""Values below which a feature is coarse, and rows to count them in."""
-_BESIDE, _AROUND = 3, 33
-"""How far apart rows of a file are neighbours, and how far apart they are to be compared with these."""
+EXACT = "overlap of splits"
+_WARNED, _WRONG = 0.01, 0.1
+"""Shares of the rows of a split from which what is repeated is a warning, and an error."""
 _MOST_NUMBERS = 400_000_000
 """Numbers of inputs in memory up to which all of them are compared."""
 _FILE_BYTES, _FILE_SECONDS = 256 << 20, 5.0
@@ -76,14 +63,14 @@ def find_duplicates(sample: DataSample) -> Iterator[Finding]:
     if "train" not in marks or not others:
         yield Finding(EXACT, "skipped", _why_not(sample, others))
         return
-    known, chance = marks["train"].unique(), _chance_of_equals(sample)
+    known, chance = marks["train"].unique(), sample.chance_of_equals
     for name in (name for name in others if name in marks):
         twins = int(torch.isin(marks[name], known).sum())
         share = twins / max(len(marks[name]), 1)
         measured = f"{twins:,} of {len(marks[name]):,} rows of {name} ({share:.1%}) are in train too, bit for bit"
         numbers = {"split": name, "twins": twins, "share": share, "rows": len(marks[name])}
         by_chance = share <= 3 * chance
-        if share > _NOTED and by_chance:
+        if twins and by_chance:
             measured += f"; such coarse features make {chance:.1%} of them equal by chance"
         status = "ok" if not twins else "note" if by_chance or share < _WARNED else "warning"
         yield Finding(
@@ -95,184 +82,6 @@ def find_duplicates(sample: DataSample) -> Iterator[Finding]:
             fix="" if status == "ok" else _SPLIT_FIX,
             numbers=numbers,
         )
-
-
-def find_near_duplicates(sample: DataSample) -> Iterator[Finding]:
-    """Find inputs of validation and test that are closer to a training row than rows of this data set ever are.
-
-    Where rows lie by chance, the distance to the nearest one relative to the tenth nearest follows from the number of
-    dimensions that they fill: (d1 / d10)^dim is Beta(1, 9). A neighbour closer than one in 100,000 is no chance.
-    """
-    for name in (name for name in sample.splits if name != "train"):
-        near = _Neighbours.of(sample, name)
-        yield Finding(NEAR, "skipped", near) if isinstance(near, str) else _near_finding(name, near)
-
-
-def _near_finding(name: str, near: _Neighbours) -> Finding:
-    close = near.suspicious()
-    count, share = int(close.sum()), float(close.float().mean())
-    numbers = {"split": name, "near": count, "share": share, "dimension": near.dimension, "looked_at": len(close)}
-    measured = f"{count:,} of {len(close):,} rows of {name} ({share:.1%}) differ from a training row by almost nothing"
-    if count < 3 or share < _WARNED:
-        return Finding(NEAR, "ok", measured, numbers=numbers)
-    row = int(close.nonzero()[0, 0])
-    twin = (int(near.rows[row]), int(near.nearest[row]))
-    return Finding(
-        NEAR,
-        "warning",
-        f"{measured}, such as row {twin[0]} from row {twin[1]}",
-        why="copies of a row (another size, brightness or rounding) on both sides of a split make the score too good",
-        key="data.split.by",
-        fix="keep copies on one side: a data set with splits of its own, data.split.by=file",
-        numbers=numbers | {"example": twin},
-    )
-
-
-class _Neighbours:
-    """The training rows nearest to rows of another split.
-
-    Args:
-        rows: Rows of the other split, `(M,)`.
-        nearest: The nearest training row of each, `(M,)`.
-        distances: Distances to the nearest ones, `(M, K)`.
-    """
-
-    def __init__(self, rows: Tensor, nearest: Tensor, distances: Tensor) -> None:
-        self.rows, self.nearest, self.distances = rows, nearest, distances
-        ratio = float((distances[:, _NEIGHBOURS // 2 - 1] / distances[:, -1].clamp(min=1e-12)).median())
-        # (d5 / d10)^dim is Beta(5, 5), whose median is a half.
-        self.dimension = math.log(0.5) / math.log(min(max(ratio, 1e-3), 0.99))
-
-    @classmethod
-    def of(cls, sample: DataSample, name: str) -> _Neighbours | str:
-        """Find them, or say why that cannot be done."""
-        train, other = sample.train, sample[name]
-        if train.described is None or other.described is None or train.marks is None or other.marks is None:
-            return "inputs are no tensors of numbers"
-        if len(train.described) < _FEWEST_ROWS or train.described.shape[1] != other.described.shape[1]:
-            return f"fewer than {_FEWEST_ROWS} training rows say little about how far rows lie apart"
-        known, asked = train.described, other.described[:_QUERIES]
-        if sample.is_table:  # every column counts alike
-            scale = known.std(0)
-            varied = scale > 1e-6 * known.abs().amax(0).clamp(min=1e-12)
-            coarse = sum(len(column.unique()) < _COARSE for column in known[:_KNOWN_ROWS].unbind(1))
-            if not varied.any() or coarse > len(varied) / 3:
-                return (
-                    f"{coarse} of {len(varied)} features have fewer than {_COARSE} values: many rows are alike anyway"
-                )
-            known, asked = known[:, varied] / scale[varied], asked[:, varied] / scale[varied]
-        # Products are fast but inexact for what is close: they choose, and differences measure.
-        squares = known.square().sum(1)[None] - 2 * asked @ known.T
-        squares[other.marks[: len(asked), None] == train.marks[None]] = math.inf  # another check counts equal rows
-        chosen = squares.topk(min(2 * _NEIGHBOURS, len(known)), largest=False).indices
-        exact = (known[chosen] - asked[:, None]).square().sum(2).sqrt()
-        exact[squares.gather(1, chosen).isinf()] = math.inf
-        order = exact.argsort(1)[:, :_NEIGHBOURS]
-        distances, found = exact.gather(1, order), chosen.gather(1, order)
-        complete = distances[:, -1].isfinite() & (distances[:, -1] > 0)
-        if int(complete.sum()) < 10:
-            return "most rows have the same distance to each other"
-        rows = other.rows[: len(asked)]
-        return cls(rows[complete], train.rows[found[complete, 0]], distances[complete])
-
-    def suspicious(self) -> Tensor:
-        """Tell of each row whether its nearest neighbour is closer than chance lets it be, `(M,)`."""
-        limit = min(0.3, (_CHANCE / (_NEIGHBOURS - 1)) ** (1 / self.dimension))
-        return self.distances[:, 0] < limit * self.distances[:, -1]
-
-
-def find_alike_neighbours(sample: DataSample) -> Iterator[Finding]:
-    """Find a data set whose neighbouring rows look alike, as frames of a film do, with a split that separates them."""
-    rows, others = sample.data.rows["train"], [name for name in sample.splits if name != "train"]
-    if not others or sample.train.share < 0.5 or int(rows[-1] - rows[0]) + 1 == len(rows):
-        yield Finding(GROUPS, "skipped", "nothing names the group of a row, and the splits are cut in order")
-        return
-    near = _Neighbours.of(sample, others[-1])
-    if isinstance(near, str):
-        yield Finding(GROUPS, "skipped", f"nothing names the group of a row, and {near}")
-        return
-    apart = (near.nearest - near.rows).abs()
-    beside = int((apart <= _BESIDE).sum())
-    around = int(((apart > _BESIDE) & (apart <= _AROUND)).sum()) * _BESIDE / (_AROUND - _BESIDE)
-    share = beside / len(apart)
-    bad = share >= 0.5 and beside >= 10 and beside >= 4 * around
-    yield Finding(
-        GROUPS,
-        "warning" if bad else "ok",
-        f"the training row most like a row of {others[-1]} stands next to it in {share:.0%} of {len(apart)} cases",
-        why="rows beside each other belong together (frames, days, one patient), and the split separates them"
-        if bad
-        else "",
-        key="data.split.by" if bad else "",
-        fix="data.split.by=ordered, or splits of the data set by group: data.split.by=file" if bad else "",
-        numbers={"share": share, "looked_at": len(apart)},
-    )
-
-
-def find_shared_groups(sample: DataSample) -> Iterator[Finding]:
-    """Find groups (patients, users, films) that have rows in several splits."""
-    found = _named_groups(sample)
-    if found is None:
-        yield from find_alike_neighbours(sample)
-        return
-    named, groups = found
-    parts = {name: {groups[row] for row in sample.data.rows[name].tolist()} for name in sample.splits}
-    everywhere = len(set().union(*parts.values()))
-    shared = {name: len(parts[name] & parts["train"]) for name in parts if name != "train"}
-    numbers = {"by": named, "groups": everywhere, "shared": shared}
-    if not any(shared.values()):
-        yield Finding(GROUPS, "ok", f"none of {everywhere:,} groups by {named} is in two splits", numbers=numbers)
-        return
-    told = ", ".join(f"{count:,} of {len(parts[name]):,} in {name}" for name, count in shared.items() if count)
-    yield Finding(
-        GROUPS,
-        "warning",
-        f"groups by {named} have rows in train too: {told}",
-        why="the network can know a group by heart, and new groups will not be known to it",
-        key="data.split.by",
-        fix="splits of the data set that keep groups together, and data.split.by=file "
-        "(data.dataset.split_column of a CSV file)",
-        numbers=numbers,
-    )
-
-
-def _named_groups(sample: DataSample) -> tuple[str, Sequence[object]] | None:
-    """Return what names the groups of all rows, and the group of each row; None where nothing does."""
-    source = sample.data.source
-    given = getattr(getattr(source, "base", source), "groups", None)
-    if given is not None and not callable(given) and len(given) == len(source):
-        return "`groups` of the data set", given.tolist() if hasattr(given, "tolist") else list(given)
-    by_column = _group_column(sample)
-    if by_column is not None:
-        return by_column
-    files = sample.files()
-    if not files:
-        return None
-    names = [re.sub(r"[\W_]*(?:[a-zA-Z]{0,6}[\W_]?)?\d+$", "", file.stem) for file in files]
-    with_number = [name if re.search(r"\d", name) else "" for name in names]
-    counts = Counter(with_number)
-    is_pattern = counts[""] == 0 and 2 * sample.data.info.num_classes < len(counts) <= len(files) / 2
-    return ("file name", with_number) if is_pattern else None
-
-
-_GROUP_NAME = re.compile(
-    r"(^|[_ .-])(patient|subject|person|user|customer|client|session|group|site|household|speaker|writer|video|scene|"
-    r"family|device|sensor|batch|plate|store|author)s?([_ .-]?(id|no|nr|num|number|key|uuid))?$",
-    re.IGNORECASE,
-)
-
-
-def _group_column(sample: DataSample) -> tuple[str, list[float]] | None:
-    """Return a column that says by its name that it names groups, with few rows a value."""
-    x = getattr(sample.data.source, "x", None)
-    if not sample.is_table or not isinstance(x, Tensor):
-        return None
-    for number, name in enumerate(sample.columns()):
-        if "=" not in name and _GROUP_NAME.search(name):
-            values = x[:, number].tolist()
-            if 10 <= len(set(values)) <= len(values) / 1.5:
-                return f"column {name!r}", values
-    return None
 
 
 def _all_marks(sample: DataSample) -> dict[str, Tensor]:
@@ -303,18 +112,6 @@ def _file_marks(files: list[Path]) -> Tensor | None:
             return None
         marks.append(int.from_bytes(blake2b(content, digest_size=8).digest(), "little", signed=True))
     return torch.tensor(marks)
-
-
-def _chance_of_equals(sample: DataSample) -> float:
-    """Estimate the share of rows that equal a training row by chance, from how coarse the features of a table are."""
-    x = sample.train.x
-    if not sample.is_table or x is None:
-        return 0.0
-    logarithm = 0.0
-    for column in x.unbind(1):
-        counts = column.unique(return_counts=True)[1].double()
-        logarithm += math.log(float((counts / counts.sum()).square().sum()))
-    return min(1.0, sample.train.total * math.exp(logarithm))
 
 
 def _why_not(sample: DataSample, others: list[str]) -> str:

@@ -32,8 +32,11 @@ _PIECE_NUMBERS = 1 << 22
 _KEPT_BYTES = 256 << 20
 """Most memory for the inputs that are kept whole."""
 _KEPT_ROWS = 4000
+_LEAST_TOKENS = 32
 _SIDE = 8
 """Pixels a side to which an image is averaged to describe it."""
+_TOLD = 200
+"""Most characters of an error."""
 _WIDTH = 256
 """Most numbers to describe a row; more are projected."""
 
@@ -104,9 +107,21 @@ class DataSample:
 
     @property
     def is_tokens(self) -> bool:
-        """Tell whether inputs are sequences of whole numbers."""
+        """Tell whether inputs are sequences of tokens, long enough to compare passages of them."""
         x = self.train.x
-        return x is not None and not x.is_floating_point()
+        return x is not None and x.ndim == 2 and not x.is_floating_point() and x.shape[1] >= _LEAST_TOKENS
+
+    @cached_property
+    def chance_of_equals(self) -> float:
+        """Estimate the share of rows that equal another training row by chance, from how coarse features are."""
+        x = self.train.x
+        if x is None or x.ndim != 2 or self.is_tokens:
+            return 0.0
+        logarithm = 0.0
+        for column in x.unbind(1):
+            counts = column.unique(return_counts=True)[1].double()
+            logarithm += math.log(float((counts / counts.sum()).square().sum()))
+        return min(1.0, self.train.total * math.exp(logarithm))
 
     def columns(self) -> list[str]:
         """Name the features of a table."""
@@ -203,9 +218,10 @@ class _Reading:
     def take(self, batch: Any) -> None:
         is_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
         x, y = batch if is_pair else (None, None)
-        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.ndim < 2:
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.ndim < 2 or x.is_complex() or x.is_nested:
             self.count += len(batch[0]) if is_pair and isinstance(batch[0], Tensor) else 1
             return
+        x = x.to(torch.uint8) if x.dtype == torch.bool else x
         self.count += len(x)
         self.parts["y"].append(y)
         self.parts["marks"].append(row_marks(x))
@@ -261,4 +277,5 @@ def problems(sample: DataSample) -> Iterator[tuple[str, str]]:
     for split in sample.splits:
         error = sample[split].problem
         if error is not None:
-            yield split, in_short(error)
+            told = in_short(error)
+            yield split, told if len(told) <= _TOLD else f"{told[:_TOLD]}…"

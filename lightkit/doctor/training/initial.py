@@ -12,6 +12,7 @@ from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import Heard, compute, plain_batch, sized
+from lightkit.losses import FocalLoss, TokenCrossEntropy
 from lightkit.trainer.tasks import Supervised
 
 NAME = "initial loss"
@@ -29,7 +30,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     learner = patient.learner()
     learner.network.train()
     heard = Heard(learner.criterion)
-    rows = max(2, min(_ROWS, learner.data.train.num_samples))
+    rows = patient.rows(_ROWS)
     with torch.no_grad():
         step = compute(learner, plain_batch(learner, rows), heard)
     loss = float(step.loss)
@@ -51,7 +52,7 @@ def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Ite
         return
     expected, what = guess
     numbers = {"loss": loss, "expected": expected}
-    measured = f"{loss:.4g}; {what} gives {expected:.4g}"
+    measured = f"{loss:.4g}, where {what} gives {expected:.4g}"
     pretrained = learner.made.report is not None
     regression = learner.data.info.task == "regression"
     if loss > (_FAR if regression else _HIGH) * expected + 1e-6:
@@ -98,7 +99,7 @@ def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[floa
     classes = preds.shape[-1] if preds.ndim > 1 else 2
     what = "a coin" if info.task in ("binary", "multilabel") else f"a guess among {classes}"
     plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None
-    return float(criterion(same, target)), f"{what}, ln {classes}," if plain else what
+    return float(criterion(same, target)), f"{what} (ln {classes})" if plain else what
 
 
 def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]:
@@ -107,14 +108,18 @@ def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]
     values = preds.detach().float()
     if not bool(((values >= 0) & (values <= 1)).all()):
         return
-    binary = isinstance(criterion, nn.BCEWithLogitsLoss)
-    sums = values.ndim > 1 and bool((values.sum(1 if values.ndim == 4 else -1) - 1).abs().max() < 1e-3)
-    takes_logits = not isinstance(criterion, (nn.NLLLoss, nn.BCELoss, nn.MSELoss, nn.L1Loss))
-    if takes_logits and sums and learner.data.info.task in ("multiclass", "language_modeling"):
-        measured = f"all outputs lie between 0 and 1 and sum to 1, and the loss {name} applies a softmax of its own"
-        why = "probabilities are pushed through a softmax twice: gradients are small and the loss cannot come near 0"
-        yield Finding("outputs", "error", measured, why, "model", "let the model return its logits, without softmax")
-    elif binary and float(values.std()) > 0:
+    takes_logits = isinstance(criterion, (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, FocalLoss, TokenCrossEntropy))
+    if not takes_logits or float(values.std()) == 0:  # as where the output layer begins with zeros
+        return
+    fix = "let the model return its logits, the plain outputs of its last layer"
+    sums = values.ndim > 1 and bool((values.sum(-1 if values.ndim < 4 else 1) - 1).abs().max() < 1e-3)
+    if isinstance(criterion, nn.BCEWithLogitsLoss):
         measured = f"all outputs lie between 0 and 1, and the loss {name} applies a sigmoid of its own"
         why = "probabilities are pushed through a sigmoid twice: no prediction can come below 0.5"
-        yield Finding("outputs", "error", measured, why, "model", "let the model return its logits, without sigmoid")
+    elif sums:
+        measured = f"all outputs lie between 0 and 1 and sum to 1, and the loss {name} applies a softmax of its own"
+        why = "probabilities are pushed through a softmax twice: gradients are small and the loss cannot come near 0"
+    else:
+        measured = f"all outputs lie between 0 and 1, and the loss {name} takes logits of any size"
+        why = "behind a sigmoid or ReLU the network cannot say no: the loss cannot come near 0"
+    yield Finding("outputs", "error" if sums else "warning", measured, why, "model", fix)

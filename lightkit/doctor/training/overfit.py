@@ -65,11 +65,8 @@ class Try:
 def check(patient: Patient) -> Iterator[Finding]:
     """Train on a few rows with the optimizer of the run, and where that does not do, with Adam."""
     learner = patient.learner()
-    if getattr(learner.criterion, "compares_samples", False):
-        rows = max(_ROWS, min(64, learner.data.train.num_samples))
-    else:
-        rows = _ROWS
-    rows = min(rows, learner.data.train.num_samples)
+    alone = not getattr(learner.criterion, "compares_samples", False)
+    rows = patient.rows(_ROWS if alone else 4 * _ROWS, seconds=_SECONDS / _FEWEST)
     own = attempt(learner, rows, seconds=_seconds(patient))
     rate = own_rates(learner)[0]
     if own.progress >= _ENOUGH and not own.diverged:
@@ -166,7 +163,7 @@ def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try
     rate = own_rates(learner)[0]
     numbers: dict[str, Any] = {**_numbers(own), "adam": _numbers(usual), "lr": rate}
     with_own = f"with the optimizer of the run at its rate {rate:g} {own.told}"
-    if usual.progress >= _SOME and own.diverged:
+    if usual.progress >= _SOME and own.diverged and not learner.optimizer.param_groups[0].get("maximize"):
         measured = f"{with_own}; with Adam at {_RATE:g} to {min(usual.losses):.3g}"
         why = "the steps are too large: instead of falling the loss grows"
         return Finding(NAME, "error", measured, why, "optim.lr", f"optim.lr={_nice(rate / 10)}", numbers)

@@ -1,0 +1,79 @@
+"""Whether groups of rows that belong together (patients, users, films) are on one side of a split."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from lightkit.doctor.data.neighbours import GROUPS, find_alike_neighbours
+from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.finding import Finding
+
+
+def find_shared_groups(sample: DataSample) -> Iterator[Finding]:
+    """Find groups (patients, users, films) that have rows in several splits."""
+    found = _named_groups(sample)
+    if found is None:
+        yield from find_alike_neighbours(sample)
+        return
+    named, groups = found
+    parts = {name: {groups[row] for row in sample.data.rows[name].tolist()} for name in sample.splits}
+    everywhere = len(set().union(*parts.values()))
+    shared = {name: len(parts[name] & parts["train"]) for name in parts if name != "train"}
+    numbers = {"by": named, "groups": everywhere, "shared": shared}
+    if not any(shared.values()):
+        yield Finding(GROUPS, "ok", f"none of {everywhere:,} groups by {named} is in two splits", numbers=numbers)
+        return
+    told = ", ".join(f"{count:,} of {len(parts[name]):,} in {name}" for name, count in shared.items() if count)
+    yield Finding(
+        GROUPS,
+        "warning",
+        f"groups by {named} have rows in train too: {told}",
+        why="the network can know a group by heart, and new groups will not be known to it",
+        key="data.split.by",
+        fix="splits of the data set that keep groups together, and data.split.by=file "
+        "(data.dataset.split_column of a CSV file)",
+        numbers=numbers,
+    )
+
+
+def _named_groups(sample: DataSample) -> tuple[str, Sequence[object]] | None:
+    """Return what names the groups of all rows, and the group of each row; None where nothing does."""
+    source = sample.data.source
+    given = getattr(getattr(source, "base", source), "groups", None)
+    if given is not None and not callable(given) and len(given) == len(source):
+        return "`groups` of the data set", given.tolist() if hasattr(given, "tolist") else list(given)
+    by_column = _group_column(sample)
+    if by_column is not None:
+        return by_column
+    files = sample.files()
+    if not files:
+        return None
+    names = [re.sub(r"[\W_]*(?:[a-zA-Z]{0,6}[\W_]?)?\d+$", "", file.stem) for file in files]
+    with_number = [name if re.search(r"\d", name) else "" for name in names]
+    counts = Counter(with_number)
+    is_pattern = counts[""] == 0 and 2 * sample.data.info.num_classes < len(counts) <= len(files) / 2
+    return ("file name", with_number) if is_pattern else None
+
+
+_GROUP_NAME = re.compile(
+    r"(^|[_ .-])(patient|subject|person|user|customer|client|session|group|site|household|speaker|writer|video|scene|"
+    r"family|device|sensor|batch|plate|store|author)s?([_ .-]?(id|no|nr|num|number|key|uuid))?$",
+    re.IGNORECASE,
+)
+
+
+def _group_column(sample: DataSample) -> tuple[str, list[float]] | None:
+    """Return a column that says by its name that it names groups, with few rows a value."""
+    x = getattr(sample.data.source, "x", None)
+    if not sample.is_table or not isinstance(x, Tensor):
+        return None
+    for number, name in enumerate(sample.columns()):
+        if "=" not in name and _GROUP_NAME.search(name):
+            values = x[:, number].tolist()
+            if 10 <= len(set(values)) <= len(values) / 1.5:
+                return f"column {name!r}", values
+    return None

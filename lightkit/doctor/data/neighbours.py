@@ -1,0 +1,157 @@
+"""Whether rows of validation and test have a training row that is almost the same, or that stands next to them.
+
+Shapes in this file: M rows of one split, N training rows, D numbers that describe a row, K neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.finding import Finding
+
+NEAR, GROUPS = "near duplicates", "groups"
+_WARNED = 0.01
+"""Share of the rows of a split from which near duplicates are a warning."""
+_QUERIES, _NEIGHBOURS = 500, 10
+_CHANCE = 1e-5
+"""Share of the rows that may have so close a neighbour by chance."""
+_FEWEST_ROWS, _FEWEST_FEATURES = 100, 4
+_COARSE, _KNOWN_ROWS = 20, 5000
+"""Values below which a feature is coarse, and rows to count them in."""
+_BESIDE, _AROUND = 3, 33
+"""How far apart rows of a file are neighbours, and how far apart they are to be compared with these."""
+
+
+def find_near_duplicates(sample: DataSample) -> Iterator[Finding]:
+    """Find inputs of validation and test that are closer to a training row than rows of this data set ever are.
+
+    Where rows lie by chance, the distance to the nearest one relative to the tenth nearest follows from the number of
+    dimensions that they fill: (d1 / d10)^dim is Beta(1, 9). A neighbour closer than one in 100,000 is no chance.
+    """
+    for name in (name for name in sample.splits if name != "train"):
+        near = _Neighbours.of(sample, name)
+        yield Finding(NEAR, "skipped", near) if isinstance(near, str) else _near_finding(name, near)
+
+
+def _near_finding(name: str, near: _Neighbours) -> Finding:
+    close = near.suspicious()
+    count, share = int(close.sum()), float(close.float().mean())
+    numbers = {"split": name, "near": count, "share": share, "dimension": near.dimension, "looked_at": len(close)}
+    measured = f"{count:,} of {len(close):,} rows of {name} ({share:.1%}) differ from a training row by almost nothing"
+    if count < 3 or share < _WARNED:
+        return Finding(NEAR, "ok", measured, numbers=numbers)
+    row = int(close.nonzero()[0, 0])
+    twin = (int(near.rows[row]), int(near.nearest[row]))
+    return Finding(
+        NEAR,
+        "warning",
+        f"{measured}, such as row {twin[0]} from row {twin[1]}",
+        why="copies of a row (another size, brightness or rounding) on both sides of a split make the score too good",
+        key="data.split.by",
+        fix="keep copies on one side: a data set with splits of its own, data.split.by=file",
+        numbers=numbers | {"example": twin},
+    )
+
+
+class _Neighbours:
+    """The training rows nearest to rows of another split.
+
+    Args:
+        rows: Rows of the other split, `(M,)`.
+        nearest: The nearest training row of each, `(M,)`.
+        distances: Distances to the nearest ones, `(M, K)`.
+    """
+
+    def __init__(self, rows: Tensor, nearest: Tensor, distances: Tensor) -> None:
+        self.rows, self.nearest, self.distances = rows, nearest, distances
+        ratio = float((distances[:, _NEIGHBOURS // 2 - 1] / distances[:, -1].clamp(min=1e-12)).median())
+        # (d5 / d10)^dim is Beta(5, 5), whose median is a half.
+        self.dimension = math.log(0.5) / math.log(min(max(ratio, 1e-3), 0.99))
+
+    @classmethod
+    def of(cls, sample: DataSample, name: str) -> _Neighbours | str:
+        """Find them, or say why that cannot be done."""
+        train, other = sample.train, sample[name]
+        if train.described is None or other.described is None or train.marks is None or other.marks is None:
+            return "inputs are no tensors of numbers"
+        if len(train.described) < _FEWEST_ROWS or train.described.shape[1] != other.described.shape[1]:
+            return f"fewer than {_FEWEST_ROWS} training rows say little about how far rows lie apart"
+        known, asked = train.described, other.described[:_QUERIES]
+        if sample.is_table:
+            coarse = sum(len(column.unique()) < _COARSE for column in known[:_KNOWN_ROWS].unbind(1))
+            if coarse > known.shape[1] / 3:
+                count = f"{coarse} of {known.shape[1]} features"
+                return f"{count} have fewer than {_COARSE} values: many rows are alike anyway"
+            if known.shape[1] < _FEWEST_FEATURES:
+                return f"in {known.shape[1]} features rows are close to each other anyway"
+            known, asked = _places(known, known), _places(asked, known)
+        # Products are fast but inexact for what is close: they choose, and differences measure.
+        squares = known.square().sum(1)[None] - 2 * asked @ known.T
+        squares[other.marks[: len(asked), None] == train.marks[None]] = math.inf  # another check counts equal rows
+        chosen = squares.topk(min(2 * _NEIGHBOURS, len(known)), largest=False).indices
+        exact = (known[chosen] - asked[:, None]).square().sum(2).sqrt()
+        exact[squares.gather(1, chosen).isinf()] = math.inf
+        order = exact.argsort(1)[:, :_NEIGHBOURS]
+        distances, found = exact.gather(1, order), chosen.gather(1, order)
+        complete = distances[:, -1].isfinite() & (distances[:, -1] > 0)
+        if int(complete.sum()) < 10:
+            return "most rows have the same distance to each other"
+        rows = other.rows[: len(asked)]
+        return cls(rows[complete], train.rows[found[complete, 0]], distances[complete])
+
+    def suspicious(self) -> Tensor:
+        """Tell of each row whether its nearest neighbour is closer than chance lets it be, `(M,)`."""
+        limit = min(0.3, (_CHANCE / (_NEIGHBOURS - 1)) ** (1 / self.dimension))
+        return self.distances[:, 0] < limit * self.distances[:, -1]
+
+
+def _places(x: Tensor, known: Tensor) -> Tensor:
+    """Return where numbers stand in the order of their columns, 0 to 1: so all count alike, whatever their unit.
+
+    Args:
+        x: Rows `(M, D)`.
+        known: The rows that make the order, `(N, D)`.
+    """
+    placed = torch.empty(x.shape, dtype=torch.float64)
+    for number in range(x.shape[1]):
+        ordered, column = known[:, number].double().unique(), x[:, number].double().contiguous()
+        above = torch.searchsorted(ordered, column).clamp(1, len(ordered) - 1) if len(ordered) > 1 else None
+        if above is None:
+            placed[:, number] = 0.0
+            continue
+        low, high = ordered[above - 1], ordered[above]
+        placed[:, number] = (above - 1 + ((column - low) / (high - low)).clamp(-1, 2)) / len(ordered)
+    return placed.to(torch.float32)
+
+
+def find_alike_neighbours(sample: DataSample) -> Iterator[Finding]:
+    """Find a data set whose neighbouring rows look alike, as frames of a film do, with a split that separates them."""
+    rows, others = sample.data.rows["train"], [name for name in sample.splits if name != "train"]
+    if not others or sample.train.share < 0.5 or int(rows[-1] - rows[0]) + 1 == len(rows):
+        yield Finding(GROUPS, "skipped", "nothing names the group of a row, and the splits are cut in order")
+        return
+    near = _Neighbours.of(sample, others[-1])
+    if isinstance(near, str):
+        yield Finding(GROUPS, "skipped", f"nothing names the group of a row, and {near}")
+        return
+    apart = (near.nearest - near.rows).abs()
+    beside = int((apart <= _BESIDE).sum())
+    around = int(((apart > _BESIDE) & (apart <= _AROUND)).sum()) * _BESIDE / (_AROUND - _BESIDE)
+    share = beside / len(apart)
+    bad = share >= 0.5 and beside >= 10 and beside >= 4 * around
+    yield Finding(
+        GROUPS,
+        "warning" if bad else "ok",
+        f"the training row most like a row of {others[-1]} stands next to it in {share:.0%} of {len(apart)} cases",
+        why="rows beside each other belong together (frames, days, one patient), and the split separates them"
+        if bad
+        else "",
+        key="data.split.by" if bad else "",
+        fix="data.split.by=ordered, or splits of the data set by group: data.split.by=file" if bad else "",
+        numbers={"share": share, "looked_at": len(apart)},
+    )

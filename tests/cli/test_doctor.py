@@ -1,0 +1,126 @@
+"""`lightkit doctor`: what it examines, what it prints, and what it leaves behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lightkit.doctor import checks
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+TRACE = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x400 and 784x10)\n"
+FEW = (("gradients", "lightkit.doctor.training.gradients:check"), ("own", f"{__name__}:own"))
+
+
+def own(patient: Patient) -> Iterator[Finding]:
+    """A check that leaves a file in the patient's folder, and finds what the name of the run says."""
+    (patient.folder / "left").write_text("x")
+    if patient.cfg.name == "broken":
+        raise ZeroDivisionError
+    status = patient.cfg.name if patient.cfg.name in ("error", "warning", "note") else "ok"
+    yield Finding("own", status, "measured", "why", "model", "mend it")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Two checks only, and a folder for temporary files."""
+    monkeypatch.setattr(checks, "CHECKS", FEW)
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setattr(sys, "stdin", None)
+    return place
+
+
+def test_the_run_that_train_would_start_is_examined_and_nothing_is_left(cli: Cli, project: Path, few: Path) -> None:
+    done = cli("doctor", "data=wine", "model.hidden=[8]")
+
+    assert done.code == 0, done.err
+    assert done.out.startswith("wine_mlp: MLP with AdamW on cpu")
+    assert "ok      gradients           each of the 6 tensors that train gets one" in done.out
+    assert done.out.splitlines()[-1].startswith("2 ok in ")
+    assert [*project.rglob("*")] == [project / "experiments"]
+    assert [*few.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code"),
+    [
+        ("error", (), 1),
+        ("warning", (), 0),
+        ("warning", ("--strict",), 1),
+        ("note", ("--strict",), 0),
+        ("broken", (), 0),
+    ],
+)
+def test_the_status_says_whether_an_error_was_found(
+    cli: Cli, few: Path, name: str, options: tuple[str, ...], code: int
+) -> None:
+    done = cli("doctor", "data=wine", f"name={name}", *options)
+    assert done.code == code, done.out
+    assert ("fix:      mend it" in done.out) == (name != "broken")
+
+
+def test_as_json(cli: Cli, few: Path) -> None:
+    found = json.loads(cli("doctor", "data=wine", "name=broken", "--json").out)
+    assert [(each["check"], each["status"]) for each in found["findings"]] == [("gradients", "ok"), ("own", "skipped")]
+    assert "ZeroDivisionError" in found["findings"][1]["measured"]
+
+
+def test_checks_end_where_the_time_does(cli: Cli, few: Path) -> None:
+    done = cli("doctor", "data=wine", "--seconds", "0", "--json")
+    assert {each["measured"] for each in json.loads(done.out)["findings"]} == {"no time was left for it"}
+
+
+@pytest.mark.parametrize("override", ["optim.lrr=1", "model.hidden=[0]", "data=csv"])
+def test_what_train_refuses_is_refused(cli: Cli, few: Path, override: str) -> None:
+    done = cli("doctor", override)
+    assert done.code == 2
+    assert "error: " in done.err
+
+
+def test_no_such_run(cli: Cli, few: Path) -> None:
+    done = cli("doctor", "nothing")
+    assert done.code == 2
+    assert "no run here" in done.err
+
+
+@pytest.mark.parametrize("how", ["file", "dash", "redirected", "piped"])
+def test_a_traceback_in_every_way(project: Path, how: str) -> None:
+    (project / "trace.txt").write_text(TRACE)
+    args = {"file": ["trace.txt"], "dash": ["-"], "redirected": [], "piped": []}[how]
+    command = [sys.executable, "-m", "lightkit", "doctor", *args]
+    if how == "redirected":
+        with (project / "trace.txt").open() as file:
+            done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
+    else:
+        done = subprocess.run(command, input=TRACE, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "a linear layer takes 784 numbers a sample and got 400" in done.stdout
+
+
+def test_an_unknown_error_has_a_status_of_its_own(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("ValueError: nobody knows\n"))
+    done = cli("doctor", "-", "--json")
+    assert done.code == 1
+    assert json.loads(done.out)["message"] == "ValueError: nobody knows"
+
+
+def test_the_help_has_examples_and_needs_nothing() -> None:
+    code = (
+        "import sys; from lightkit.cli import main; main(['doctor', '-h']); print({'torch', 'yaml'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "lightkit doctor < traceback.txt" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"

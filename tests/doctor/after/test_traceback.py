@@ -1,0 +1,189 @@
+"""Known errors, as PyTorch words them: raised here where that can be, quoted where a GPU or a crash would be needed."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, default_collate
+
+from lightkit.doctor.after.known_machine import MACHINE
+from lightkit.doctor.after.known_models import MODELS
+from lightkit.doctor.after.traceback import explain, lines
+
+X, Y = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
+
+
+def twice() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    loss = (weight**2).sum()
+    loss.backward()
+    loss.backward()
+
+
+def in_place() -> None:
+    value = torch.ones(2, requires_grad=True).exp()
+    value += 1
+    value.sum().backward()
+
+
+def leaf() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    weight += 1
+
+
+class Uninitialised(nn.Module):
+    def __init__(self) -> None:
+        self.layer = nn.Linear(1, 1)
+
+
+RAISED: dict[str, Callable[[], object]] = {
+    "shapes of a linear layer": partial(nn.Linear(5, 2), X),
+    "channels of a convolution": partial(nn.Conv2d(3, 4, 3), torch.zeros(2, 1, 8, 8)),
+    "picture smaller than the network needs": partial(nn.Conv2d(1, 1, 5), torch.zeros(2, 1, 3, 3)),
+    "shapes that do not broadcast": lambda: X + torch.zeros(5),
+    "shape of a view": lambda: X.view(5, -1),
+    "view of a transposed tensor": lambda: X.T.view(-1),
+    "tensors that cannot be joined": lambda: torch.cat([torch.zeros(2, 3), torch.zeros(2, 4)]),
+    "outputs and targets of different numbers": lambda: F.cross_entropy(X, Y[:2]),
+    "outputs and targets of different shapes": lambda: F.binary_cross_entropy_with_logits(X, X[:, :1]),
+    "class number out of range": lambda: F.cross_entropy(X, Y + 5),
+    "row of an embedding out of range": partial(nn.Embedding(3, 2), Y + 5),
+    "labels of a wrong type": lambda: F.cross_entropy(X, Y.int()),
+    "numbers of different precision": partial(nn.Linear(3, 2), X.double()),
+    "probabilities outside of 0 and 1": lambda: F.binary_cross_entropy(X + 2, X),
+    "batch norm of one sample": partial(nn.BatchNorm1d(3), X[:1]),
+    "loss without gradient": lambda: X.sum().backward(),
+    "backward twice": twice,
+    "value changed in place": in_place,
+    "weight changed in place": leaf,
+    "loss of several numbers": lambda: (X * torch.ones(3, requires_grad=True)).backward(),
+    "tensor with gradient to NumPy": torch.ones(2, requires_grad=True).numpy,
+    "truth of a tensor": lambda: bool(X == 0),
+    "module without super().__init__()": Uninitialised,
+    "optimizer without parameters": lambda: torch.optim.SGD([], 0.1),
+    "parameter in two groups": lambda: torch.optim.SGD([{"params": [p]} for p in [nn.Parameter(X)] * 2], 0.1),
+    "attention that cannot be split": lambda: nn.MultiheadAttention(10, 3),
+    "width of a recurrent input": partial(nn.GRU(5, 2), torch.zeros(2, 1, 3)),
+    "samples of different sizes": lambda: default_collate([torch.zeros(2), torch.zeros(3)]),
+    "sample of a kind that makes no batch": lambda: default_collate([None, None]),
+    "empty data set": lambda: DataLoader([], shuffle=True),
+    "weights of another model": lambda: nn.Linear(3, 2).load_state_dict({"module.weight": X}),
+    "missing package": lambda: __import__("no_such_package_anywhere"),
+    "no process group": lambda: torch.distributed.all_reduce(X),
+}
+QUOTED = {
+    "out of memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
+    "assertion on the GPU": "RuntimeError: CUDA error: device-side assert triggered",
+    "illegal access on the GPU": "RuntimeError: CUDA error: an illegal memory access was encountered",
+    "tensors on different devices": "RuntimeError: Expected all tensors to be on the same device, but found at least "
+    "two devices, cuda:0 and cpu!",
+    "PyTorch without CUDA": "AssertionError: Torch not compiled with CUDA enabled",
+    "no driver": "RuntimeError: Found no NVIDIA driver on your system.",
+    "driver too old": "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+    "GPU that this build does not know": "RuntimeError: CUDA error: no kernel image is available for execution on the "
+    "device",
+    "no such GPU": "RuntimeError: CUDA error: invalid device ordinal",
+    "cuDNN": "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    "cuBLAS": "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
+    "CUDA in a forked process": "RuntimeError: Cannot re-initialize CUDA in forked subprocess.",
+    "reading worker killed": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.",
+    "shared memory full": "RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode",
+    "too many open files": "OSError: [Errno 24] Too many open files",
+    "processes without main guard": "RuntimeError: An attempt has been made to start a new process before the\n"
+    "        current process has finished its bootstrapping phase.",
+    "what cannot be handed to a process": "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+    "checkpoint from a GPU": "RuntimeError: Attempting to deserialize object on a CUDA device but "
+    "torch.cuda.is_available() is False.",
+    "file with more than weights": "_pickle.UnpicklingError: Weights only load failed.",
+    "damaged file": "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+    "wrapped model": "AttributeError: 'DistributedDataParallel' object has no attribute 'fc'",
+    "parameters without gradient in DDP": "RuntimeError: Expected to have finished reduction in the prior iteration",
+    "processes that lost each other": "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)",
+    "port in use": "The server socket has failed to listen on any local network address. EADDRINUSE",
+    "half precision where there is none": "RuntimeError: \"addmm_impl_cpu_\" not implemented for 'Half'",
+    "gradients in half precision": "ValueError: Attempting to unscale FP16 gradients.",
+    "operation without deterministic form": "RuntimeError: cumsum_cuda_kernel does not have a deterministic "
+    "implementation",
+    "float64 on Apple's GPU": "TypeError: Cannot convert a MPS Tensor to float64 dtype",
+    "torch.compile": "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
+    "packages that do not fit PyTorch": "RuntimeError: operator torchvision::nms does not exist",
+    "NumPy of another generation": "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.0",
+    "disk full": "OSError: [Errno 28] No space left on device",
+    "NaN in the backward pass": "RuntimeError: Function 'LogBackward0' returned nan values in its 0th output.",
+    "GPU tensor to NumPy": "TypeError: can't convert cuda:0 device type tensor to numpy.",
+}
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_an_error_of_this_pytorch_is_known(name: str) -> None:
+    try:
+        RAISED[name]()
+    except Exception:
+        found = explain(traceback.format_exc())
+    assert found.known, found.message
+    assert found.known[0].name == name
+    assert "{" not in (found.known[0].cause + found.known[0].fix).replace("{k.removeprefix('module.'): v ...}", "")
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_an_error_that_is_quoted_is_known(name: str) -> None:
+    assert [each.name for each in explain(QUOTED[name]).known] == [name]
+
+
+def test_every_known_error_is_tried() -> None:
+    assert {known.name for known in (*MODELS, *MACHINE)} == {*RAISED, *QUOTED}
+
+
+def test_numbers_of_the_error_are_in_its_explanation() -> None:
+    text = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x400 and 784x10)"
+    (known,) = explain(text).known
+
+    assert known.says == text
+    assert known.cause == "a linear layer takes 784 numbers a sample and got 400"
+    assert "nn.Linear(400, 10)" in known.fix
+
+
+TEXT = """Traceback (most recent call last):
+  File "/home/me/train.py", line 42, in <module>
+    main()
+  File "/home/me/net.py", line 12, in forward
+    return self.fc(x)
+  File "/usr/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 114, in forward
+    return F.linear(input, self.weight, self.bias)
+RuntimeError: size mismatch
+"""
+
+
+def test_the_line_of_ones_own_is_named() -> None:
+    assert explain(TEXT).place == "/home/me/net.py:12, in forward: return self.fc(x)"
+
+
+def test_what_came_first_is_the_cause() -> None:
+    text = f"{QUOTED['out of memory']}\n...\n{QUOTED['processes that lost each other']}\n"
+    assert [each.name for each in explain(text).known] == ["out of memory", "processes that lost each other"]
+
+
+def test_what_is_not_known_is_said_so() -> None:
+    unknown, empty = explain("Traceback\nValueError: nobody knows\n"), explain("all is well")
+
+    assert (unknown.message, unknown.known) == ("ValueError: nobody knows", ())
+    assert "not an error that is known here" in "\n".join(lines(unknown, 80))
+    assert [*lines(empty, 80)] == ["no traceback and no known error in this text"]
+
+
+def test_codes_of_lightkit_lead_to_its_own_explanations() -> None:
+    found = explain("error: optim.lrr: unknown key\nmore: lightkit explain LK101 LK102\n")
+
+    assert found.codes == ("LK101", "LK102")
+    assert "lightkit explain LK101 LK102 says more" in "\n".join(lines(found, 80))
+
+
+def test_numpy_words_are_not_taken_for_errors() -> None:
+    assert explain(str(np.zeros(3))).known == ()

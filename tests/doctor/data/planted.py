@@ -1,0 +1,67 @@
+"""Data sets with one planted fault, and what each check says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from lightkit.data import Data, TensorData
+from lightkit.doctor.data import augmentation, columns, labels, leaks, overlap, scale
+from lightkit.doctor.data.sample import DataSample
+from lightkit.doctor.finding import Finding
+
+CHECKS = {
+    "labels": labels.check,
+    "overlap": overlap.check,
+    "columns": columns.check,
+    "leaks": leaks.check,
+    "scale": scale.check,
+    "augmentation": augmentation.check,
+}
+Examine = Callable[..., list[Finding]]
+
+
+class Rows:
+    """Map-style data set of given samples."""
+
+    def __init__(self, samples: list[Any], **attributes: Any) -> None:
+        self.samples = samples
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.samples[row]
+
+
+def findings(data: Data, *names: str, monitor: str = "val/accuracy", **loss: Any) -> list[Finding]:
+    """What checks of these names find, all of them where none is named."""
+    cfg = OmegaConf.create({"loss": {"_target_": "torch.nn.CrossEntropyLoss", **loss}, "metrics": {"monitor": monitor}})
+    patient: Any = SimpleNamespace(sample=DataSample(data), cfg=cfg)
+    return [finding for name in names or CHECKS for finding in CHECKS[name](patient)]
+
+
+def bad(found: list[Finding], check: str = "") -> list[Finding]:
+    """Those that say that something should be done."""
+    return [finding for finding in found if finding.is_bad and finding.check.startswith(check)]
+
+
+def only(found: list[Finding], check: str) -> Finding:
+    """The only finding of a check."""
+    chosen = [finding for finding in found if finding.check == check]
+    assert len(chosen) == 1, found
+    return chosen[0]
+
+
+def table(rows: int = 400, features: int = 6, *, classes: int = 3, seed: int = 0) -> TensorData:
+    """A healthy table: classes follow from features, with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, features, generator=generator)
+    weights = torch.randn(features, classes, generator=generator)
+    y = (x @ weights + torch.randn(rows, classes, generator=generator)).argmax(1)
+    return TensorData(x, y)

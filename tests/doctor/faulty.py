@@ -1,0 +1,198 @@
+"""Networks, a data set and a metric with one mistake each, as people make them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+
+class Plain(nn.Module):
+    """A small network without a mistake; the others change one thing."""
+
+    def __init__(self, in_features: int, num_classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(in_features, width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.hidden(x.flatten(1))))
+
+
+class LoudHead(Plain):
+    """The output layer begins far too large."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        with torch.no_grad():
+            self.head.weight.mul_(200)
+
+
+class Softmaxed(Plain):
+    """Applies the softmax that cross entropy applies again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(1)
+
+
+class Sigmoided(Plain):
+    """Applies the sigmoid that the loss applies again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).sigmoid()
+
+
+class CutOff(Plain):
+    """The gradient does not reach the first layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.hidden(x.flatten(1)).detach()))
+
+
+class Forgotten(Plain):
+    """A layer that forward does not use."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.second = nn.Linear(64, 64)
+
+
+class AlwaysDropping(Plain):
+    """Dropout goes on in evaluation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.dropout(F.relu(self.hidden(x.flatten(1))), 0.5))
+
+
+class AmongNeighbours(Plain):
+    """Norms a sample by the batch that it comes in, also in evaluation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x.flatten(1))
+        return self.head(F.relu((hidden - hidden.mean(0)) / (hidden.std(0, correction=0) + 1e-5)))
+
+
+class Dead(Plain):
+    """No unit is ever on."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        nn.init.constant_(self.hidden.bias, -1000.0)
+
+
+class Exploding(nn.Module):
+    """Each layer gives ten times what it gets."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(in_features, 64), *(nn.Linear(64, 64) for _ in range(6))])
+        self.head = nn.Linear(64, num_classes)
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.weight.mul_(20)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return self.head(x / 1e9)
+
+
+class Vanishing(nn.Module):
+    """Many sigmoids in a row."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        sizes = [in_features, *[32] * 20]
+        layers = [nn.Sequential(nn.Linear(a, b), nn.Sigmoid()) for a, b in itertools.pairwise(sizes)]
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(32, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(x.flatten(1)))
+
+
+class Forgetful(Plain):
+    """Keeps a running scale that no checkpoint has."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.scale *= 1.5
+        return super().forward(x) * self.scale
+
+
+class Counting(Plain):
+    """Changes a buffer whenever it is called."""
+
+    seen: Tensor
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        return super().forward(x)
+
+
+class NotANumber(Plain):
+    """Takes the root of what may be negative."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.hidden(x.flatten(1)).sqrt())
+
+
+class Peeking(nn.Module):
+    """A language model that reads a text in both directions."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, 16)
+        self.read = nn.GRU(16, 16, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(32, vocab_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.read(self.embedding(x))[0])
+
+
+class MeanOfBatches(Metric):
+    """Accuracy as a mean over batches, however many samples they have."""
+
+    higher_is_better = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.add_state("total", torch.zeros(()), "sum")
+        self.add_state("batches", torch.zeros(()), "sum")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        self.total += (preds.argmax(1) == target).float().mean()
+        self.batches += 1
+
+    def compute(self) -> Tensor:
+        return self.total / self.batches
+
+
+class Slow:
+    """Samples that take their time."""
+
+    classes = ("no", "yes")
+
+    def __init__(self, seconds: float = 0.004, rows: int = 160) -> None:
+        self.targets = [row % 2 for row in range(rows)]
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        time.sleep(self.seconds)
+        return torch.full((4,), float(self.targets[row])), self.targets[row]

@@ -1,0 +1,104 @@
+"""The network beside answers that need none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lightkit.config import compose
+from lightkit.doctor import baselines
+from lightkit.doctor.baselines import check
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import Patient, examined
+
+SMALL = ["model=mlp", "model.hidden=[16]", "optim.lr=0.01"]
+
+
+@contextmanager
+def patient_of(*overrides: str, seconds: float = 60) -> Iterator[Patient]:
+    with examined(compose([*overrides]).cfg, seconds) as patient:
+        yield patient
+
+
+def both(*overrides: str, seconds: float = 60) -> tuple[Finding, Finding]:
+    with patient_of(*overrides, seconds=seconds) as patient:
+        first, second = check(patient)
+    return first, second
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["data=wine"],
+        ["data=diabetes"],
+        ["data=breast_cancer", "data.dataset.binary=true", "loss=bce_with_logits", "metrics=binary"],
+        ["data=digits_multilabel"],
+    ],
+    ids=["classes", "numbers", "binary", "labels"],
+)
+def test_a_network_that_learns_is_better_than_both(overrides: list[str]) -> None:
+    compared, shuffled = both(*overrides, *SMALL)
+    assert (compared.status, shuffled.status) == ("ok", "ok")
+    numbers = compared.numbers
+    assert numbers["loss"] < 0.9 * numbers["without_inputs"]
+    # The best constant answer and what a network without inputs comes to are the same thing.
+    assert numbers["without_inputs"] == pytest.approx(numbers["constant"], rel=0.15)
+    assert shuffled.numbers["loss"] > 0.8 * shuffled.numbers["chance"]
+
+
+@pytest.mark.usefixtures("project")
+def test_right_answers_are_told_where_there_are_classes() -> None:
+    compared, _ = both("data=wine", *SMALL)
+    assert "% right" in compared.measured
+    assert compared.numbers["accuracy"] > compared.numbers["accuracy_without_inputs"]
+
+
+@pytest.mark.usefixtures("project")
+def test_a_split_of_training_rows_alone_is_judged_by_itself() -> None:
+    one = ["data=wine", "data.split.val=0", "data.split.test=0", "metrics.monitor=train/loss"]
+    compared, _ = both(*one, *SMALL)
+    assert "loss on train" in compared.measured
+
+
+@pytest.mark.usefixtures("project")
+def test_too_few_steps_are_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_MOST_STEPS", 5)
+    compared, _ = both("data=digits", "model=mlp", "model.hidden=[16]", "optim.lr=1e-9")
+    assert compared.status == "skipped"
+    assert "so few steps say nothing" in compared.measured
+
+
+@pytest.mark.usefixtures("project")
+def test_a_rate_of_nothing_shows() -> None:
+    compared, _ = both("data=digits", "model=mlp", "model.hidden=[16]", "optim.lr=1e-9")
+    assert compared.status == "warning"
+    assert "learns nothing from its inputs" in compared.why
+
+
+def test_samples_without_inputs_to_take_away_are_skipped(project: Path) -> None:
+    (project / "mine.py").write_text(
+        "import torch\nfrom lightkit.trainer.tasks import StepOutput, Task\n"
+        "class Rows:\n"
+        "    def __len__(self): return 60\n"
+        "    def __getitem__(self, row): return {'x': torch.ones(3), 'y': 1.0}\n"
+        "class Mine(Task):\n"
+        "    def step(self, model, batch, criterion):\n"
+        "        return StepOutput(model(batch['x'].float()).mean())\n"
+    )
+    custom = ["data=custom", "data.dataset._target_=mine.Rows", "loss=mse", "metrics=none", "metrics.monitor=val/loss"]
+    sizes = ["model=mlp", "model.hidden=[4]", "model.in_features=3", "model.num_classes=1"]
+    found = both(*custom, *sizes, "trainer.task._target_=mine.Mine")
+    assert [finding.status for finding in found] == ["skipped", "skipped"]
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.thorough
+@pytest.mark.parametrize("experiment", ["retrieval", "char_lm"])
+def test_losses_without_a_constant_answer_are_compared_with_the_network_alone(experiment: str) -> None:
+    compared, shuffled = both(f"experiment={experiment}")
+    assert not compared.is_bad
+    assert not shuffled.is_bad

@@ -1,0 +1,103 @@
+"""Faults of model, loss and training, planted one at a time: each is found, by the check that is for it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from lightkit.config import compose
+from lightkit.doctor import checks
+from lightkit.doctor.finding import Finding
+from lightkit.doctor.patient import examined
+
+OWN = ("data=digits", "trust=[tests]", "model=custom")
+
+
+def model(name: str) -> tuple[str, ...]:
+    return (*OWN, f"model._target_=tests.doctor.faulty.{name}")
+
+
+class Fault(NamedTuple):
+    """A mistake, and what finds it."""
+
+    overrides: tuple[str, ...]
+    check: str
+    finding: str
+    says: str
+
+
+SHORT_TEXTS = ("data=text", "data.dataset.texts={_target_: experiments.report.stamp.made_up_texts}")
+FAULTS = {
+    "output layer too large": Fault(model("LoudHead"), "initial loss", "initial loss", "outputs begin too large"),
+    "softmax twice": Fault(model("Softmaxed"), "initial loss", "outputs", "softmax"),
+    "sigmoid twice": Fault(
+        ("data=digits_multilabel", *model("Sigmoided")[1:]), "initial loss", "outputs", "no prediction can come below"
+    ),
+    "sigmoid and softmax": Fault(model("Sigmoided"), "initial loss", "outputs", "logits"),
+    "not a number": Fault(model("NotANumber"), "initial loss", "initial loss", "nan"),
+    "detached": Fault(model("CutOff"), "gradients", "gradients", "hidden.weight"),
+    "unused layer": Fault(model("Forgotten"), "gradients", "gradients", "second.weight"),
+    "vanishing": Fault(model("Vanishing"), "gradients", "gradients", "vanish"),
+    "dead ReLUs": Fault(model("Dead"), "activations", "ReLUs", "off for all"),
+    "exploding": Fault(model("Exploding"), "activations", "activations", "drown"),
+    "looks ahead": Fault(
+        (*SHORT_TEXTS, "trust=[tests]", "model=custom", "model._target_=tests.doctor.faulty.Peeking"),
+        "causality",
+        "causality",
+        "reads the answer",
+    ),
+    "dropout in evaluation": Fault(model("AlwaysDropping"), "evaluation", "evaluation", "differ"),
+    "buffer in evaluation": Fault(model("Counting"), "evaluation", "evaluation changes", "seen"),
+    "neighbours": Fault(model("AmongNeighbours"), "evaluation", "batch size", "neighbours"),
+    "metric over batches": Fault(
+        ("data=digits", "trust=[tests]", "metrics.val.own={_target_: tests.doctor.faulty.MeanOfBatches}"),
+        "evaluation",
+        "batch size",
+        "val/own",
+    ),
+    "state not saved": Fault(model("Forgetful"), "checkpoint", "checkpoint", "register_buffer"),
+    "rate too large": Fault(("optim=sgd", "optim.lr=1000"), "one batch", "one batch", "optim.lr=1e+02"),
+    "rate too small": Fault(("optim.lr=1e-9",), "one batch", "one batch", "lightkit find lr"),
+    "uphill": Fault(("optim.maximize=true", "optim.lr=0.01"), "one batch", "one batch", "optim.maximize=false"),
+    "clipped to nothing": Fault(
+        ("optim=sgd", "optim.lr=0.1", "trainer.clip_norm=1e-6"), "one batch", "one batch", "trainer.clip_norm"
+    ),
+    "slow data": Fault(
+        ("data=custom", "data.dataset._target_=tests.doctor.faulty.Slow", "trust=[tests]", "model.hidden=[8]"),
+        "speed",
+        "speed",
+        "input-bound",
+    ),
+}
+
+
+def findings(check: str, *overrides: str) -> list[Finding]:
+    with examined(compose([*overrides]).cfg, 60) as patient:
+        return [*checks.find_check(dict(checks.CHECKS)[check])(patient)]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(project: Path, name: str) -> None:
+    fault = FAULTS[name]
+    found = findings(fault.check, *fault.overrides)
+    bad = [each for each in found if each.check == fault.finding and (each.is_bad or name == "slow data")]
+
+    assert bad, found
+    assert bad[0].why
+    assert fault.says in " ".join([bad[0].measured, bad[0].why, bad[0].key, bad[0].fix])
+
+
+@pytest.mark.parametrize(("free", "status"), [(10**5, "error"), (400_000, "warning"), (10**12, "ok")])
+def test_room_for_the_checkpoints_to_come_is_counted(
+    project: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
+) -> None:
+    usage = shutil.disk_usage(project)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+    (disk,) = [each for each in findings("checkpoint", "model.hidden=[64]") if each.check == "disk"]
+
+    assert disk.status == status, disk
+    assert disk.numbers["checkpoints"] == 4
