@@ -85,7 +85,7 @@ def find_missing_values(sample: DataSample) -> Iterator[Finding]:
         yield Finding(MISSING, "skipped", "inputs are no table")
         return
     columns, names = sample.unscaled(_whole(sample)), sample.columns()
-    found = {name: told for name, column in zip(names, columns.unbind(1)) if (told := _sentinel(column)) is not None}
+    found = {name: mark for name, column in zip(names, columns.unbind(1)) if (mark := _sentinel(column)) is not None}
     if found:
         shown = ", ".join(f"{value:g} in {share:.0%} of {name}" for name, (value, share) in list(found.items())[:5])
         yield Finding(
