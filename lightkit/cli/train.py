@@ -77,14 +77,18 @@ what it says, 7 another process of the run was lost, 75 another process runs in 
 interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
     "resume": """\
 usage: lightkit resume RUN [OVERRIDES]
+       lightkit resume FILE [OVERRIDES]
 
 Go on with a run from its newest checkpoint, in the same folder and with the configuration it was started with.
 RUN is the folder of a run, its name, or `last` for the newest one. OVERRIDES change values, such as a longer
 `trainer.epochs`; without any, a run that has finished is left alone.
+FILE is a checkpoint of another program, as `torch.save({"model": ..., "optimizer": ..., "epoch": ...}, FILE)` writes
+it. A new run with the configuration of OVERRIDES takes its weights, the state of its optimizer and its epoch over.
 
 examples:
   lightkit resume last
-  lightkit resume outputs/runs/2026-01-31/12-00-00-run trainer.epochs=50""",
+  lightkit resume outputs/runs/2026-01-31/12-00-00-run trainer.epochs=50
+  lightkit resume checkpoint.pt experiment=digits_cnn trainer.epochs=50""",
 }
 
 
@@ -167,6 +171,9 @@ def resume(args: list[str]) -> int:
     parser.add_argument("run")
     parser.add_argument("overrides", nargs="*")
     options = parser.read(args)
+    if Path(options.run).is_file():
+        path = str(Path(options.run).absolute()).replace("\\", "\\\\").replace("'", "\\'")
+        return train([*options.overrides, f"resume.file='{path}'"])
     from lightkit.runs.reading import read_run, read_run_unchanged
 
     folder = find_run(options.run, project())

@@ -62,6 +62,23 @@ def pause_of_training(cfg: Config, report: Report) -> None:
         report.add(key, what, received=stop, fix="trainer.stop_at=null, or ensemble=none", family="ensemble")
 
 
+def start_from_file(cfg: Config, report: Report) -> None:
+    """Refuse a checkpoint of another program to start from beside other weights, or for several models."""
+    if cfg.resume.file is None:
+        if cfg.resume.epoch is not None:
+            what = "these are the epochs of resume.file, and there is none"
+            report.add(("resume", "epoch"), what, received=cfg.resume.epoch, fix="resume.file=FILE")
+        return
+    key = ("resume", "file")
+    if cfg.ensemble._target_ != "lightkit.ensemble.methods.NoEnsemble":
+        what = "one checkpoint cannot be that of several models"
+        report.add(key, what, received=cfg.resume.file, fix="ensemble=none", family="ensemble")
+    weights = getattr(getattr(cfg, "finetune", None), "weights", None)
+    if getattr(weights, "path", None) is not None:
+        fix = "resume.file=null or finetune.weights.path=null"
+        report.add(key, "finetune.weights.path gives weights as well", received=cfg.resume.file, fix=fix)
+
+
 def order_of_clipping(cfg: Config, report: Report) -> None:
     """Refuse a norm that is none, and one that limits nothing."""
     key, order = ("trainer", "clip_type"), cfg.trainer.clip_type
@@ -130,6 +147,7 @@ RULES: tuple[Rule, ...] = (
     end_of_training,
     pause_of_training,
     order_of_clipping,
+    start_from_file,
     monitored_metric,
     mean_of_loss,
     rates_of_optimizer,

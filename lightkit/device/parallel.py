@@ -101,7 +101,7 @@ class DataParallel(Parallel):
         if number is not None and device.type == "cuda":
             self.output = torch.device("cuda", number)
             if self.output not in self.devices:
-                there = [gpu.index for gpu in self.devices]
+                there = [str(gpu.index) for gpu in self.devices]
                 what = "there is no GPU of that number to join outputs on"
                 raise UserError(what, argument="dp_output", received=number, choices=there, family="no-such-device")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import Target, number
+from lightkit.config.schema.base import GRANTS, Target, number
 
 
 @dataclass
@@ -291,6 +291,14 @@ class ResumeConfig:
     mode: Literal["none", "auto"] = "none"
     """Start anew, or go on with the newest unfinished run of the same configuration. Where there is none, `auto` starts
     anew."""
+    file: Optional[str] = None
+    """Checkpoint of another program that a new run starts from: `{model, optimizer, epoch}`. `torch.save` has written
+    it. Weights, the state of the optimizer and the epoch are taken over; rates, schedule and length are those of the
+    configuration. `lightkit resume FILE` sets it."""
+    epoch: Optional[int] = number(None, low=0)
+    """Epochs that are done in `file`; null goes by what the file says."""
+    trust: bool = field(default=False, metadata=GRANTS)
+    """Open a `file` of Python objects, which runs the code in it. Only for files whose origin is known."""
     override: list[str] = field(default_factory=list, metadata={"patterns": ()})
     """Keys, or patterns of keys, to change although the checkpoint was trained with others: `[optim.lr]`. A node
     (`optim`) stands for all below it."""
