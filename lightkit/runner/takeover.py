@@ -12,7 +12,7 @@ from torch import Tensor
 from lightkit.assembly import Learner
 from lightkit.checkpoint import content
 from lightkit.checkpoint.training_file import TrainingFile, fit_optimizer, fit_weights, read_training_file
-from lightkit.common.errors import UserError
+from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.project import located
 from lightkit.optim.wrapped import Torch as TorchSchedule
 from lightkit.runner.restore import stateful
@@ -47,6 +47,8 @@ def take_over(cfg: DictConfig, learner: Learner) -> tuple[Learner, list[str]]:
     _move_schedule(learner, timetable.total_steps if timetable.extra_steps else None, step)
     live = content.gather(**stateful(learner))
     weights = fit_weights(file.weights, live["model"])
+    if misfits := content.model_problems(weights, learner.model):  # told before what of the optimizer follows from it
+        raise UserErrors(misfits)
     saved: dict[str, Any] = {**live, "model": weights, "state": {**live["state"], "epoch": epoch, "step": step}}
     if file.optimizer is not None:
         saved["optimizer"] = fit_optimizer(file, learner.optimizer, learner.model)
@@ -87,7 +89,7 @@ def _lines(file: TrainingFile, learner: Learner, *, epoch: int, step: int) -> li
         there = {_plain(group[name]) for group in (file.optimizer or {}).get("param_groups", ()) if name in group}
         here = {_plain(group[name]) for group in learner.optimizer.param_groups if name in group}
         if there and here and there != here:
-            shown = [", ".join(str(value) for value in sorted(side, key=str)) for side in (there, here)]
+            shown = [" and ".join(str(value) for value in sorted(side, key=str)) for side in (there, here)]
             lines.append(f"optim.{name}: {shown[0]} in the file, {shown[1]} from now on")
     return lines
 

@@ -128,9 +128,9 @@ def test_weights_alone(tmp_path: Path) -> None:
         (("trainer.steps=2",), "trainer.steps: the file has come to 2 steps"),
         (
             ("model.hidden=[9]",),
-            r"model: layers\.linear0\.weight has another shape in the checkpoint|cannot be matched",
+            r"model: layers\.linear0\.weight has another shape in the checkpoint",
         ),
-        (("model.hidden=[8,8]",), "cannot be matched|the checkpoint has no weights for"),
+        (("model.hidden=[8,8]",), "the checkpoint has no weights for"),
         (("optim=rmsprop",), "the optimizer in the file keeps something else"),
     ],
 )
