@@ -44,16 +44,25 @@ def role_of(cfg: DictConfig) -> MemberConfig:
 def build_engine(cfg: DictConfig, ranks: Ranks | None = None) -> Engine:
     """Choose the device and make everything random a function of the seed from here on."""
     device = to_plain(cfg.device)
+    strategy = STRATEGIES[device["parallel"]]
     shared = {"precision": device["precision"], "deterministic": device["deterministic"], "ranks": ranks}
     with keys_under("device"):
         shared["switches"] = Switches(**{field.name: device[field.name] for field in fields(Switches)})
         return Engine(
-            configure_process(device["name"], gpus=device["gpus"], threads=device["threads"], seed=cfg.seed, **shared),
+            configure_process(
+                device["name"],
+                gpus=device["gpus"],
+                threads=device["threads"],
+                several_gpus=strategy.several_gpus,
+                seed=cfg.seed,
+                **shared,
+            ),
             parallel=device["parallel"],
-            parallel_options=STRATEGIES[device["parallel"]].arguments(device),
+            parallel_options=strategy.arguments(device),
             seed=cfg.seed,
             clip_norm=cfg.trainer.clip_norm,
             clip_value=cfg.trainer.clip_value,
+            clip_type=float(cfg.trainer.clip_type),
             **shared,
         )
 
@@ -112,7 +121,7 @@ def build_timetable(cfg: DictConfig, data: Data) -> Timetable:
 
 def build_loss(cfg: DictConfig, info: DataInfo, engine: Engine) -> Criterion:
     """Build the loss; one with tensors of its own (class weights) goes to the device."""
-    loss: Criterion = engine.precision.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
+    loss: Criterion = engine.place_loss(instantiate(cfg.loss, key="loss", expected=Callable, **info.sizes()))
     return loss
 
 

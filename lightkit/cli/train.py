@@ -77,11 +77,14 @@ what it says, 7 another process of the run was lost, 75 another process runs in 
 interrupted, 128+n ended by signal n (`lightkit resume` goes on). With -d: 0 as soon as it trains, or one of these.""",
     "resume": """\
 usage: lightkit resume RUN [OVERRIDES] [-d]
+       lightkit resume FILE [OVERRIDES] [-d]
        lightkit resume -d --all-lost
 
 Go on with a run from its newest checkpoint, in the same folder and with the configuration it was started with.
 RUN is the folder of a run, its name, or `last` for the newest one. OVERRIDES change values, such as a longer
 `trainer.epochs`; without any, a run that has finished is left alone.
+FILE is a checkpoint of another program, as `torch.save({"model": ..., "optimizer": ..., "epoch": ...}, FILE)` writes
+it. A new run with the configuration of OVERRIDES takes its weights, the state of its optimizer and its epoch over.
 
 options:
   -d, --detach  go on without this terminal: the run survives hang-up, logout and a closed ssh
@@ -90,7 +93,8 @@ options:
 examples:
   lightkit resume last
   lightkit resume -d last
-  lightkit resume outputs/runs/2026-01-31/12-00-00-run trainer.epochs=50""",
+  lightkit resume outputs/runs/2026-01-31/12-00-00-run trainer.epochs=50
+  lightkit resume checkpoint.pt experiment=digits_cnn trainer.epochs=50""",
 }
 
 
@@ -189,6 +193,9 @@ def resume(args: list[str]) -> int:
         return _resume_all_lost(options)
     if options.run is None:
         parser.error("the following arguments are required: run")
+    if Path(options.run).is_file():
+        path = str(Path(options.run).absolute()).replace("\\", "\\\\").replace("'", "\\'")
+        return train([*options.overrides, f"resume.file='{path}'", *(["-d"] if options.detach else [])])
     return _resume(find_run(options.run, project()), options)
 
 

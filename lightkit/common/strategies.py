@@ -79,7 +79,7 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy(
             "dp",
             several_gpus=True,
-            keys={"dim": "dp_dim"},
+            keys={"dim": "dp_dim", "output": "dp_output"},
             refuses={"compile": _of_threads("compile", "none"), "cuda_graphs": _of_threads("cuda_graphs", "false")},
         ),
         Strategy("ddp", processes=True, settings="ddp", lighter="fsdp"),

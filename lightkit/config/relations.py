@@ -62,6 +62,33 @@ def pause_of_training(cfg: Config, report: Report) -> None:
         report.add(key, what, received=stop, fix="trainer.stop_at=null, or ensemble=none", family="ensemble")
 
 
+def start_from_file(cfg: Config, report: Report) -> None:
+    """Refuse a checkpoint of another program to start from beside other weights, or for several models."""
+    if cfg.resume.file is None:
+        if cfg.resume.epoch is not None:
+            what = "these are the epochs of resume.file, and there is none"
+            report.add(("resume", "epoch"), what, received=cfg.resume.epoch, fix="resume.file=FILE")
+        return
+    key = ("resume", "file")
+    if cfg.ensemble._target_ != "lightkit.ensemble.methods.NoEnsemble":
+        what = "one checkpoint cannot be that of several models"
+        report.add(key, what, received=cfg.resume.file, fix="ensemble=none", family="ensemble")
+    weights = getattr(getattr(cfg, "finetune", None), "weights", None)
+    if getattr(weights, "path", None) is not None:
+        fix = "resume.file=null or finetune.weights.path=null"
+        report.add(key, "finetune.weights.path gives weights as well", received=cfg.resume.file, fix=fix)
+
+
+def order_of_clipping(cfg: Config, report: Report) -> None:
+    """Refuse a norm that is none, and one that limits nothing."""
+    key, order = ("trainer", "clip_type"), cfg.trainer.clip_type
+    if not (order == "inf" if isinstance(order, str) else order > 0):
+        report.add(key, "no such norm", expected="a number above 0, or inf", received=order, family="wrong-value")
+    elif order != 2 and cfg.trainer.clip_norm is None:
+        what, fix = "this norm limits nothing without trainer.clip_norm", "trainer.clip_norm=1.0"
+        report.add(key, what, received=order, fix=fix)
+
+
 def monitored_metric(cfg: Config, report: Report) -> None:
     """Refuse to monitor what is not measured: `val/f1` gives parts such as `val/f1/cat` only without an average."""
     monitor, splits = cfg.metrics.monitor, ("train", "val", "test")
@@ -119,6 +146,8 @@ RULES: tuple[Rule, ...] = (
     fold_of_split,
     end_of_training,
     pause_of_training,
+    order_of_clipping,
+    start_from_file,
     monitored_metric,
     mean_of_loss,
     rates_of_optimizer,
@@ -212,6 +241,20 @@ def timed_convolutions(cfg: Config, report: Report) -> None:
         report.add(("device", "cudnn_benchmark"), what, received=True, fix=fix)
 
 
+def convolutions_without_cudnn(cfg: Config, report: Report) -> None:
+    """Refuse to let cuDNN try its algorithms where it is not used."""
+    if not cfg.device.cudnn and cfg.device.cudnn_benchmark:
+        what, fix = "cuDNN is not used (device.cudnn=false)", "device.cudnn_benchmark=false or device.cudnn=true"
+        report.add(("device", "cudnn_benchmark"), what, received=True, fix=fix)
+
+
+def output_of_threads(cfg: Config, report: Report) -> None:
+    """Refuse a device for joined outputs where none are joined."""
+    if cfg.device.dp_output is not None and cfg.device.parallel != "dp":
+        what, fix = "only device.parallel=dp joins outputs", "device.parallel=dp or device.dp_output=null"
+        report.add(("device", "dp_output"), what, received=cfg.device.dp_output, fix=fix)
+
+
 def timed_kernels(cfg: Config, report: Report) -> None:
     """Refuse to choose compiled kernels by timing them in a deterministic run."""
     if cfg.device.deterministic and cfg.device.compile == "max-autotune":
@@ -267,6 +310,8 @@ DEVICE_RULES: tuple[Rule, ...] = (
     device_name,
     visible_gpus,
     timed_convolutions,
+    convolutions_without_cudnn,
+    output_of_threads,
     timed_kernels,
     exact_products,
     double_precision,

@@ -48,18 +48,19 @@ class ClipNorm(Clip):
 
     Args:
         limit: Largest norm.
+        order: Which norm: 2 is the Euclidean one, 1 the sum of all absolute values, infinity the largest of them.
     """
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
+    def __init__(self, limit: float, order: float = 2.0) -> None:
+        self.limit, self.order = limit, order
 
     def __call__(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
         """See `Clip`; the norm is a by-product here and always returned."""
-        return _whole(nn.utils.clip_grad_norm_(_parameters(optimizer), self.limit))
+        return _whole(nn.utils.clip_grad_norm_(_parameters(optimizer), self.limit, self.order))
 
     def each(self, optimizer: Optimizer, *, want_norm: bool) -> Tensor | None:
         """See `Clip.each`; the norms are always returned."""
-        norms = each_norm(optimizer)
+        norms = each_norm(optimizer, self.order)
         factors = (self.limit / (norms + _CLIP_EPS)).clamp(max=1.0)
         for gradient in _gradients(optimizer):
             gradient.mul_(factors.view(-1, *[1] * (gradient.ndim - 1)))
@@ -91,11 +92,16 @@ class ClipValue(Clip):
         return norms
 
 
-def make_clip(*, norm: float | None = None, value: float | None = None) -> Clip:
+def make_clip(*, norm: float | None = None, value: float | None = None, order: float = 2.0) -> Clip:
     """Make the limit that is set; at most one may be.
 
+    Args:
+        norm: Largest norm of all gradients together.
+        value: Largest absolute value of a gradient element.
+        order: Which norm; see `ClipNorm`.
+
     Raises:
-        UserError: Both are set, or one is not above 0.
+        UserError: Both are set, or a number is not above 0.
     """
     if norm is not None and value is not None:
         raise UserError(
@@ -104,8 +110,11 @@ def make_clip(*, norm: float | None = None, value: float | None = None) -> Clip:
     for key, limit in (("trainer.clip_norm", norm), ("trainer.clip_value", value)):
         if limit is not None and not limit > 0:
             raise UserError("no such limit", key=key, expected="a number above 0, or null", received=limit)
+    if not order > 0:
+        expected = "a number above 0, or inf"
+        raise UserError("no such norm", key="trainer.clip_type", expected=expected, received=order)
     if norm is not None:
-        return ClipNorm(norm)
+        return ClipNorm(norm, order)
     return Clip() if value is None else ClipValue(value)
 
 
@@ -114,11 +123,11 @@ def total_norm(optimizer: Optimizer) -> Tensor:
     return _whole(nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None]))
 
 
-def each_norm(optimizer: Optimizer) -> Tensor:
-    """Compute the Euclidean norm of the gradients of each of many models, which are dimension 0, `(M,)`."""
-    norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in _gradients(optimizer, least=2)]
+def each_norm(optimizer: Optimizer, order: float = 2.0) -> Tensor:
+    """Compute a norm of the gradients of each of many models, which are dimension 0, `(M,)`."""
+    norms = [torch.linalg.vector_norm(gradient.flatten(1), order, dim=1) for gradient in _gradients(optimizer, least=2)]
     norms += [gradient.abs() for gradient in _gradients(optimizer) if gradient.ndim == 1]
-    return torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return torch.linalg.vector_norm(torch.stack(norms), order, dim=0)
 
 
 def _whole(norm: Tensor) -> Tensor:

@@ -66,6 +66,7 @@ class Engine:
         seed: Seed of the run.
         clip_norm: Largest total norm of the gradients.
         clip_value: Largest absolute value of a gradient element.
+        clip_type: Order of the norm that `clip_norm` limits.
 
     Raises:
         UserError: There is no such device, or a value is out of range.
@@ -84,6 +85,7 @@ class Engine:
         seed: int = 0,
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        clip_type: float = 2.0,
     ) -> None:
         self.placement = placement if isinstance(placement, Placement) else Placement(choose(placement))
         self.switches, self.ranks, self._seed = switches or Switches(), ranks or Ranks(), seed
@@ -95,7 +97,7 @@ class Engine:
         idle = (*self.parallel.idle(), *self.switches.idle(device))
         for line in (*self.placement.notes, *check_support(precision, device), *idle):
             self.notes.add(line)
-        self.clip = make_clip(norm=clip_norm, value=clip_value)
+        self.clip = make_clip(norm=clip_norm, value=clip_value, order=clip_type)
         self._micro = MicroSeed(seed, self.parallel.devices)
 
     def reseeded(self, seed: int) -> Engine:
@@ -119,6 +121,10 @@ class Engine:
         """Move the model to the main device, in the format it is trained in; before its optimizer is built."""
         model = self.precision.place_model(model)
         return weights_channels_last(model) if self.switches.channels_last else model
+
+    def place_loss(self, loss: Any) -> Any:
+        """Move a loss to where the outputs of the model come together; what it gives is on the main device."""
+        return self.parallel.place_loss(self.precision.place_loss(loss))
 
     def implementation(self, model: nn.Module, kind: str = "AdamW") -> dict[str, bool]:
         """Return arguments for the optimizer of a placed model, as far as a class of that name takes them."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lightkit.common.errors import UserError
+from lightkit.common.nesting import mapped
 from lightkit.common.strategies import PLAIN, STRATEGIES, Strategy
 from lightkit.device.ranks import Ranks
 from lightkit.device.sharding import shard
@@ -22,7 +23,7 @@ class Parallel:
     Args:
         device: The main device; the model is already there.
         ranks: The processes that train together.
-        options: Settings of the strategy: `dim` of `dp`; for `ddp` see `Replica`, for `fsdp` `shard`.
+        options: Settings of the strategy: `dim` and `output` of `dp`; for `ddp` see `Replica`, for `fsdp` `shard`.
     """
 
     strategy: ClassVar[Strategy] = PLAIN
@@ -60,6 +61,10 @@ class Parallel:
                 return model
             model = inner
 
+    def place_loss(self, loss: Any) -> Any:
+        """Move a loss to where outputs are joined."""
+        return loss
+
     def accumulating(self, model: nn.Module, more: bool) -> AbstractContextManager[Any]:
         """Return a context for forward and backward of one batch; `more` of them come before the optimizer step."""
         del model, more
@@ -78,12 +83,27 @@ class Parallel:
 
 
 class DataParallel(Parallel):
-    """Each batch split over the visible GPUs, in one process; the outputs are gathered on the main device.
+    """Each batch split over the visible GPUs, in one process; the outputs are gathered on the main one, or on `output`.
 
     On a CPU the model is wrapped too but runs as it is.
+
+    Raises:
+        UserError: There is no GPU of the number `output`.
     """
 
     strategy = STRATEGIES["dp"]
+
+    def __init__(
+        self, device: torch.device, ranks: Ranks | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(device, ranks, options)
+        number, self.output = self.options.get("output"), device
+        if number is not None and device.type == "cuda":
+            self.output = torch.device("cuda", number)
+            if self.output not in self.devices:
+                there = [str(gpu.index) for gpu in self.devices]
+                what = "there is no GPU of that number to join outputs on"
+                raise UserError(what, argument="dp_output", received=number, choices=there, family="no-such-device")
 
     def idle(self) -> list[str]:
         """Say that a batch is not split where there is one device."""
@@ -103,13 +123,50 @@ class DataParallel(Parallel):
     def describe(self) -> str:
         """Return the number of devices that share a batch, the main one, and a dimension other than the first."""
         several = f", main {self.device}" if len(self.devices) > 1 else ""
-        return f", DataParallel over {len(self.devices)}{several}" + (f" in dimension {self.dim}" if self.dim else "")
+        joined = f", outputs on {self.output}" if self.output != self.device else ""
+        dimension = f" in dimension {self.dim}" if self.dim else ""
+        return f", DataParallel over {len(self.devices)}{several}{dimension}{joined}"
+
+    def place_loss(self, loss: Any) -> Any:
+        """Compute the loss where outputs are joined."""
+        return loss if self.output == self.device else LossElsewhere(loss, self.output, self.device)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Wrap the model in `torch.nn.DataParallel`."""
         if self.device.type != "cuda":
             return _Single(model)
-        return _MultiGpu(model, device_ids=list(self.devices), output_device=self.device, dim=self.dim)
+        return _MultiGpu(model, device_ids=list(self.devices), output_device=self.output, dim=self.dim)
+
+
+class LossElsewhere(nn.Module):
+    """A loss that is computed on another device than the main one, which gets the result.
+
+    Args:
+        inner: The loss.
+        device: Where it is computed; its own tensors are moved there.
+        main: Where its result goes.
+    """
+
+    def __init__(self, inner: Callable[..., Tensor], device: torch.device, main: torch.device) -> None:
+        super().__init__()
+        self.inner = inner.to(device) if isinstance(inner, nn.Module) else inner
+        self._device, self._main = device, main
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute the loss of these arguments."""
+
+        def there(tensor: Tensor) -> Tensor:
+            return tensor.to(self._device, non_blocking=True)
+
+        return self.inner(*mapped(there, args), **mapped(there, kwargs)).to(self._main)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "inner":
+                raise
+            return getattr(self.inner, name)
 
 
 class _Single(nn.DataParallel):

@@ -23,6 +23,7 @@ def configure_process(
     ranks: Ranks | None = None,
     deterministic: bool = False,
     threads: int | None = None,
+    several_gpus: bool = False,
     seed: int = 0,
 ) -> Placement:
     """Choose the device of this process, and set what is global in it.
@@ -40,6 +41,7 @@ def configure_process(
         ranks: The processes that train together; None where this one is alone.
         deterministic: Only algorithms that give the same bits every time.
         threads: CPU threads of one operation; None leaves PyTorch's choice.
+        several_gpus: Whether this process computes on all GPUs that it sees.
         seed: Seed of the run.
 
     Returns:
@@ -56,8 +58,26 @@ def configure_process(
     device, mapping = located((ranks or Ranks()).device_name(name), gpus)
     if device.type == "cuda":  # whoever asks for no device, such as page-locking, would wake up the first one
         torch.cuda.set_device(device)
+    torch.backends.cudnn.enabled = switches.cudnn
+    limit_memory(switches.memory_fraction, device, several_gpus=several_gpus)
     use_benchmark(switches.cudnn_benchmark and not deterministic)
     precision_named(precision).set_matmul(device, switches.matmul_level)
     seed_everything(seed)
     unused = [f"device.gpus={gpus}: not used, as the run is on {device.type}"] if gpus and device.type != "cuda" else []
     return Placement(device, mapping=mapping, notes=[*([] if in_time else [TOO_LATE]), *mapping, *unused])
+
+
+def limit_memory(fraction: float | None, device: torch.device, *, several_gpus: bool = False) -> None:
+    """Limit what PyTorch takes of the memory of a GPU in this process; None takes an earlier limit back.
+
+    Args:
+        fraction: Largest share, above 0 and at most 1.
+        device: The main device; a CPU has no such limit.
+        several_gpus: Limit the other visible GPUs in the same way.
+    """
+    if device.type == "cuda" and (fraction is not None or torch.cuda.is_initialized()):
+        others = range(torch.cuda.device_count()) if several_gpus else ()
+        for index in {device.index or 0, *others}:
+            torch.cuda.set_per_process_memory_fraction(float(fraction or 1.0), index)
+    elif device.type == "mps" and fraction is not None:
+        torch.mps.set_per_process_memory_fraction(float(fraction))

@@ -21,9 +21,11 @@ class Switches:
         channels_last: Keep images and the weights of convolutions with the channels next to each other.
         compile: `none`, or the mode of `torch.compile`.
         cuda_graphs: Record the kernels of a pass once and replay them.
+        cudnn: Compute with cuDNN where there is one.
         cudnn_benchmark: Let cuDNN try its algorithms for each new shape and take the fastest.
         matmul: Exactness of fp32 matrix products, `highest`, `high` or `medium`; `auto` goes by the precision.
         optimizer: `fused`, `foreach` or `loop`; `auto` takes the fastest that there is.
+        memory_fraction: Largest share of a GPU's memory that this process may take; None sets no limit.
         activation_checkpointing: Name patterns of modules whose activations are computed again in the backward pass.
 
     Raises:
@@ -33,9 +35,11 @@ class Switches:
     channels_last: bool = False
     compile: str = "none"
     cuda_graphs: bool = False
+    cudnn: bool = True
     cudnn_benchmark: bool = False
     matmul: str = "auto"
     optimizer: str = "auto"
+    memory_fraction: float | None = None
     activation_checkpointing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -66,6 +70,10 @@ class Switches:
             found.append(f"{key}: there are CUDA graphs on NVIDIA's GPUs only; nothing is recorded on {device.type}")
         if device.type != "cuda" and self.cudnn_benchmark:
             found.append(f"device.cudnn_benchmark: there is no cuDNN on {device.type}")
+        if device.type != "cuda" and not self.cudnn:
+            found.append(f"device.cudnn: there is no cuDNN on {device.type} anyway")
+        if device.type == "cpu" and self.memory_fraction is not None:
+            found.append("device.memory_fraction: this is about the memory of GPUs, and the run is on cpu")
         return found
 
     def describe(self, device: torch.device) -> str:
@@ -74,8 +82,10 @@ class Switches:
             "channels last": self.channels_last,
             f"compiled ({self.compile})": self.compile != "none",
             "CUDA graphs": self.graphs(device),
+            "no cuDNN": not self.cudnn and device.type == "cuda",
             "cuDNN benchmark": self.cudnn_benchmark and device.type == "cuda",
             f"matmul {self.matmul}": self.matmul_level is not None,
+            f"at most {self.memory_fraction or 1:.0%} of the memory": self.memory_fraction and device.type != "cpu",
             f"recomputes {', '.join(self.activation_checkpointing)}": bool(self.activation_checkpointing),
         }
         return "".join(f", {name}" for name, on in named.items() if on)

@@ -103,8 +103,7 @@ class CudaMemory(Memory):
     def usage(self) -> Usage:
         """See `Memory.usage`."""
         (peak, reserved), before = self._now(), self._before
-        total = min(int(self._cuda.get_device_properties(device).total_memory) for device in self.devices)
-        return Usage(max(peak, before[0]), max(reserved, before[1]), total)
+        return Usage(max(peak, before[0]), max(reserved, before[1]), min(map(self._allowed, self.devices)))
 
     def in_use(self) -> int:
         """Return the bytes that tensors take now."""
@@ -113,8 +112,17 @@ class CudaMemory(Memory):
     def free(self) -> int | None:
         """See `Memory.free`; of several the one with the least."""
         return min(
-            int(self._cuda.mem_get_info(device)[0]) + int(self._cuda.memory_reserved(device)) for device in self.devices
+            min(
+                int(self._cuda.mem_get_info(device)[0]) + int(self._cuda.memory_reserved(device)),
+                self._allowed(device),
+            )
+            for device in self.devices
         )
+
+    def _allowed(self, device: torch.device) -> int:
+        """Return what this process may take of the memory of a device in all: that is, all but for a limit."""
+        share = getattr(self._cuda, "get_per_process_memory_fraction", lambda device: 1.0)(device)
+        return int(self._cuda.get_device_properties(device).total_memory * share)
 
     def release(self) -> None:
         """Give cached blocks back to the driver."""

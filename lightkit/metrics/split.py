@@ -215,7 +215,7 @@ def _joined(batches: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """Join batches where their shapes allow it; sequences of unequal length stay apart."""
     if not batches or not batches[0]["preds"].ndim:
         return batches
-    kinds = [{name: (t.shape[1:], t.dtype, t.ndim) for name, t in batch.items()} for batch in batches]
+    kinds = [{name: (t.shape[1:], t.dtype, t.ndim, t.device) for name, t in batch.items()} for batch in batches]
     if any(kind != kinds[0] or not all(t.ndim for t in batch.values()) for kind, batch in zip(kinds, batches)):
         return batches
     return [{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}]

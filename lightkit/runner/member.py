@@ -20,6 +20,7 @@ from lightkit.runner.ensemble.trained import member_config
 from lightkit.runner.messages import conclude, farewell, introduce, pausing
 from lightkit.runner.restore import restore, start_logging
 from lightkit.runner.session import Saved, Session, lock_folder, make_result, outcome, record_start, reopen
+from lightkit.runner.takeover import take_over
 from lightkit.runs.catalog import has_checkpoints
 from lightkit.runs.folder import RunFolder
 from lightkit.trainer import State
@@ -77,6 +78,8 @@ class MemberRun:
             lock_folder(self.stack, self.place, fresh=True)
         if self.saved is not None:
             learner, notes = restore(self.saved.content, learner, self.saved.changes)
+        elif self.cfg.resume.file is not None and session.fresh:
+            learner, notes = take_over(self.cfg, learner)
         session.memory.parts = learner
         notes += record_start(self.place, self.cfg, session.overrides, learner)
         self.stack.enter_context(outcome(session, self.place, self.cfg, learner.state, self.system))

@@ -108,7 +108,7 @@ class Watcher(NoWatch):
             if any(map(is_shard, learner.model.parameters())):  # each process sees its own part
                 changed = set(learner.engine.ranks.unite(sorted(changed)))
             faults += _frozen_faults(now, before, changed)
-            if taken >= ENOUGH_STEPS and window.gradients:
+            if taken >= ENOUGH_STEPS and window.steps:
                 faults += _idle_faults(learner, now, before, changed, window.gradients)
         if mixed or taken >= ENOUGH_STEPS:
             self._before = now
@@ -154,14 +154,14 @@ class _Moment:
         self.step, self.rollbacks = state.step, state.rollbacks
         self.skipped = state.skipped + learner.engine.skipped()
         self.trains = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-        self.held = {name: tensor for name, tensor in _statistics(model) if tensor is not None}
+        self.held = dict(_statistics(model))
         self.prints = Fingerprints({**dict(model.named_parameters()), **self.held})
         groups = learner.optimizer.param_groups
         self.rates = {id(parameter): float(group["lr"]) for group in groups for parameter in group["params"]}
         self.counted = counted_steps(learner.optimizer)
 
 
-def _statistics(model: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
+def _statistics(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the running statistics of norm layers in eval mode by name."""
     for path, module in model.named_modules():
         if has_statistics(module) and not module.training:

@@ -134,6 +134,14 @@ def refused(*overrides: str) -> str:
         ),
         (["device.activation_checkpointing=blocks"], ["device.activation_checkpointing: wrong type", "write [blocks]"]),
         (["device.dp_dim=-1"], ["device.dp_dim: out of range"]),
+        (["device.dp_output=1"], ["device.dp_output: only device.parallel=dp joins", "device.parallel=dp or"]),
+        (["device.cudnn=false", "device.cudnn_benchmark=true"], ["device.cudnn_benchmark: cuDNN is not used"]),
+        (["device.memory_fraction=0"], ["device.memory_fraction: out of range", "above 0, at most 1"]),
+        (["trainer.clip_type=1"], ["trainer.clip_type: this norm limits nothing", "trainer.clip_norm=1.0"]),
+        (["trainer.clip_type=0", "trainer.clip_norm=1"], ["trainer.clip_type: no such norm", "above 0, or inf"]),
+        (["trainer.clip_type=two", "trainer.clip_norm=1"], ["trainer.clip_type: no such norm", "received: 'two'"]),
+        (["trainer.watch.every=0"], ["trainer.watch.every: out of range"]),
+        (["trainer.watch=50"], ["trainer.watch"]),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(overrides, parts):
@@ -159,7 +167,12 @@ def test_what_cannot_be_is_refused_before_anything_starts(overrides, parts):
         ["+optim.fused=true"],
         ["device.activation_checkpointing=['blocks.*', 're:^head$']"],
         ["device.deterministic=true", "device.compile=default"],
-        ["device.parallel=dp", "device.dp_dim=1"],
+        ["device.parallel=dp", "device.dp_dim=1", "device.dp_output=1"],
+        ["device.cudnn=false", "device.memory_fraction=0.5", "device=cpu"],
+        ["trainer.clip_norm=1", "trainer.clip_type=inf"],
+        ["trainer.clip_norm=1", "trainer.clip_type='inf'"],
+        ["trainer.clip_norm=1", "trainer.clip_type=1"],
+        ["trainer.watch.every=null"],
     ],
 )
 def test_what_can_be(overrides):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.device.clip import Clip, ClipNorm, ClipValue, make_clip, total_norm
+from lightkit.device.clip import Clip, ClipNorm, ClipValue, each_norm, make_clip, total_norm
 from lightkit.device.precision import Precision
 from tests.device.engines import gradients, parts
 
@@ -27,6 +27,30 @@ def test_clipping_by_norm_scales_everything_together():
     norm = ClipNorm(0.01)(optimizer, want_norm=False)
     torch.testing.assert_close(norm, before.norm())
     torch.testing.assert_close(gradients(optimizer), before / before.norm() * 0.01, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.5, float("inf")])
+def test_the_norm_may_be_of_any_order(order):
+    _, optimizer = parts()
+    before = gradients(optimizer)
+    wanted = torch.linalg.vector_norm(before, order)
+    clip = make_clip(norm=0.01, order=order)
+    torch.testing.assert_close(clip(optimizer, want_norm=False), wanted)
+    torch.testing.assert_close(gradients(optimizer), before / wanted * 0.01, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, float("inf")])
+def test_norms_of_many_models_at_once(order):
+    generator = torch.Generator().manual_seed(0)
+    weights = [nn.Parameter(torch.zeros(3, *shape)) for shape in ((4, 2), (5,), ())]
+    for weight in weights:
+        weight.grad = torch.randn(weight.shape, generator=generator)
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    alone = [torch.cat([weight.grad[row].reshape(-1) for weight in weights]) for row in range(3)]
+    wanted = torch.stack([torch.linalg.vector_norm(gradient, order) for gradient in alone])
+    torch.testing.assert_close(each_norm(optimizer, order), wanted)
+    torch.testing.assert_close(ClipNorm(0.5, order).each(optimizer, want_norm=False), wanted)
+    torch.testing.assert_close(each_norm(optimizer, order), wanted.clamp(max=0.5), rtol=1e-4, atol=0)
 
 
 def test_small_gradients_are_left_alone():
@@ -62,6 +86,8 @@ def test_the_limit_that_is_set(options, kind):
         ({"norm": 1.0, "value": 1.0}, r"trainer\.clip_norm: set either this or trainer\.clip_value"),
         ({"norm": 0.0}, r"trainer\.clip_norm: no such limit"),
         ({"value": -1.0}, r"trainer\.clip_value: no such limit"),
+        ({"norm": 1.0, "order": 0.0}, r"trainer\.clip_type: no such norm"),
+        ({"norm": 1.0, "order": float("nan")}, r"trainer\.clip_type: no such norm"),
         ({"value": float("nan")}, r"trainer\.clip_value: no such limit"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.device.parallel import DataParallel, Parallel, _MultiGpu, make_parallel
+from lightkit.device.parallel import DataParallel, LossElsewhere, Parallel, _MultiGpu, make_parallel
 
 CPU = torch.device("cpu")
 
@@ -55,6 +55,45 @@ def test_the_main_gpu_and_the_dimension_are_told_and_used(monkeypatch):
     parallel.wrap(nn.Linear(2, 1))
     assert made[0]["dim"] == 1
     assert made[0]["output_device"] == made[0]["device_ids"][0] == torch.device("cuda", 1)
+
+
+def test_outputs_are_joined_on_another_gpu_where_that_is_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    main, other = torch.device("cuda", 0), torch.device("cuda", 1)
+    parallel = DataParallel(main, options={"dim": 0, "output": 1})
+    assert parallel.describe() == ", DataParallel over 2, main cuda:0, outputs on cuda:1"
+    made = []
+    monkeypatch.setattr(_MultiGpu, "__init__", lambda self, model, **options: made.append(options))
+    parallel.wrap(nn.Linear(2, 1))
+    assert made[0]["output_device"] == other
+    loss = parallel.place_loss(nn.functional.mse_loss)
+    assert (loss._device, loss._main) == (other, main)
+    for same in (DataParallel(main, options={"output": 0}), DataParallel(main, options={"output": None})):
+        assert same.place_loss(nn.functional.mse_loss) is nn.functional.mse_loss
+    with pytest.raises(UserError, match=r"dp_output: there is no GPU of that number(.|\n)*choices:  0, 1"):
+        DataParallel(main, options={"output": 2})
+    assert DataParallel(CPU, options={"output": 1}).output == CPU
+
+
+def test_a_loss_on_another_device_than_the_main_one():
+    seen = []
+
+    class Loss(nn.Module):
+        compares_samples = True
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Buffer(torch.ones(3))
+
+        def forward(self, output, target):
+            seen.extend([output.device.type, target["y"].device.type, self.weight.device.type])
+            return torch.tensor(2.0)
+
+    loss = LossElsewhere(Loss(), torch.device("meta"), CPU)
+    assert loss(torch.ones(2), {"y": torch.ones(2)}) == 2.0
+    assert seen == ["meta"] * 3
+    assert loss.compares_samples
+    assert not hasattr(loss, "nothing")
 
 
 @pytest.mark.thorough

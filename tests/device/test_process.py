@@ -11,6 +11,7 @@ import torch
 
 from lightkit.common.errors import UserError
 from lightkit.device import Engine, configure_process
+from lightkit.device.process import limit_memory
 from lightkit.device.switches import Switches
 from tests.device.engines import configured
 
@@ -23,6 +24,7 @@ def _as_before() -> Iterator[None]:
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.enabled = True
     torch.set_float32_matmul_precision("highest")
 
 
@@ -61,6 +63,32 @@ def test_settings_of_the_process_are_those_of_the_last_call() -> None:
     assert torch.get_float32_matmul_precision() == "highest"
     configure_process("cpu", deterministic=True, switches=Switches(cudnn_benchmark=True))
     assert not torch.backends.cudnn.benchmark
+
+
+def test_cudnn_is_used_unless_it_is_switched_off() -> None:
+    configure_process("cpu", switches=Switches(cudnn=False))
+    assert not torch.backends.cudnn.enabled
+    configure_process("cpu")
+    assert torch.backends.cudnn.enabled
+
+
+def test_the_share_of_the_memory_of_each_gpu_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: dict[int, float] = {}
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, index: limits.update({index: share})
+    )
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    limit_memory(None, torch.device("cuda", 1))
+    limit_memory(0.5, torch.device("cpu"))
+    assert limits == {}, "nobody asks a GPU for nothing"
+    limit_memory(0.5, torch.device("cuda", 1))
+    assert limits == {1: 0.5}
+    limit_memory(0.25, torch.device("cuda", 1), several_gpus=True)
+    assert limits == {0: 0.25, 1: 0.25, 2: 0.25}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    limit_memory(None, torch.device("cuda", 1))
+    assert limits == {0: 0.25, 1: 1.0, 2: 0.25}, "the limit of an earlier run is taken back"
 
 
 def test_everything_random_is_a_function_of_the_seed() -> None:

@@ -23,11 +23,14 @@ def test_what_is_on_is_told():
         cuda_graphs=True,
         cudnn_benchmark=True,
         matmul="high",
+        memory_fraction=0.25,
         activation_checkpointing=["blocks.*", "head"],
     )
     assert on.describe(GPU) == (
-        ", channels last, compiled (default), CUDA graphs, cuDNN benchmark, matmul high, recomputes blocks.*, head"
+        ", channels last, compiled (default), CUDA graphs, cuDNN benchmark, matmul high, at most 25% of the memory, "
+        "recomputes blocks.*, head"
     )
+    assert Switches(cudnn=False).describe(GPU) == ", no cuDNN"
     assert on.describe(CPU) == ", channels last, compiled (default), matmul high, recomputes blocks.*, head"
 
 
@@ -41,6 +44,10 @@ def test_what_a_device_cannot_use_is_told():
     graphs, benchmark = Switches(cuda_graphs=True, cudnn_benchmark=True).idle(CPU)
     assert graphs == "device.cuda_graphs: there are CUDA graphs on NVIDIA's GPUs only; nothing is recorded on cpu"
     assert benchmark == "device.cudnn_benchmark: there is no cuDNN on cpu"
+    cudnn, memory = Switches(cudnn=False, memory_fraction=0.5).idle(CPU)
+    assert cudnn == "device.cudnn: there is no cuDNN on cpu anyway"
+    assert memory == "device.memory_fraction: this is about the memory of GPUs, and the run is on cpu"
+    assert Switches(cudnn=False, memory_fraction=0.5).idle(GPU) == []
     assert "device.compile=reduce-overhead: there are CUDA graphs" in Switches(compile="reduce-overhead").idle(CPU)[0]
     assert Switches(cuda_graphs=True, cudnn_benchmark=True).idle(GPU) == []
 

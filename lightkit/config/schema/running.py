@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
-from lightkit.config.schema.base import Target, number
+from lightkit.config.schema.base import GRANTS, Target, number
 
 
 @dataclass
@@ -65,6 +65,9 @@ class DeviceConfig:
     """Settings of `parallel: fsdp`."""
     dp_dim: int = number(0, low=0)
     """Dimension that `dp` splits inputs in, and joins outputs in."""
+    dp_output: Optional[int] = number(None, low=0)
+    """GPU on which `dp` joins the outputs and the loss is computed, as a number among the visible ones. Null takes the
+    main one; another one leaves that more memory."""
     channels_last: bool = False
     """Channels next to each other in memory, for images and convolutions. Faster on GPUs in half precision."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
@@ -74,6 +77,9 @@ class DeviceConfig:
     for Python. By `torch.compile`, which with `compile=none` leaves the kernels as they are."""
     matmul: Literal["auto", "highest", "high", "medium"] = "auto"
     """Exactness of fp32 matrix products; `auto` goes by `precision`. As in `torch.set_float32_matmul_precision`."""
+    cudnn: bool = True
+    """Compute with cuDNN on NVIDIA's GPUs. Without it PyTorch's own kernels do: slower, to find out whether cuDNN is
+    the cause of an error."""
     cudnn_benchmark: bool = False
     """Let cuDNN try its algorithms for each new shape; not with `deterministic`. It then takes the fastest."""
     optimizer: Literal["auto", "fused", "foreach", "loop"] = "auto"
@@ -89,6 +95,9 @@ class DeviceConfig:
     `data.batch_size` times `trainer.accumulate`, and splits them into the fewest equal parts that fit; `max` sets
     `data.batch_size` to the largest that fits, and so changes what the learning rate means. The run's `config.yaml` has
     what was found in its place; nothing is looked for again."""
+    memory_fraction: Optional[float] = number(None, above=0, high=1)
+    """Largest share of a GPU's memory that PyTorch may take in this process; null sets no limit. Beyond it the run ends
+    as out of memory, and another process on the GPU keeps the rest."""
     deterministic: bool = False
     """Only deterministic algorithms, at some cost in speed. On the same GPU model, versions and number of GPUs, a
     resumed run then has the same bits. What code outside of PyTorch does on a GPU is beyond its reach."""
@@ -173,6 +182,9 @@ class TrainerConfig:
     """Batches whose gradients are added up for one optimizer step. A last partial window is stepped too."""
     clip_norm: Optional[float] = number(None, above=0)
     """Largest total norm of the gradients; larger ones are scaled down."""
+    clip_type: Union[float, str] = 2.0
+    """Order of the norm that `clip_norm` limits, or `inf` for the largest absolute value. 2 is the Euclidean norm, 1
+    the sum of the absolute values. `grad/norm` is logged in it where `clip_norm` is set."""
     clip_value: Optional[float] = number(None, above=0)
     """Largest absolute value of a gradient element."""
     validate_every: int = number(1, low=1)
@@ -302,6 +314,14 @@ class ResumeConfig:
     mode: Literal["none", "auto"] = "none"
     """Start anew, or go on with the newest unfinished run of the same configuration. Where there is none, `auto` starts
     anew."""
+    file: Optional[str] = None
+    """Checkpoint of another program that a new run starts from: `{model, optimizer, epoch}`. `torch.save` has written
+    it. Weights, the state of the optimizer and the epoch are taken over; rates, schedule and length are those of the
+    configuration. `lightkit resume FILE` sets it."""
+    epoch: Optional[int] = number(None, low=0)
+    """Epochs that are done in `file`; null goes by what the file says."""
+    trust: bool = field(default=False, metadata=GRANTS)
+    """Open a `file` of Python objects, which runs the code in it. Only for files whose origin is known."""
     override: list[str] = field(default_factory=list, metadata={"patterns": ()})
     """Keys, or patterns of keys, to change although the checkpoint was trained with others: `[optim.lr]`. A node
     (`optim`) stands for all below it."""

@@ -1,0 +1,120 @@
+"""What it costs a run to be watched: blocks of steps of one run, in turn with and without `trainer.watch`.
+
+A block has as many looks as the default has in it, one in a hundred steps; in the other blocks nobody looks. With a
+tiny network a step is short and a look is dear beside it; a larger one shows what the fingerprints of weights cost.
+
+    python -m benchmarks.watch [--rounds 60] [--steps 1000]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness import Bar, Results, Sample, judge, options, show
+from benchmarks.work import BATCH, HIDDEN
+from lightkit.trainer import Callback
+from lightkit.trainer.learner import Learner
+from lightkit.trainer.watch import NoWatch, Watcher
+
+ON, OFF = "watched every 100 steps", "not watched"
+EVERY = 100
+STEPS_PER_EPOCH = 200
+BARS = [Bar(ON, OFF, 1.02, kind="cpu"), Bar(ON, OFF)]
+TURN = (ON, OFF, OFF, ON)
+"""Neither side always comes first."""
+
+
+class InTurn(NoWatch):
+    """Looks only while it is told to."""
+
+    active = False
+
+    def __init__(self) -> None:
+        self.watcher = Watcher(EVERY, action="stop")
+
+    def on_step(self, learner: Learner) -> None:
+        """Look where that is due, or do nothing."""
+        if self.active or self.watcher._window is not None:  # a look that has begun is brought to its end
+            self.watcher.on_step(learner)
+
+
+class Blocks(Callback):
+    """Times blocks of steps of a run that is started by its configuration.
+
+    Args:
+        steps: Optimizer steps of a block.
+    """
+
+    last: Blocks
+    """The newest, for whoever started the run."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.results = steps, Results({ON: [], OFF: []})
+        self.watch, self._sample = InTurn(), Sample()
+        Blocks.last = self
+
+    def on_fit_start(self, trainer: Any) -> None:
+        """Take the place of the run's own."""
+        trainer.watch = self.watch
+
+    def on_step(self, trainer: Any) -> None:
+        """Begin a block after the last step of another; the first one is not counted."""
+        block, step = divmod(trainer.state.step, self.steps)
+        if step:
+            return
+        if block > 1:
+            self._sample.__exit__(None, None, None)
+            self.results[TURN[block % 4]].append(self._sample)
+        self.watch.active = TURN[(block + 1) % 4] == ON
+        self._sample = Sample()
+        self._sample.__enter__()
+
+
+def run(rounds: int, steps: int, hidden: str, batch: int) -> Results:
+    """Train an MLP from a composed configuration with its usual files, without checkpoints."""
+    from benchmarks import watch  # this module by the name that the configuration has for it, not as `__main__`
+    from lightkit import Runner, compose
+
+    rows = STEPS_PER_EPOCH * batch
+    overrides = [
+        "data=custom", "data.dataset._target_=benchmarks.work.data_set", f"+data.dataset.rows={rows}",
+        "data.split.val=0", "data.split.test=0", f"data.batch_size={batch}", "model=mlp", f"model.hidden=[{hidden}]",
+        "checkpoint=none", "device.name=cpu", "device.threads=1", "metrics=none", "metrics.monitor=train/loss",
+        "metrics.mode=min", f"trainer.steps={(2 * rounds + 1) * steps}", "trainer.test=none",
+        "logger.console.style=quiet", "logger.system.enabled=false",
+        f"trainer.callbacks={{blocks: {{_target_: benchmarks.watch.Blocks, steps: {steps}}}}}",
+    ]  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+        Runner(compose(overrides).cfg, Path(folder)).run()
+    return watch.Blocks.last.results
+
+
+def main(arguments: list[str] | None = None) -> bool:
+    """Run the benchmark; returns whether the bars hold."""
+    args = options("cost of watching a run", rounds=60, steps=1000).parse_args(arguments)
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    fine = True
+    for rounds, steps, hidden, batch in (
+        (args.rounds, args.steps, str(HIDDEN), BATCH),
+        (max(1, args.rounds // 2), max(1, args.steps // 5), "512,512", 64),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results = run(rounds, steps, hidden, batch)
+        show(f"a step, MLP of [{hidden}], batch {batch}", results, OFF, per=steps, unit="µs")
+        fine = judge(results, BARS) and fine
+    logging.disable(logging.NOTSET)
+    return fine
+
+
+if __name__ == "__main__":
+    raise SystemExit(not main())
