@@ -1,8 +1,8 @@
 """Floating-point operations of a model, counted without computing them.
 
-A copy of the model runs on meta tensors, which have a shape and no values: that takes no memory and little time, and
-PyTorch takes no fast path on the way in which operators would hide from the counter. One multiplication and one addition
-are two operations (FLOPs), or one MAC.
+A copy of the model runs on meta tensors, which have a shape and no values. That takes no memory and little time, and
+PyTorch takes none of its fast paths, which hide operators from the counter. One multiplication and one addition are two
+operations (FLOPs), or one MAC.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOVES = re.compile(
 """Operators that move, make or look at values, and compute none."""
 _MINOR = re.compile(
     r"norm|softmax|pool|mean|sum$|sum_|max|min|var|std|prod|any|all|logcumsumexp|logsumexp|cum|dropout|sort|topk|where"
-    r"|upsample|interpolate|cell|rsub|masked|loss|bucketize|one_hot|histc"
+    r"|upsample|interpolate|cell|rsub|masked|loss|bucketize|one_hot|histc|swish|[er]elu|tanh|sigmoid|mish|glu|hard|shrink"
 )
 """Operators that compute a few numbers for each value, besides those that PyTorch itself calls pointwise."""
 

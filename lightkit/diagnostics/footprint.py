@@ -153,7 +153,7 @@ def twin(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
 
     Args:
         model: The network; nothing of it changes.
-        convert: Makes a tensor of the copy from one of the model: parameter, buffer, or a tensor that a module just keeps.
+        convert: Makes a tensor of the copy from one of the model: a parameter, a buffer, or what else a module keeps.
     """
     kept = [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
     memo: dict[int, Any] = {}

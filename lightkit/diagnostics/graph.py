@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, user_frame
@@ -165,9 +165,9 @@ def _restyle(graph: Any, names: Mapping[int, tuple[str, nn.Module]], direction: 
         if stated and stated[2] in boxes:
             picture.body[at] = f"{stated[1]}{stated[2]} [{boxes[stated[2]]}]\n"
         elif not opened and "style=dashed" in line and frame in frames:
-            picture.body[at] = (
-                f'{line[: len(line) - len(line.lstrip())]}label="{frames[frame]}" fontsize=9 labeljust=l style=rounded color="{_LINE}"\n'
-            )
+            indent = line[: len(line) - len(line.lstrip())]
+            style = f'fontsize=9 labeljust=l style=rounded color="{_LINE}"'
+            picture.body[at] = f'{indent}label="{frames[frame]}" {style}\n'
     return len(boxes)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from lightkit.common.nesting import tensors
 from lightkit.diagnostics.footprint import twin
 
 Shape = tuple[int, ...]
@@ -120,6 +121,9 @@ def _traced(model: nn.Module, call: Call) -> Layer:
     if not all(isinstance(value, Tensor) for value in args):  # it cannot count the bytes of other arguments by place
         kwargs = inspect.signature(model.forward).bind(*args, **kwargs).arguments
         args = []
+    outputs: dict[int, Shape] = {}
+    for module in model.modules():
+        module.register_forward_hook(_note_output(outputs))
     found = torchinfo.summary(
         model,
         input_data=args or {},
@@ -130,11 +134,23 @@ def _traced(model: nn.Module, call: Call) -> Layer:
         verbose=0,
         **kwargs,
     )
-    tops = _tree(found.summary_list, 0, len(found.summary_list), 0, "")
-    return replace(tops[0], parameters=sum(p.numel() for p in model.parameters()))
+    return _tree(found.summary_list, 0, len(found.summary_list), 0, "", outputs)[0]
 
 
-def _tree(found: Sequence[Any], begin: int, end: int, depth: int, above: str) -> tuple[Layer, ...]:
+def _note_output(outputs: dict[int, Shape]) -> Callable[..., None]:
+    """Make a hook that notes the shape of the first tensor that a module gives: torchinfo takes the last of several."""
+
+    def hook(module: nn.Module, _inputs: Any, output: Any) -> None:
+        first = next(tensors(output), None)
+        if first is not None:
+            outputs[id(module)] = tuple(first.shape)
+
+    return hook
+
+
+def _tree(
+    found: Sequence[Any], begin: int, end: int, depth: int, above: str, outputs: Mapping[int, Shape]
+) -> tuple[Layer, ...]:
     """Make layers of torchinfo's flat list, in which those below a layer come after it."""
     starts = [at for at in range(begin, end) if found[at].depth == depth]
     layers: dict[str, Layer] = {}
@@ -150,8 +166,8 @@ def _tree(found: Sequence[Any], begin: int, end: int, depth: int, above: str) ->
             info.num_params,
             info.trainable_params,
             _shape(info.input_size) if info.executed else None,
-            _shape(info.output_size) if info.executed else None,
-            children=_tree(found, start + 1, stop, depth + 1, name),
+            outputs.get(info.layer_id),
+            children=_tree(found, start + 1, stop, depth + 1, name, outputs),
         )
     return tuple(layers.values())
 
@@ -167,14 +183,18 @@ def runs_of_alike(layers: Sequence[Layer]) -> list[list[Layer]]:
     """Put neighbours together that differ in the numbers of their names only, as the blocks of a transformer do."""
     runs: list[list[Layer]] = []
     for layer in layers:
-        last = runs[-1][-1] if runs else None
-        pattern = _NUMBER.sub("*", layer.label)
-        if last is not None and pattern != layer.label and pattern == _NUMBER.sub("*", last.label):
-            if layer.is_like(last) and last.children:
-                runs[-1].append(layer)
-                continue
-        runs.append([layer])
+        if runs and _is_next(layer, runs[-1][-1]):
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
     return runs
+
+
+def _is_next(layer: Layer, last: Layer) -> bool:
+    """Tell whether a layer repeats the one before it; single ones, such as activations, stay for themselves."""
+    pattern = _NUMBER.sub("*", layer.label)
+    same = pattern != layer.label and pattern == _NUMBER.sub("*", last.label)
+    return same and bool(layer.children) and layer.is_like(last)
 
 
 class _Captured(Exception):
