@@ -35,7 +35,7 @@ _MOVES = re.compile(
     r"empty|zeros|ones|full|arange|linspace|eye|scalar_tensor|new_|view|clone|copy|detach|alias|reshape|expand|repeat|lift"
     r"|cat$|stack$|split|chunk|unbind|slice|select|index|gather|scatter|embedding$|transpose|permute|squeeze|fill|zero_?$"
     r"|set_|resize|roll|flip|unfold|as_strided|(bernoulli|uniform|normal|random|exponential)_?$|^rand|_local_scalar|item"
-    r"|is_|sym_|size|stride|device|nonzero|tril|triu|pad"
+    r"|is_|sym_|size|stride|device|nonzero|tril|triu|pad|check_errors"
 )
 """Operators that move, make or look at values, and compute none."""
 _MINOR = re.compile(

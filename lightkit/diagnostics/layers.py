@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,22 +116,20 @@ def _traced(model: nn.Module, call: Call) -> Layer:
     """Let torchinfo run the model."""
     import torchinfo
 
-    args, kwargs = list(call.args), dict(call.kwargs)
-    if not all(isinstance(value, Tensor) for value in args):  # it cannot count the bytes of other arguments by place
-        kwargs = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-        args = []
+    # It takes neither None nor an argument by a name that it has itself: it gets the tensors, and the model the rest.
+    forward = model.forward
+    model.forward = lambda *_tensors: forward(*call.args, **call.kwargs)  # type: ignore[method-assign]
     outputs: dict[int, Shape] = {}
     for module in model.modules():
         module.register_forward_hook(_note_output(outputs))
     found = torchinfo.summary(
         model,
-        input_data=args or {},
+        input_data=[*tensors((call.args, dict(call.kwargs)))] or [torch.empty(0)],
         depth=_DEEPEST,
         col_names=("input_size", "output_size", "num_params"),
         cache_forward_pass=False,
         mode="eval",
         verbose=0,
-        **kwargs,
     )
     return _tree(found.summary_list, 0, len(found.summary_list), 0, "", outputs)[0]
 
