@@ -17,13 +17,14 @@ from lightkit.runs.filters import STATUSES
 
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
-OF_RUNS = ("eval", "predict", "resume", "ckpt")
-OVERRIDDEN = ("train", "plan", "config", "verify-resume", "eval", "predict", "resume")
+OF_RUNS = ("eval", "predict", "params", "resume", "ckpt")
+OVERRIDDEN = ("train", "plan", "summary", "graph", "params", "config", "verify-resume", "eval", "predict", "resume")
 VALUES = {
     "--cfg": ("job", "hydra", "all"),
     "--split": ("val", "test", "train"),
     "--rows": ("val", "test", "train"),
     "--checkpoint": ("best", "last"),
+    "--direction": ("TB", "LR"),
     "--status": STATUSES,
 }
 """Values of options that are the same for every command; for `--from` and `--baseline` they are the runs."""

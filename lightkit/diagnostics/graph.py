@@ -65,7 +65,7 @@ class Graph:
                 key="lightkit graph",
                 fix="apt install graphviz (brew, dnf, conda and winget have it too); or --output "
                 f"{path.with_suffix('.dot').name}, which any Graphviz draws: dot -Tsvg",
-                family="missing-package",
+                family="package-missing",
             ) from error
         partial = path.with_name(f".{path.name}.part")
         try:
@@ -96,7 +96,7 @@ def draw(model: nn.Module, call: Call, *, depth: int | None = None, direction: s
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        raise UserError(what, key="lightkit graph", fix="pip install 'lightkit[graph]'", family="missing-package")
+        raise UserError(what, key="lightkit graph", fix="pip install 'lightkit[graph]'", family="package-missing")
     if depth is not None:
         return _drawn(model, call, depth, direction)
     found = _drawn(model, call, 1, direction)

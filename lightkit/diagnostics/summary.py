@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -218,6 +218,7 @@ def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
         raise _cannot_run(error) from error
     small, notes = training.small, list[str]()
     args, kwargs = enlarged((call.args, dict(call.kwargs)), small, 1)
+    found = _summary(model, Call(args, kwargs))
     sized = {"samples": small, "size": training.samples, "recomputed": training.recomputed}
     flops = kept = None
     try:
@@ -238,26 +239,22 @@ def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
         "activations": None if kept is None else sum(kept.values()),
         "batch": bytes_of(training.batch) * training.samples // small,
     }
-    return _summary(model, Call(args, kwargs), flops, Memory(training.samples, parts), notes)
+    memory = Memory(training.samples, parts)
+    return replace(found, training=flops, memory=memory, notes=(*found.notes, *notes))
 
 
-def _summary(
-    model: nn.Module,
-    call: Call,
-    training: Flops | None = None,
-    memory: Memory | None = None,
-    notes: Sequence[str] = (),
-) -> ModelSummary:
+def _summary(model: nn.Module, call: Call) -> ModelSummary:
+    """Run the model; see `summarize`."""
     try:
         flops = count_flops(model, lambda given, arguments: Call(*arguments).run(given), (call.args, dict(call.kwargs)))
         layers = layers_of(model, call).counted(flops.modules)
     except Exception as error:
         raise _cannot_run(error) from error
-    more = ["the model looks at values: it was run with some, on the CPU"] if flops.measured else []
+    notes = ("the model looks at values: it was run with some, on the CPU",) if flops.measured else ()
     shapes = tuple(
         tuple(leaf.shape) for leaf in tree_leaves((call.args, dict(call.kwargs))) if isinstance(leaf, Tensor)
     )
-    return ModelSummary(layers, shapes, flops, training, memory, (*notes, *more))
+    return ModelSummary(layers, shapes, flops, notes=notes)
 
 
 def _cannot_run(error: Exception) -> UserError:
