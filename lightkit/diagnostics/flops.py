@@ -269,7 +269,7 @@ def _bilinear(left: Sequence[int], weight: Sequence[int], *_args: Any, **_option
 def _own_rules() -> dict[Any, Callable[..., int]]:
     """Return rules for operators that PyTorch's counter has none for."""
     aten = torch.ops.aten
-    rules = {
+    rules: dict[Any, Callable[..., int]] = {
         aten.mv: _vector,
         aten.dot: _vector,
         aten.vdot: _vector,

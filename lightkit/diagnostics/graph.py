@@ -146,7 +146,7 @@ def _restyle(graph: Any, names: Mapping[int, tuple[str, nn.Module]], direction: 
     """Let torchview's boxes and frames say what we want them to; returns how many boxes there are."""
     picture = graph.visual_graph
     picture.graph_attr.clear()
-    picture.graph_attr.update(fontname=_FONT, fontcolor=_INK, nodesep="0.25", ranksep="0.3", rankdir=direction)
+    picture.graph_attr.update(fontname=_FONT, fontcolor=_INK, nodesep="0.25", ranksep="0.22", rankdir=direction)
     picture.node_attr.clear()
     picture.node_attr.update(shape="box", style="filled,rounded", color=_LINE, fontname=_FONT, fontcolor=_INK)
     picture.node_attr.update(margin="0.12,0.05", fontsize="10", height="0.2")

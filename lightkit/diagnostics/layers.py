@@ -118,7 +118,7 @@ def _traced(model: nn.Module, call: Call) -> Layer:
 
     # It takes neither None nor an argument by a name that it has itself: it gets the tensors, and the model the rest.
     forward = model.forward
-    model.forward = lambda *_tensors: forward(*call.args, **call.kwargs)  # type: ignore[method-assign]
+    model.forward = lambda *_tensors: forward(*call.args, **call.kwargs)
     outputs: dict[int, Shape] = {}
     for module in model.modules():
         module.register_forward_hook(_note_output(outputs))

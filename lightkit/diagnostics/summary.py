@@ -18,7 +18,7 @@ from lightkit.common.nesting import tensors
 from lightkit.diagnostics.flops import Flops, count_flops
 from lightkit.diagnostics.footprint import activations, bytes_of, enlarged, measured, state_bytes
 from lightkit.diagnostics.layers import Call, Layer, Shape, first_call, layers_of, runs_of_alike
-from lightkit.diagnostics.memory import in_gib
+from lightkit.finetune.audit.formatting import format_bytes, format_percent
 
 TITLES = ("layer", "class", "×", "output", "parameters", "trains", "MACs", "share %")
 RIGHT = (2, 4, 6, 7)
@@ -105,7 +105,7 @@ class ModelSummary:
     def lines(self) -> list[tuple[str, str]]:
         """Return labels and lines about the whole."""
         model, flops = self.layers, self.flops
-        share = f"{100 * model.trainable / max(1, model.parameters):.3g} %"
+        share = format_percent(model.trainable, model.parameters)
         found = [
             ("input", ", ".join(map(str, self.inputs))),
             ("parameters", f"{model.parameters:,}, of which {model.trainable:,} train ({share})"),
@@ -121,9 +121,11 @@ class ModelSummary:
             found.append(("training", f"{in_units(each)} FLOPs a sample, forward and backward; {whole}"))
         if self.memory is not None:
             known = [
-                f"{name} {'unknown' if n is None else in_gib(n)}" for name, n in self.memory.parts.items() if n != 0
+                f"{name} {'unknown' if n is None else format_bytes(n)}"
+                for name, n in self.memory.parts.items()
+                if n != 0
             ]
-            found.append(("memory", f"{in_gib(self.memory.total)} in a step of {self.memory.samples} samples"))
+            found.append(("memory", f"{format_bytes(self.memory.total)} in a step of {self.memory.samples} samples"))
             found.append(("", ", ".join(known)))
         return [*found, *(("note", note) for note in self.notes)]
 
@@ -219,7 +221,7 @@ def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
     small, notes = training.small, list[str]()
     args, kwargs = enlarged((call.args, dict(call.kwargs)), small, 1)
     found = _summary(model, Call(args, kwargs))
-    sized = {"samples": small, "size": training.samples, "recomputed": training.recomputed}
+    sized: dict[str, Any] = {"samples": small, "size": training.samples, "recomputed": training.recomputed}
     flops = kept = None
     try:
         large = enlarged(training.batch, small, training.samples)

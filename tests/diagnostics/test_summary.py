@@ -69,7 +69,7 @@ def test_frozen_layers_take_no_gradients() -> None:
     assert found.memory.parts["gradients"] == 4 * 17 * 4
     assert found.training is not None
     assert found.training.total == 32 * (2 * 8 * 16 + 2 * 2 * 16 * 4)
-    assert "68 train (32.1 %)" in dict(found.lines())["parameters"]
+    assert "68 train (32 %)" in dict(found.lines())["parameters"]
     assert [row[5] for row in found.table()[1]] == ["part", "no", "", "yes"]
 
 
