@@ -1,8 +1,9 @@
-"""Make the pictures of the manual: `python docs/pictures.py`, by hand, in an environment with lightkit and Chromium.
+"""Make the pictures of the manual: `python docs/pictures.py`, by hand, with lightkit, Chromium and Graphviz.
 
-It trains for a minute in a temporary folder, and writes `images/terminal.svg`, `images/ensemble-size.png` and
-`images/tensorboard.png` beside this file. The first is what a terminal shows, drawn by rich; the second is a figure of
-an ensemble, drawn by lightkit; the third is a page of `lightkit board`, drawn by Chromium.
+It trains for a minute in a temporary folder, and writes `images/terminal.svg`, `images/ensemble-size.png`,
+`images/tensorboard.png` and `images/graph.svg` beside this file. The first is what a terminal shows, drawn by rich; the
+second is a figure of an ensemble, drawn by lightkit; the third is a page of `lightkit board`, drawn by Chromium; the last
+is a model, drawn by `lightkit graph`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ COLUMNS, LINES = 116, 40
 COMMAND = ["train", "model=cnn", "trainer.epochs=8"]
 SWEEP = ["train", "-m", "optim.lr=0.0003,0.001,0.003", "trainer.epochs=10"]
 ENSEMBLE = ["train", "ensemble=bagging", "ensemble.size=12", "model.hidden=[32]", "trainer.epochs=8", "name=bag"]
+MODEL = ["data=digits", "model=transformer", "model.depth=1", "finetune=lora", "--depth", "2"]
 PORT = 6017
 WIDTH, HEIGHT = 1260, 690
 SETTINGS = 250
@@ -166,6 +168,12 @@ def draw_board(folder: Path) -> None:
     cut.quantize(128).save(picture, optimize=True)
 
 
+def draw_model(folder: Path) -> None:
+    """Draw a small model."""
+    command = [sys.executable, "-m", "lightkit", "graph", *MODEL, "--output", str(IMAGES / "graph.svg")]
+    subprocess.run(command, cwd=folder, check=True)
+
+
 def main() -> None:
     """Make all pictures."""
     IMAGES.mkdir(exist_ok=True)
@@ -175,6 +183,7 @@ def main() -> None:
         draw_terminal(folder)
         draw_ensemble(folder)
         draw_board(folder)
+        draw_model(folder)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,7 +44,17 @@ def summary_of(cfg: DictConfig, parts: Learner, *, shape: Sequence[int] | None =
             recomputed=to_plain(cfg.device.activation_checkpointing),
             average=parts.average.state_dict(),
         )
-        return summarize_training(parts.model, training)
+        found = summarize_training(parts.model, training)
+    return replace(found, notes=(*_notes(cfg, parts), *found.notes))
+
+
+def _notes(cfg: DictConfig, parts: Learner) -> Iterator[str]:
+    """Say where the run trains more than this model in this state."""
+    method = str(cfg.ensemble["_target_"]).rpartition(".")[2]
+    if method != "NoEnsemble":
+        yield f"one model of an ensemble ({method}), which trains several"
+    if parts.made.prepared is not None and len(parts.made.prepared.phases) > 1:
+        yield "what trains changes in the run: `lightkit plan` shows its phases, this is the first"
 
 
 def call_of(parts: Learner, *, shape: Sequence[int] | None = None) -> Call:

@@ -18,15 +18,18 @@ from lightkit.runs.filters import STATUSES
 
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
-OF_RUNS = ("eval", "predict", "resume", "ckpt")
+OF_RUNS = ("eval", "predict", "params", "resume", "ckpt")
 WATCHED = ("attach", "logs", "stop", "wait")
 """Commands that take runs and sweeps, also such as have only begun."""
-OVERRIDDEN = ("train", "plan", "doctor", "config", "verify-resume", "eval", "predict", "resume")
+OVERRIDDEN = (
+    "train", "plan", "doctor", "summary", "graph", "params", "config", "verify-resume", "eval", "predict", "resume",
+)  # fmt: skip
 VALUES = {
     "--cfg": ("job", "hydra", "all"),
     "--split": ("val", "test", "train"),
     "--rows": ("val", "test", "train"),
     "--checkpoint": ("best", "last"),
+    "--direction": ("TB", "LR"),
     "--status": STATUSES,
     "--query": tuple(FIELDS),
     "--explain": tuple(FIELDS),

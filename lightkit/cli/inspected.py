@@ -69,7 +69,7 @@ def shape_of(text: str | None) -> tuple[int, ...] | None:
     """
     if text is None:
         return None
-    parts = text.strip("()[] ").replace("x", ",").replace(" ", "").rstrip(",").split(",")
+    parts = text.strip("()[] ").replace("x", ",").replace(" ", "").removesuffix(",").split(",")
     if not all(part.isdecimal() and int(part) for part in parts):
         expected = "whole numbers from 1, without that of the samples: 3,224,224"
         raise UserError("not a shape", key="--input", expected=expected, received=text)

@@ -13,8 +13,8 @@ usage: lightkit summary [OVERRIDES] [--from RUN] [--depth N] [--long] [--input S
 
 What the model of `lightkit train OVERRIDES` is made of, without training: for every layer its class, the shape that it
 gives for one sample, its parameters and whether they train, and what it computes in multiplications with an addition
-(MACs; two FLOPs each). Layers next to each other that are alike share a row: × says how many there are, or how often
-one is called; the numbers are those of one, the share that of all.
+(MACs; two FLOPs each). Layers next to each other that are alike share a row: × says how many there are. Of a single
+layer it says how often it is called. Parameters and MACs are those of one layer, the share is that of all.
 
 Below: operations of a forward pass and of training (less of it where layers are frozen), what was counted, and what has
 no rule and was not; and the memory of a training step: weights, gradients, the state of the optimizer, the average of

@@ -1,8 +1,8 @@
 """Floating-point operations of a model, counted without computing them.
 
-A copy of the model runs on meta tensors, which have a shape and no values: that takes no memory and little time, and
-PyTorch takes no fast path on the way in which operators would hide from the counter. One multiplication and one addition
-are two operations (FLOPs), or one MAC.
+A copy of the model runs on meta tensors, which have a shape and no values. That takes no memory and little time, and
+PyTorch takes none of its fast paths, which hide operators from the counter. One multiplication and one addition are two
+operations (FLOPs), or one MAC.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MOVES = re.compile(
     r"empty|zeros|ones|full|arange|linspace|eye|scalar_tensor|new_|view|clone|copy|detach|alias|reshape|expand|repeat|lift"
     r"|cat$|stack$|split|chunk|unbind|slice|select|index|gather|scatter|embedding$|transpose|permute|squeeze|fill|zero_?$"
     r"|set_|resize|roll|flip|unfold|as_strided|(bernoulli|uniform|normal|random|exponential)_?$|^rand|_local_scalar|item"
-    r"|is_|sym_|size|stride|device|nonzero|tril|triu|pad"
+    r"|is_|sym_|size|stride|device|nonzero|tril|triu|pad|check_errors"
 )
 """Operators that move, make or look at values, and compute none."""
 _MINOR = re.compile(
     r"norm|softmax|pool|mean|sum$|sum_|max|min|var|std|prod|any|all|logcumsumexp|logsumexp|cum|dropout|sort|topk|where"
-    r"|upsample|interpolate|cell|rsub|masked|loss|bucketize|one_hot|histc"
+    r"|upsample|interpolate|cell|rsub|masked|loss|bucketize|one_hot|histc|swish|[er]elu|tanh|sigmoid|mish|glu|hard|shrink"
 )
 """Operators that compute a few numbers for each value, besides those that PyTorch itself calls pointwise."""
 
@@ -269,7 +269,7 @@ def _bilinear(left: Sequence[int], weight: Sequence[int], *_args: Any, **_option
 def _own_rules() -> dict[Any, Callable[..., int]]:
     """Return rules for operators that PyTorch's counter has none for."""
     aten = torch.ops.aten
-    rules = {
+    rules: dict[Any, Callable[..., int]] = {
         aten.mv: _vector,
         aten.dot: _vector,
         aten.vdot: _vector,

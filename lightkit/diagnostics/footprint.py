@@ -7,9 +7,10 @@ tensors). Nothing is allocated, on whatever device.
 from __future__ import annotations
 
 import copy
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,13 +118,24 @@ def activations(
     copied = twin(model, mode.from_tensor)
     recompute(copied, recomputed)
     own = {_storage(tensor) for tensor in (*copied.parameters(), *copied.buffers())}
-    with ExitStack() as stack:
+    with _without_log(), ExitStack() as stack:
         stack.enter_context(mode)
         fake = tree_map(lambda t: mode.from_tensor(t).to(device) if isinstance(t, Tensor) else t, batch)
         large = enlarged(fake, samples, size)
         own |= {_storage(tensor) for tensor in _leaves(large)}
         with context():
             return _kept(copied, large, step, own=own, keeps=keeps)
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Leave it to the caller to tell what fails: PyTorch would write it to the terminal too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def measured(
@@ -153,7 +165,7 @@ def twin(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
 
     Args:
         model: The network; nothing of it changes.
-        convert: Makes a tensor of the copy from one of the model: parameter, buffer, or a tensor that a module just keeps.
+        convert: Makes a tensor of the copy from one of the model: a parameter, a buffer, or what else a module keeps.
     """
     kept = [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
     memo: dict[int, Any] = {}

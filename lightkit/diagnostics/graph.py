@@ -65,7 +65,7 @@ class Graph:
                 key="lightkit graph",
                 fix="apt install graphviz (brew, dnf, conda and winget have it too); or --output "
                 f"{path.with_suffix('.dot').name}, which any Graphviz draws: dot -Tsvg",
-                family="missing-package",
+                family="package-missing",
             ) from error
         partial = path.with_name(f".{path.name}.part")
         try:
@@ -96,7 +96,7 @@ def draw(model: nn.Module, call: Call, *, depth: int | None = None, direction: s
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        raise UserError(what, key="lightkit graph", fix="pip install 'lightkit[graph]'", family="missing-package")
+        raise UserError(what, key="lightkit graph", fix="pip install 'lightkit[graph]'", family="package-missing")
     if depth is not None:
         return _drawn(model, call, depth, direction)
     found = _drawn(model, call, 1, direction)
@@ -146,7 +146,7 @@ def _restyle(graph: Any, names: Mapping[int, tuple[str, nn.Module]], direction: 
     """Let torchview's boxes and frames say what we want them to; returns how many boxes there are."""
     picture = graph.visual_graph
     picture.graph_attr.clear()
-    picture.graph_attr.update(fontname=_FONT, fontcolor=_INK, nodesep="0.25", ranksep="0.3", rankdir=direction)
+    picture.graph_attr.update(fontname=_FONT, fontcolor=_INK, nodesep="0.25", ranksep="0.22", rankdir=direction)
     picture.node_attr.clear()
     picture.node_attr.update(shape="box", style="filled,rounded", color=_LINE, fontname=_FONT, fontcolor=_INK)
     picture.node_attr.update(margin="0.12,0.05", fontsize="10", height="0.2")
@@ -165,9 +165,9 @@ def _restyle(graph: Any, names: Mapping[int, tuple[str, nn.Module]], direction: 
         if stated and stated[2] in boxes:
             picture.body[at] = f"{stated[1]}{stated[2]} [{boxes[stated[2]]}]\n"
         elif not opened and "style=dashed" in line and frame in frames:
-            picture.body[at] = (
-                f'{line[: len(line) - len(line.lstrip())]}label="{frames[frame]}" fontsize=9 labeljust=l style=rounded color="{_LINE}"\n'
-            )
+            indent = line[: len(line) - len(line.lstrip())]
+            style = f'fontsize=9 labeljust=l style=rounded color="{_LINE}"'
+            picture.body[at] = f'{indent}label="{frames[frame]}" {style}\n'
     return len(boxes)
 
 

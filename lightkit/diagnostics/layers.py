@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from lightkit.common.nesting import tensors
 from lightkit.diagnostics.footprint import twin
 
 Shape = tuple[int, ...]
@@ -116,25 +116,38 @@ def _traced(model: nn.Module, call: Call) -> Layer:
     """Let torchinfo run the model."""
     import torchinfo
 
-    args, kwargs = list(call.args), dict(call.kwargs)
-    if not all(isinstance(value, Tensor) for value in args):  # it cannot count the bytes of other arguments by place
-        kwargs = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-        args = []
+    # It takes neither None nor an argument by a name that it has itself: it gets the tensors, and the model the rest.
+    forward = model.forward
+    model.forward = lambda *_tensors: forward(*call.args, **call.kwargs)
+    outputs: dict[int, Shape] = {}
+    for module in model.modules():
+        module.register_forward_hook(_note_output(outputs))
     found = torchinfo.summary(
         model,
-        input_data=args or {},
+        input_data=[*tensors((call.args, dict(call.kwargs)))] or [torch.empty(0)],
         depth=_DEEPEST,
         col_names=("input_size", "output_size", "num_params"),
         cache_forward_pass=False,
         mode="eval",
         verbose=0,
-        **kwargs,
     )
-    tops = _tree(found.summary_list, 0, len(found.summary_list), 0, "")
-    return replace(tops[0], parameters=sum(p.numel() for p in model.parameters()))
+    return _tree(found.summary_list, 0, len(found.summary_list), 0, "", outputs)[0]
 
 
-def _tree(found: Sequence[Any], begin: int, end: int, depth: int, above: str) -> tuple[Layer, ...]:
+def _note_output(outputs: dict[int, Shape]) -> Callable[..., None]:
+    """Make a hook that notes the shape of the first tensor that a module gives: torchinfo takes the last of several."""
+
+    def hook(module: nn.Module, _inputs: Any, output: Any) -> None:
+        first = next(tensors(output), None)
+        if first is not None:
+            outputs[id(module)] = tuple(first.shape)
+
+    return hook
+
+
+def _tree(
+    found: Sequence[Any], begin: int, end: int, depth: int, above: str, outputs: Mapping[int, Shape]
+) -> tuple[Layer, ...]:
     """Make layers of torchinfo's flat list, in which those below a layer come after it."""
     starts = [at for at in range(begin, end) if found[at].depth == depth]
     layers: dict[str, Layer] = {}
@@ -150,8 +163,8 @@ def _tree(found: Sequence[Any], begin: int, end: int, depth: int, above: str) ->
             info.num_params,
             info.trainable_params,
             _shape(info.input_size) if info.executed else None,
-            _shape(info.output_size) if info.executed else None,
-            children=_tree(found, start + 1, stop, depth + 1, name),
+            outputs.get(info.layer_id),
+            children=_tree(found, start + 1, stop, depth + 1, name, outputs),
         )
     return tuple(layers.values())
 
@@ -167,14 +180,18 @@ def runs_of_alike(layers: Sequence[Layer]) -> list[list[Layer]]:
     """Put neighbours together that differ in the numbers of their names only, as the blocks of a transformer do."""
     runs: list[list[Layer]] = []
     for layer in layers:
-        last = runs[-1][-1] if runs else None
-        pattern = _NUMBER.sub("*", layer.label)
-        if last is not None and pattern != layer.label and pattern == _NUMBER.sub("*", last.label):
-            if layer.is_like(last) and last.children:
-                runs[-1].append(layer)
-                continue
-        runs.append([layer])
+        if runs and _is_next(layer, runs[-1][-1]):
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
     return runs
+
+
+def _is_next(layer: Layer, last: Layer) -> bool:
+    """Tell whether a layer repeats the one before it; single ones, such as activations, stay for themselves."""
+    pattern = _NUMBER.sub("*", layer.label)
+    same = pattern != layer.label and pattern == _NUMBER.sub("*", last.label)
+    return same and bool(layer.children) and layer.is_like(last)
 
 
 class _Captured(Exception):

@@ -201,6 +201,7 @@ def draw_histograms(found: Sequence[Parameter], path: Path) -> int:
         place.xaxis.get_offset_text().set_fontsize(6)
         place.ticklabel_format(axis="x", style="sci", scilimits=(-3, 3))
         place.set_yticks([])
+        place.locator_params(axis="x", nbins=5)
     for place in axes[len(panels) :]:
         place.axis("off")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from lightkit.common.nesting import tensors
 from lightkit.diagnostics.flops import Flops, count_flops
 from lightkit.diagnostics.footprint import activations, bytes_of, enlarged, measured, state_bytes
 from lightkit.diagnostics.layers import Call, Layer, Shape, first_call, layers_of, runs_of_alike
-from lightkit.diagnostics.memory import in_gib
+from lightkit.finetune.audit.formatting import format_bytes, format_percent
 
 TITLES = ("layer", "class", "×", "output", "parameters", "trains", "MACs", "share %")
 RIGHT = (2, 4, 6, 7)
@@ -105,7 +105,7 @@ class ModelSummary:
     def lines(self) -> list[tuple[str, str]]:
         """Return labels and lines about the whole."""
         model, flops = self.layers, self.flops
-        share = f"{100 * model.trainable / max(1, model.parameters):.3g} %"
+        share = format_percent(model.trainable, model.parameters)
         found = [
             ("input", ", ".join(map(str, self.inputs))),
             ("parameters", f"{model.parameters:,}, of which {model.trainable:,} train ({share})"),
@@ -121,9 +121,11 @@ class ModelSummary:
             found.append(("training", f"{in_units(each)} FLOPs a sample, forward and backward; {whole}"))
         if self.memory is not None:
             known = [
-                f"{name} {'unknown' if n is None else in_gib(n)}" for name, n in self.memory.parts.items() if n != 0
+                f"{name} {'unknown' if n is None else format_bytes(n)}"
+                for name, n in self.memory.parts.items()
+                if n != 0
             ]
-            found.append(("memory", f"{in_gib(self.memory.total)} in a step of {self.memory.samples} samples"))
+            found.append(("memory", f"{format_bytes(self.memory.total)} in a step of {self.memory.samples} samples"))
             found.append(("", ", ".join(known)))
         return [*found, *(("note", note) for note in self.notes)]
 
@@ -218,7 +220,8 @@ def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
         raise _cannot_run(error) from error
     small, notes = training.small, list[str]()
     args, kwargs = enlarged((call.args, dict(call.kwargs)), small, 1)
-    sized = {"samples": small, "size": training.samples, "recomputed": training.recomputed}
+    found = _summary(model, Call(args, kwargs))
+    sized: dict[str, Any] = {"samples": small, "size": training.samples, "recomputed": training.recomputed}
     flops = kept = None
     try:
         large = enlarged(training.batch, small, training.samples)
@@ -238,26 +241,22 @@ def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
         "activations": None if kept is None else sum(kept.values()),
         "batch": bytes_of(training.batch) * training.samples // small,
     }
-    return _summary(model, Call(args, kwargs), flops, Memory(training.samples, parts), notes)
+    memory = Memory(training.samples, parts)
+    return replace(found, training=flops, memory=memory, notes=(*found.notes, *notes))
 
 
-def _summary(
-    model: nn.Module,
-    call: Call,
-    training: Flops | None = None,
-    memory: Memory | None = None,
-    notes: Sequence[str] = (),
-) -> ModelSummary:
+def _summary(model: nn.Module, call: Call) -> ModelSummary:
+    """Run the model; see `summarize`."""
     try:
         flops = count_flops(model, lambda given, arguments: Call(*arguments).run(given), (call.args, dict(call.kwargs)))
         layers = layers_of(model, call).counted(flops.modules)
     except Exception as error:
         raise _cannot_run(error) from error
-    more = ["the model looks at values: it was run with some, on the CPU"] if flops.measured else []
+    notes = ("the model looks at values: it was run with some, on the CPU",) if flops.measured else ()
     shapes = tuple(
         tuple(leaf.shape) for leaf in tree_leaves((call.args, dict(call.kwargs))) if isinstance(leaf, Tensor)
     )
-    return ModelSummary(layers, shapes, flops, training, memory, (*notes, *more))
+    return ModelSummary(layers, shapes, flops, notes=notes)
 
 
 def _cannot_run(error: Exception) -> UserError:

@@ -55,6 +55,11 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit train -m data=wine trainer.epo", ["trainer.epochs="]),
         ("lightkit eval last data.eval_", ["data.eval_batch_size="]),
         ("lightkit help boa", ["board"]),
+        ("lightkit summary --from wi", ["wine_mlp"]),
+        ("lightkit graph data=wine model=trans", ["model=transformer", "model=transformer_lm"]),
+        ("lightkit graph --direction ", ["LR", "TB"]),
+        ("lightkit params di", ["digits_cnn"]),
+        ("lightkit params last --checkpoint b", ["best"]),
     ],
 )
 def test_what_the_last_word_may_become(line: str, expected: list[str]) -> None:

@@ -23,6 +23,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/fine-tuning.md",
         "docs/guides/halving.md",
         "docs/guides/hydra.md",
+        "docs/guides/inspect.md",
         "docs/guides/notebooks.md",
         "docs/guides/optuna.md",
         "docs/guides/own-parts.md",

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Outcome
+from tests.runner.finished_runs import trained
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(project: Path) -> Path:
+    """A finished run by the name `mine`."""
+    return trained(project / "outputs" / "runs" / "2026-01-31" / "10-00-00-mine", "data.batch_size=32")
+
+
+def test_weights_of_a_checkpoint(cli: Cli, run: Path) -> None:
+    done = cli("params", "mine")
+    assert done.code == 0, done.err
+    names = [line.split()[0] for line in done.out.partition("\n\n")[0].splitlines()]
+    assert names[0] == "name"
+    assert {name.partition(".")[0] for name in names[1:]} == {"layers", "head"}
+    assert "79 numbers in 6 tensors, norm " in done.out
+    (path,) = list((run / "checkpoints").glob("step-*.pt"))[-1:]
+    found = json.loads(cli("params", "last", "--json", "--checkpoint", str(path)).out)
+    weights = torch.load(path, weights_only=True)["model"]
+    for one in found:
+        assert one["values"]["norm"] == pytest.approx(weights[one["name"]].norm().item())
+        assert one["gradient"] is None
+
+
+def test_gradients(cli: Cli, run: Path) -> None:
+    before = sorted(path for path in run.rglob("*"))
+    found = json.loads(cli("params", "mine", "--grads", "--json").out)
+    assert all(one["gradient"]["norm"] > 0 for one in found)
+    again = json.loads(cli("params", "mine", "--grads", "--json").out)
+    assert again == found
+    other = json.loads(cli("params", "mine", "--grads", "--json", "data.batch_size=8").out)
+    assert other[0]["gradient"] != found[0]["gradient"]
+    assert other[0]["values"] == found[0]["values"]
+    done = cli("params", "mine", "--grads", "--match", "head")
+    assert "grad norm" in done.out
+    assert "layers" not in done.out
+    assert "norm of their gradients" in done.out
+    assert sorted(path for path in run.rglob("*")) == before
+
+
+def test_a_picture(cli: Cli, run: Path, project: Path) -> None:
+    done = cli("params", "mine", "--output", "params.svg")
+    assert done.code == 0, done.err
+    assert done.out.endswith("6 of 6 drawn: params.svg\n")
+    assert (project / "params.svg").exists()
+
+
+def test_frozen_ones(cli: Cli, run: Path, project: Path) -> None:
+    folder = project / "outputs" / "runs" / "2026-01-31" / "11-00-00-tuned"
+    trained(folder, "finetune=head", f"finetune.weights.path={run}")
+    done = cli("params", "tuned", "--grads")
+    assert done.code == 0, done.err
+    frozen = [line.split()[0] for line in done.out.splitlines() if " frozen" in line]
+    assert len(frozen) == 4
+    assert all(name.startswith("layers.") for name in frozen)
+    assert "no gradient" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["nobody"], 2, "no run"),
+        (["mine", "--checkpoint", "middle"], 2, "--checkpoint: no such checkpoint"),
+        (["mine", "--match", "nothing"], 2, "--match: no such parameter"),
+        (["mine", "--output", "nowhere/x.png"], 2, "--output: cannot write the picture"),
+        ([], 2, "RUN is missing"),
+    ],
+)
+def test_mistakes(cli: Cli, run: Path, args: list[str], code: int, message: str) -> None:
+    done = cli("params", *args)
+    assert done.code == code
+    assert message in done.err

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Outcome
+from tests.runner.finished_runs import trained
+
+Cli = Callable[..., Outcome]
+
+
+def test_a_table_and_what_it_comes_to(cli: Cli, project: Path) -> None:
+    done = cli("summary", "data=wine", "model.hidden=[8]")
+    assert done.code == 0, done.err
+    table, _, below = done.out.partition("\n\n")
+    head, model, *rows = table.splitlines()
+    assert head.split() == ["layer", "class", "×", "output", "parameters", "trains", "MACs", "share", "%"]
+    assert model.split() == ["model", "MLP", "(1,", "3)", "155", "yes", "128", "100.0"]
+    assert [row.split()[0] for row in rows] == ["layers", "linear0", "norm0", "activation0", "head"]
+    labels = [line.partition("  ")[0] for line in below.splitlines()]
+    assert labels == ["input", "parameters", "forward", "counted", "not counted", "", "training", "memory", ""]
+    assert not (project / "outputs").exists()
+
+
+def test_as_json(cli: Cli) -> None:
+    done = cli("summary", "data=digits", "model=cnn", "--input", "1x16x16", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["inputs"] == [[1, 1, 16, 16]]
+    assert found["layers"][0]["flops"] == found["forward"]["flops"]
+
+
+def test_levels(cli: Cli) -> None:
+    args = ("summary", "data=digits", "model=transformer", "model.dim=8", "model.heads=2", "model.depth=3")
+    few = cli(*args, "--depth", "1").out.partition("\n\n")[0].splitlines()
+    assert [row.split()[0] for row in few[1:]] == ["model", "embed", "blocks", "norm", "head"]
+    long = cli(*args, "--depth", "2", "--long").out
+    assert [f"\n    {at} " in long for at in range(3)] == [True] * 3
+
+
+def test_of_an_earlier_run(cli: Cli, project: Path) -> None:
+    trained(project / "outputs" / "runs" / "2026-01-31" / "10-00-00-mine")
+    done = cli("summary", "--from", "mine", "--json")
+    assert done.code == 0, done.err
+    assert [layer["output"] for layer in json.loads(done.out)["layers"] if layer["name"] == "layers"] == [[1, 4]]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--input", "3,x"], "--input: not a shape"),
+        (["--input", "0,8"], "--input: not a shape"),
+        (["--depth", "-1"], "--depth"),
+        (["--depth", "deep"], "--depth: not a number of levels"),
+        (["--input", "5"], "model: the model cannot be run on such inputs"),
+        (["model=nothing"], "model: no such option"),
+    ],
+)
+def test_mistakes(cli: Cli, args: list[str], message: str) -> None:
+    done = cli("summary", "data=wine", *args)
+    assert done.code == 2
+    assert message in done.err
+
+
+@pytest.mark.parametrize("command", ["summary", "graph", "params"])
+def test_help_imports_nothing_heavy(command: str) -> None:
+    code = (
+        f"import sys; from lightkit.cli import main; main([{command!r}, '--help']); "
+        "print([name for name in ('torch', 'hydra', 'yaml', 'numpy', 'rich', 'torchinfo') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "examples:" in done.stdout
+    assert done.stdout.endswith("[]\n")
