@@ -13,6 +13,7 @@ COMMANDS = {
     "eval": ("lightkit.cli.evaluate", "evaluate", "metrics of a finished run on a split"),
     "predict": ("lightkit.cli.evaluate", "predict", "predictions of a finished run as a CSV file"),
     "ensemble": ("lightkit.cli.ensemble", "ensemble", "make one model of finished runs"),
+    "find": ("lightkit.cli.find", "find", "a learning rate, batch size or number of loader processes, by trying"),
     "plan": ("lightkit.cli.plan", "plan", "what a run would train, at which rate and when, without training"),
     "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
     "runs": ("lightkit.cli.runs", "runs", "list the runs in outputs/"),

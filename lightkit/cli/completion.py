@@ -18,7 +18,7 @@ from lightkit.runs.filters import STATUSES
 SHELLS = ("bash", "fish", "zsh")
 ACTIONS = ("install", "uninstall", "query")
 OF_RUNS = ("eval", "predict", "resume", "ckpt")
-OVERRIDDEN = ("train", "plan", "config", "verify-resume", "eval", "predict", "resume")
+OVERRIDDEN = ("train", "find", "plan", "config", "verify-resume", "eval", "predict", "resume")
 VALUES = {
     "--cfg": ("job", "hydra", "all"),
     "--split": ("val", "test", "train"),
@@ -89,6 +89,8 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         from lightkit.cli.sweeps import ACTIONS
 
         return ["last", *_sweeps()] if given else list(ACTIONS)
+    if command == "find" and not given:
+        return ["lr", "batch", "workers"]
     if command == "explain":
         return [text for family in FAMILIES for text in (family.code, family.slug)]
     if command in ("ensemble", "compare") or (

@@ -16,10 +16,10 @@ from lightkit.common.text import look_alike, plain_letters
 from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
+from lightkit.config.cut_down import cut_down
 from lightkit.config.direction import check_mode
 from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, keys_named, valid_keys
-from lightkit.config.cut_down import cut_down
 from lightkit.config.finetuning import FINETUNE_RULES
 from lightkit.config.labels import check_patterns
 from lightkit.config.origins import Key, Sources, dotted

@@ -53,7 +53,9 @@ class Overfit(Callback):
         """
         if self._reached():
             said = f"the loss has come down from {self.first:.3g} to {self.losses[-1]:.3g}"
-            cast("Trainer", trainer).logger.message(f"overfit {said} in {trainer.state.step} steps: the model can learn")
+            cast("Trainer", trainer).logger.message(
+                f"overfit {said} in {trainer.state.step} steps: the model can learn"
+            )
             return
         last, goal = self.losses[-1], self.floor + max(_ZERO, self.share * (self.first - self.floor))
         what = f"the model does not learn the samples by heart: the loss is {last:.3g} after {trainer.state.step} steps"
