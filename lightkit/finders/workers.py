@@ -72,8 +72,10 @@ class FoundWorkers:
         head = f"{chosen.samples:.3g} samples a second{gain}"
         if chosen.waited < _SLOWER:
             return f"{head}; the computation does not wait for batches, so more bring nothing"
-        more = [speed for speed in self.speeds if speed.workers > chosen.workers]
-        end = "more processes bring no more" if more else f"there are {self.cpus} CPUs for more"
+        end = "more processes bring no more"
+        if chosen.workers == max(speed.workers for speed in self.speeds):
+            full = chosen.workers >= self.cpus
+            end = f"all {self.cpus} CPUs are taken: cheaper transforms, or smaller files" if full else "more may help"
         return f"{head}; training still waits {chosen.waited:.0%} of the time, and {end}"
 
 
