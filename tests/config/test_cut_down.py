@@ -102,10 +102,9 @@ def test_members_and_meta_model_are_cut_down_too() -> None:
     cfg = smoke(
         "ensemble=stacking", "ensemble.members=[{trainer.epochs: 90, scheduler.warmup_epochs: 8}, {model: cnn}]"
     )
-    assert cfg.ensemble.meta.trainer.steps == 4
+    assert plain(cfg, "ensemble.meta")["trainer.steps"] == 4
     first = plain(cfg, "ensemble.members")[0]
-    assert "90" not in str(first)
-    assert "8" not in str(first.get("scheduler", ""))
+    assert (first["trainer.epochs"], first["scheduler.warmup_epochs"], first["scheduler.warmup_steps"]) == (2, 0.0, 1)
 
 
 @pytest.mark.parametrize("mode", ["smoke", "overfit"])

@@ -20,7 +20,7 @@ SCHEDULERS = sorted(path.stem for path in (ROOT / "conf/scheduler").glob("[!_]*.
 ENSEMBLES = sorted(path.stem for path in (ROOT / "conf/ensemble").glob("*.yaml"))
 FINETUNES = {
     "gradual": ["finetune.gradual.share=null", "finetune.gradual.every_epochs=7"],
-    "head": ["finetune.schedule=[{epoch: 30, unfreeze: ['*']}]"],
+    "head": ["finetune.schedule=[{epoch: 30, unfreeze: ['*']}]", "trainer.epochs=50"],
     "lora": ["finetune.rules=[{match: '@tuned', warmup_steps: 400}]"],
     "discriminative": [],
 }
@@ -33,8 +33,9 @@ LONG = {
     "one_cycle": ["scheduler.three_phase=true"],
     "custom": ["scheduler._target_=lightkit.optim.annealing.Triangular"],
     "torch": [
-        "scheduler.scheduler={_target_: torch.optim.lr_scheduler.CosineAnnealingLR, T_max: 500, _partial_: true}"
-    ],
+        "scheduler.scheduler={_target_: torch.optim.lr_scheduler.CosineAnnealingLR, T_max: 500}",
+        "~scheduler.scheduler.gamma",
+    ],  # fmt: skip
 }
 LENGTHS = ["trainer.epochs=200", "trainer.validate_unit=step", "trainer.validate_every=5000", "trainer.accumulate=8",
            "checkpoint.every_steps=9000", "trainer.stop_at=100"]  # fmt: skip
@@ -85,7 +86,7 @@ def test_every_ensemble(name: str, cli: Cli) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", FINETUNES)
 def test_fine_tuning_with_late_phases(name: str, cli: Cli) -> None:
-    result = smoke(cli, "data=digits", "model=cnn", "model.channels=[4,4]", f"finetune={name}", *FINETUNES[name])
+    result = smoke(cli, "data=digits", "model=cnn", "model.channels=[16,16]", f"finetune={name}", *FINETUNES[name])
     assert result["steps"] == 4
 
 

@@ -38,7 +38,9 @@ class Cut(nn.Module):
         self.first, self.last = nn.Linear(in_features, 8), nn.Linear(8, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(0 * self.first(x).detach())
+        with torch.no_grad():
+            inner = self.first(x).sign()
+        return self.last(0 * inner)
 
 
 class Contradicting:
@@ -91,7 +93,7 @@ def test_labels_that_contradict_each_other(tmp_path: Path) -> None:
 
 def test_no_gradient_reaches_a_layer(tmp_path: Path) -> None:
     error = failed(tmp_path, "model=custom", "~model.hidden", "model._target_=tests.trainer.test_overfit.Cut")
-    assert "no gradient reaches first.weight, first.bias, which should train" in str(error)
+    assert "no gradient reaches first.weight, first.bias" in str(error)
 
 
 def test_steps_that_are_too_small(tmp_path: Path) -> None:
@@ -105,9 +107,8 @@ def test_too_few_steps(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_too_large(tmp_path: Path) -> None:
-    error = failed(tmp_path, "optim=sgd", "optim.lr=30", "data=diabetes", "trainer.nonfinite.action=skip",
-                   "trainer.nonfinite.limit=10000", "loss=l1")  # fmt: skip
-    assert "too large" in str(error) or "stays where it is" in str(error)
+    error = failed(tmp_path, "data=diabetes", "loss=l1", "optim=sgd", "optim.lr=300", "model.hidden=[]")
+    assert "too large" in str(error)
 
 
 def test_a_task_that_does_not_show_the_inputs(tmp_path: Path) -> None:
