@@ -10,6 +10,7 @@ COMMAND_GROUPS = {
         "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
         "plan": ("lightkit.cli.plan", "plan", "what a run would train, at which rate and when, without training"),
         "doctor": ("lightkit.cli.doctor", "doctor", "what is wrong with a run, before it starts or after it ended"),
+        "find": ("lightkit.cli.find", "find", "a learning rate, batch size or number of loader processes, by trying"),
         "summary": (
             "lightkit.cli.summary",
             "summary",

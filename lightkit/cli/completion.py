@@ -22,7 +22,8 @@ OF_RUNS = ("eval", "predict", "params", "resume", "ckpt")
 WATCHED = ("attach", "logs", "stop", "wait")
 """Commands that take runs and sweeps, also such as have only begun."""
 OVERRIDDEN = (
-    "train", "plan", "doctor", "summary", "graph", "params", "config", "verify-resume", "eval", "predict", "resume",
+    "train", "find", "plan", "doctor", "summary", "graph", "params", "config", "verify-resume", "eval", "predict",
+    "resume",
 )  # fmt: skip
 VALUES = {
     "--cfg": ("job", "hydra", "all"),
@@ -91,29 +92,17 @@ def _candidates(before: list[str], word: str) -> list[str]:
 
 
 def _arguments(command: str, given: list[str], word: str) -> list[str]:
-    if command == "ckpt" and not given:
-        return re.findall(r"lightkit ckpt (\w+) RUN", help_of("ckpt"))
-    if command == "sweep":
-        from lightkit.cli.sweeps import ACTIONS
-
-        return ["last", *_sweeps()] if given else list(ACTIONS)
-    if command == "show":
-        from lightkit.cli.show import KINDS
-
-        if not given:
-            return list(KINDS)
+    if command == "show" and given:  # what is shown goes on as the commands do that take the same
         command, given = "train" if given[0] == "data" else "eval", given[1:]
-    if command in WATCHED:
-        return _started(alive=command != "logs")
-    if command == "explain":
-        return [text for family in FAMILIES for text in (family.code, family.slug)]
+    found = _words(command, given)
+    if found is not None:
+        return found
     if command in ("ensemble", "compare") or (
         command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt")
     ):
         return _runs()
     if command not in OVERRIDDEN:
         return []
-    runs = _runs() if command == "doctor" and not given else []
     from lightkit.config import hydra_command
 
     # Of its plugins, the one for fish separates what it found by lines.
@@ -123,6 +112,23 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
     overrides = printed.getvalue().split("\n")
     groups = [text.rstrip("=/") for text in overrides if text.endswith(("=", "/")) and "." not in text]
     return [*runs, *overrides, *(groups if command == "config" and not given else [])]
+
+
+def _words(command: str, given: list[str]) -> list[str] | None:
+    """List what a command of its own kind takes here; None where it takes runs or overrides."""
+    if command == "explain":
+        return [text for family in FAMILIES for text in (family.code, family.slug)]
+    if command in WATCHED:
+        return _started(alive=command != "logs")
+    if command == "sweep":
+        from lightkit.cli.sweeps import ACTIONS
+
+        return ["last", *_sweeps()] if given else list(ACTIONS)
+    if given:
+        return None
+    if command == "ckpt":
+        return re.findall(r"lightkit ckpt (\w+) RUN", help_of("ckpt"))
+    return {"show": ["data", "results", "worst"], "find": ["lr", "batch", "workers"]}.get(command)
 
 
 def _sweeps() -> list[str]:

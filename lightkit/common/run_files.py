@@ -13,6 +13,9 @@ RUNS = "runs"
 SWEEPS = "sweeps"
 """Folder in `OUTPUTS` for sweeps, by day too; each job of a sweep is a run in a folder of its own."""
 
+FOUND = "find"
+"""Folder in `OUTPUTS` for the pictures of `lightkit find`."""
+
 INDEX = ".index.json"
 """In `OUTPUTS`: what the files of all runs said, a cache that may be deleted."""
 

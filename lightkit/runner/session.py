@@ -26,6 +26,7 @@ from lightkit.device.ranks import Ranks
 from lightkit.diagnostics.memory import release
 from lightkit.ensemble.methods.base import ALONE
 from lightkit.ensemble.plan import MemberResult, RunMember
+from lightkit.finders.lr import keep_found_lr, resolve_lr
 from lightkit.loggers import ConsoleLogger, Logger, LogLogger, MembersTable
 from lightkit.runner.ensemble.trained import find_trained
 from lightkit.runner.faults import as_user_error, translate_errors
@@ -172,7 +173,10 @@ def session(cfg: DictConfig, folder: Path, *, overrides: Sequence[str] = (), res
             typed = [*dict.fromkeys([*place.typed(), *overrides])]
             cfg, saved = reopen(cfg, place, ranks)
         else:
-            cfg, notes = resolve_batch_size(cfg, ranks, build_console(cfg).message)
+            tell = build_console(cfg).message
+            cfg, notes = resolve_batch_size(cfg, ranks, tell)
+            cfg, more = resolve_lr(cfg, ranks, tell)  # with the batches that are used
+            notes += more
         memory.cfg = cfg
         goal: dict[str, Any] = {"monitor": cfg.metrics.monitor, "mode": cfg.metrics.mode}
         log = LogLogger(place.path / run_files.LOG) if ranks.main else Logger()
@@ -222,7 +226,7 @@ def reopen(cfg: DictConfig, place: RunFolder, ranks: Ranks) -> tuple[DictConfig,
     text: str = found["config"] if found else ranks.shared(lambda: read_config(place.path))
     known = ranks.shared(lambda: not text or is_marked(place.path, text))
     text = text if known else without_grants(text)
-    merged, changes = merge_configs(keep_resolved_batch_size(cfg, text), text, cfg.resume.override)
+    merged, changes = merge_configs(keep_found_lr(keep_resolved_batch_size(cfg, text), text), text, cfg.resume.override)
     if not known:
         check_received(merged, place.path)
     return merged, Saved(found, changes) if found else None

@@ -109,17 +109,17 @@ def explain(trainer: Trainer, first: float, losses: list[float]) -> tuple[str, s
             f"{contradicting} of the samples have the same input as another one, and a different target",
             "look at the data: labels that contradict each other, or inputs that have lost what tells them apart",
         )
+    if last > max(2 * least, first):
+        return (
+            f"the loss rises again, after {least:.3g}: the steps are too large",
+            "a smaller optim.lr (lightkit find lr), or trainer.clip_norm=1.0",
+        )
     unused = _without_gradient(learner)
     if unused:
         names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
         return (
             f"no gradient reaches {names}, which should train",
             "look for .detach(), .item(), torch.no_grad(), a dead activation or an argmax between these and the loss",
-        )
-    if last > max(2 * least, first):
-        return (
-            f"the loss rises again, after {least:.3g}: the steps are too large",
-            "a smaller optim.lr (lightkit find lr), or trainer.clip_norm=1.0",
         )
     if last < _FALLING * losses[-min(len(losses), 4)]:
         return (

@@ -210,8 +210,8 @@ class TrainerConfig:
     Found by steps in a process of its own. The run's `config.yaml` has what was found; nothing is looked for again."""
     smoke: bool = False
     """Run from end to end in seconds: few samples, and few steps of everything. `trainer=smoke` sets it. Two short
-    epochs with validation, checkpoints and the final test; warm-ups, phases, cycles, folds and members are cut down with
-    them. Batches keep their size, so that a step needs the memory it will need."""
+    epochs with validation, checkpoints and the final test; warm-ups, phases, cycles, folds and members are cut down
+    with them. Batches keep their size, so that a step needs the memory it will need."""
     overfit: OverfitConfig = field(default_factory=OverfitConfig)
     """A check that the model can learn a few samples by heart."""
 

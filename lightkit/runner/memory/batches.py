@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -36,6 +36,12 @@ class Batch:
     """For `trainer.accumulate`."""
     lines: tuple[str, ...] = ()
     """How it was found, for people."""
+    probes: tuple[Probe, ...] = ()
+    """What was measured at each size that was tried."""
+    limit: int = 0
+    """Bytes that may be used."""
+    free: int = 0
+    """Bytes that are free; a share of them is left alone."""
 
     def settings(self) -> dict[str, Any]:
         """Return the values of the configuration, with which nothing is left to be found."""
@@ -127,7 +133,8 @@ def find_batch(
         what = "no batch fits into memory" + (f"\n{reason}" if reason else "")
         fix = "device.activation_checkpointing, device.precision=bf16, a smaller model, or more memory"
         raise UserError(what, key=KEY, fix=fix, exit_code=OUT_OF_MEMORY)
-    return asked.batch(search, best, first)
+    found = asked.batch(search, best, first)
+    return replace(found, probes=tuple(search.probes), limit=search.limit, free=first["free"])
 
 
 def _go_on(search: Search, child: Child, asked: Asked, tell: Callable[[str], None]) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,10 +14,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.assembly import build
-from lightkit.common.errors import UserError
-from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
-from lightkit.common.failures import in_short, is_out_of_memory
-from lightkit.common.processes import lightkit_command, lightkit_path
+from lightkit.common.exit_codes import OUT_OF_MEMORY
+from lightkit.common.failures import is_out_of_memory
+from lightkit.common.processes import lightkit_command
 from lightkit.config.project import make_importable, project_root
 from lightkit.data.loaders import Loader
 from lightkit.device import Engine
@@ -29,6 +25,8 @@ from lightkit.device.prefetch import Batches
 from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import memory_of
+from lightkit.finders.child import Child as MeasuringProcess
+from lightkit.finders.child import begin, failure
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.trainer.evaluate import evaluate
 
@@ -38,13 +36,7 @@ _MOST_SKIPPED = 16
 """Steps that a loss scale may take to come down to where the optimizer steps at all."""
 _LIBRARIES = 256 << 20
 """Bytes of memory of the machine that a run takes for what it imports and these steps do not: TensorBoard, figures."""
-_VICTIM = "1000"
-"""What tells Linux to end this process, and no other one, where memory runs out all the same."""
 KEY = "device.batch_size"
-_ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What a launcher has told this process, and the one that measures must not know: it is alone."""
-_KILLED = (-int(getattr(signal, "SIGKILL", 9)), 137)
-_TAIL = 2000
 
 
 class Bench:
@@ -162,11 +154,7 @@ def work() -> int:
 
     It ends where memory ran out: what an error leaves behind would count with the next size.
     """
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_VICTIM)
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the user's own code prints is no answer
-    job = json.loads(sys.stdin.readline())
+    job, answers = begin()
     make_importable(project_root())
     cfg: Any = OmegaConf.create(job["cfg"])
     OmegaConf.set_readonly(cfg, True)
@@ -212,13 +200,11 @@ def _failure(error: Exception, scene: MemoryReport) -> dict[str, Any]:
     """Say what went wrong; `peak` is there, and null, where it was the memory."""
     if is_out_of_memory(error):
         return {"peak": None, "error": str(scene.report(error)), "exit_code": OUT_OF_MEMORY}
-    if isinstance(error, UserError):
-        return {"error": str(error), "exit_code": error.exit_code, "family": error.families[0].slug}
-    return {"error": in_short(error), "exit_code": FAILED}
+    return failure(error)
 
 
-class Child:
-    """A process that measures, while inside; it does not outlive that.
+class Child(MeasuringProcess):
+    """A process that measures sizes, while inside; it does not outlive that.
 
     Args:
         job: What it has to know, in one line.
@@ -226,43 +212,11 @@ class Child:
     """
 
     def __init__(self, job: str, command: Sequence[str] = ()) -> None:
-        self._job, self._command = job, command or lightkit_command("train", "--measure")[1:]
+        super().__init__(job, command or lightkit_command("train", "--measure")[1:], key=KEY, fix=f"{KEY}=null")
 
     def __enter__(self) -> Child:
-        path = lightkit_path()
-        env = {name: value for name, value in os.environ.items() if name not in _ALONE}
-        self._said: IO[bytes] = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            [sys.executable, *self._command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            env={**env, "PYTHONPATH": path},
-        )
-        self._write(self._job)
+        super().__enter__()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        process = self._process
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, self._said):
-            with suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
-
-    def answer(self) -> dict[str, Any]:
-        """Wait for the first answer: facts of the run.
-
-        Raises:
-            UserError: The parts of the run cannot be built.
-        """
-        found = self._read()
-        if found is None:
-            raise self._lost()
-        if "error" in found:
-            raise UserError(found["error"], exit_code=found["exit_code"], family=found.get("family"))
-        return found
 
     def ask(self, *, size: int, window: int) -> dict[str, Any]:
         """Ask what a size needs; `peak` is null where it did not fit.
@@ -270,27 +224,10 @@ class Child:
         Raises:
             UserError: The process ended, and not because memory ran out.
         """
-        self._write(json.dumps({"size": size, "window": window}))
-        found = self._read()
+        self.write(json.dumps({"size": size, "window": window}))
+        found = self.read()
         if found is not None:
             return found
-        if self._process.wait() in _KILLED:  # by the system, which had no memory left
+        if self.was_killed():  # by the system, which had no memory left
             return {"size": size, "peak": None}
-        raise self._lost()
-
-    def _write(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # it has ended; what it said is read next
-            self._process.stdin.write(f"{line}\n".encode())  # type: ignore[union-attr]
-            self._process.stdin.flush()  # type: ignore[union-attr]
-
-    def _read(self) -> dict[str, Any] | None:
-        line = self._process.stdout.readline()  # type: ignore[union-attr]
-        found: dict[str, Any] | None = json.loads(line) if line.endswith(b"\n") else None
-        return found
-
-    def _lost(self) -> UserError:
-        code = self._process.wait()
-        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
-        said = self._said.read().decode(errors="replace").strip()
-        what = f"the process that measures ended with status {code}" + (f":\n{said}" if said else "")
-        return UserError(what, key=KEY, fix=f"{KEY}=null", exit_code=FAILED)
+        raise self.lost()

@@ -1,0 +1,271 @@
+"""`lightkit find`: a learning rate, the largest batch, or the number of loader processes, by trying."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import complain, say, table
+from lightkit.common import run_files
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED
+from lightkit.common.text import slug
+from lightkit.runs.catalog import find_run, project
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+HELP = {
+    "find": """\
+usage: lightkit find lr|batch|workers [OVERRIDES] [OPTIONS]
+
+Try values of a key with steps of the training that OVERRIDES describe, and suggest one, with the reason, a table and
+a picture. The steps are made in a process of their own, on a copy of everything: no run is started, and nothing of
+them is kept.
+
+  lr       a rate that rises from step to step, until the loss diverges          suggests optim.lr
+  batch    larger and larger batches, as far as memory goes                      suggests data.batch_size
+  workers  training with more and more loader processes                          suggests data.num_workers
+
+`trainer.find_lr=true` and `device.batch_size=max` (or `auto`) look for the same when a run begins, and take it.
+
+options:
+  --from RUN            start from the configuration of an earlier run
+  --low LR, --high LR   lr: the rates to begin and to end with (default: 1e-6 and 10)
+  --steps N             lr: the number of steps in between (default: 100)
+  --try N,N,…           workers: the numbers to try (default: 0, 1, 2, 4, … up to that of the CPUs)
+  --plot FILE           where the picture goes (default: outputs/find/NAME-lr.png)
+  --json                what was found, as JSON
+  --config-dir FOLDER   one more folder of options, searched first
+  --config-name NAME    another file than config.yaml to start from
+
+examples:
+  lightkit find lr experiment=digits_cnn
+  lightkit find lr data=wine optim=sgd --high 100
+  lightkit find batch experiment=shapes device=cuda
+  lightkit find workers data=image_folder data.dataset.root=photos
+
+Exit status: 0 where something is suggested, 1 where nothing is, else that of `lightkit train`.""",
+}
+
+_ROWS = 12
+"""Rows of the table of rates."""
+
+
+class Answer(NamedTuple):
+    """What a finder came to, to be shown."""
+
+    key: str
+    """The key that it is about."""
+    value: Any
+    """The value that is suggested; None where there is none."""
+    reason: str
+    """What speaks for it."""
+    titles: tuple[str, ...]
+    """Heads of the table."""
+    rows: list[list[str]]
+    """Its cells."""
+    numbers: dict[str, Any]
+    """All of it, for a program."""
+    draw: Callable[[str], Any] | None
+    """Makes the picture, with a title."""
+
+
+def find(args: list[str]) -> int:
+    """Try values of a key, and suggest one."""
+    parser = Parser("find")
+    parser.add_argument("what", nargs="?", choices=(*FINDERS,))
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--from", dest="source", metavar="RUN")
+    parser.add_argument("--low", type=float, default=None)
+    parser.add_argument("--high", type=float, default=None)
+    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--try", dest="numbers", default=None)
+    parser.add_argument("--plot", type=Path, default=None)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("-cn", "--config-name", default="config")
+    # For the process that measures, which is told by standard input what.
+    parser.add_argument("--measure", action="store_true")
+    options = parser.read(args)
+    if options.measure:
+        from lightkit.finders.work import work
+
+        return work()
+    if options.what is None:
+        raise UserError("what to find is missing", key="lightkit find", choices=FINDERS, fix="lightkit find --help")
+    _check(options)
+    cfg = _configuration(options)
+    answer = FINDERS[options.what](cfg, options)
+    plot = _draw(answer, cfg, options)
+    if options.json:
+        found = {"key": answer.key, "suggested": answer.value, "reason": answer.reason, **answer.numbers}
+        say(json.dumps({**found, "plot": None if plot is None else str(plot)}, indent=2))
+    else:
+        _show(answer, plot)
+    return FAILED if answer.value is None else 0
+
+
+def _check(options: Namespace) -> None:
+    """Refuse options that the finder does not take, and ranges that are none.
+
+    Raises:
+        UserError: There is one.
+    """
+    given = {"--low": "lr", "--high": "lr", "--steps": "lr", "--try": "workers"}
+    for name, what in given.items():
+        value = getattr(options, {"--try": "numbers"}.get(name, name[2:]))
+        if value is not None and options.what != what:
+            raise UserError(f"this is for lightkit find {what}", key=name, received=value, fix="leave it out")
+        if value is not None and name != "--try" and not value > 0:
+            raise UserError("out of range", key=name, expected="above 0", received=value)
+    low, high = options.low, options.high
+    if low is not None and high is not None and low >= high:
+        raise UserError("the rates do not rise", key="--high", expected=f"above {low:g}", received=high)
+    if options.steps is not None and options.steps < 10:
+        raise UserError(
+            "too few steps to tell rates apart", key="--steps", expected="10 or more", received=options.steps
+        )
+
+
+def _configuration(options: Namespace) -> DictConfig:
+    """Compose the configuration, or take that of an earlier run."""
+    if options.source is not None:
+        from lightkit.runs.reading import read_run
+
+        return read_run(find_run(options.source, project()), options.overrides, new=True).cfg
+    from lightkit.config import compose
+
+    return compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name).cfg
+
+
+def _draw(answer: Answer, cfg: DictConfig, options: Namespace) -> Path | None:
+    """Write the picture; None where there is nothing to draw."""
+    if answer.draw is None:
+        return None
+    from lightkit.finders.drawing import write_png
+
+    name = slug(f"{cfg.name}-{options.what}")
+    path = options.plot or project() / run_files.OUTPUTS / run_files.FOUND / f"{name}.png"
+    try:
+        write_png(answer.draw(f"{cfg.name}: {answer.key}"), path)
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror}", key="--plot", received=path, family="file") from error
+    return Path(path)
+
+
+def _show(answer: Answer, plot: Path | None) -> None:
+    """Print table, suggestion and where the picture is."""
+    if answer.rows:
+        say(table(answer.titles, answer.rows, right=range(len(answer.titles))))
+        say()
+    say(answer.reason if answer.value is None else f"suggested: {answer.key}={answer.value}\n  {answer.reason}")
+    if plot is not None:
+        say(f"picture: {plot}")
+
+
+def _find_lr(cfg: DictConfig, options: Namespace) -> Answer:
+    from lightkit.finders.lr import HIGH, LOW, STEPS, find_lr
+
+    steps = options.steps or STEPS
+
+    def tell(step: int, point: Any) -> None:
+        if step % max(1, steps // 10) == 0:
+            complain(f"step {step}/{steps}: rate {point.lr:.2g}, loss {point.loss:.4g}")
+
+    low, high = options.low or LOW, options.high or HIGH
+    found = find_lr(cfg, low=low, high=high, steps=steps, tell=tell)
+    best, every = found.suggestion, max(1, -(-len(found.points) // _ROWS))
+    rows = [[f"{point.lr:.2g}", f"{point.loss:.4g}"] for point in found.points[::every]]
+    numbers: dict[str, Any] = {"configured": found.configured, "points": [point._asdict() for point in found.points]}
+    reason = "the loss falls with none of these rates: a wider range (--low, --high), or look at the data and the model"
+    if best is not None:
+        reason = f"{best.reason}; it is {found.configured:g} now"
+        numbers |= {"lowest": best.lowest._asdict(), "steepest": best.steepest._asdict(), "harmful": best.harmful}
+
+    def draw(title: str) -> Any:
+        from lightkit.finders.drawing import draw_lr
+
+        return draw_lr(found, title)
+
+    shown = draw if found.points else None
+    return Answer("optim.lr", best and best.lr, reason, ("learning rate", "loss"), rows, numbers, shown)
+
+
+def _find_batch(cfg: DictConfig, options: Namespace) -> Answer:
+    from omegaconf import OmegaConf, open_dict, read_write
+
+    from lightkit.diagnostics.memory import in_gib
+    from lightkit.runner.memory.batches import find_batch
+
+    if cfg.device.batch_size is None:
+        with open_dict(cfg), read_write(cfg):
+            OmegaConf.update(cfg, "device.batch_size", "max")
+    found = find_batch(cfg, ranks=cfg.device.nproc, tell=lambda line: complain(line.strip()))
+    probes = sorted(found.probes, key=lambda probe: probe.size)
+    rows = [
+        [str(probe.size), "does not fit" if probe.peak is None else in_gib(probe.peak), in_gib(found.limit)]
+        for probe in probes
+    ]
+    numbers: dict[str, Any] = {
+        "accumulate": found.accumulate,
+        "limit": found.limit,
+        "free": found.free,
+        "tried": [{"size": probe.size, "bytes": probe.peak} for probe in probes],
+    }
+
+    def draw(title: str) -> Any:
+        from lightkit.finders.drawing import draw_batch
+
+        return draw_batch(probes, limit=found.limit, free=found.free, size=found.size, title=title)
+
+    reason = "\n  ".join(line.removeprefix("batch").strip() for line in found.lines)
+    return Answer("data.batch_size", found.size, reason, ("samples", "needed", "may be used"), rows, numbers, draw)
+
+
+def _find_workers(cfg: DictConfig, options: Namespace) -> Answer:
+    from lightkit.finders.workers import find_workers
+
+    try:
+        numbers = None if options.numbers is None else sorted({int(text) for text in options.numbers.split(",")})
+    except ValueError:
+        numbers = [-1]
+    if numbers and min(numbers) < 0:
+        raise UserError("not numbers of processes", key="--try", expected="such as 0,2,8", received=options.numbers)
+
+    def tell(speed: Any) -> None:
+        complain(f"{speed.workers} processes: {speed.samples:.3g} samples a second")
+
+    found = find_workers(cfg, numbers=numbers, tell=tell)
+    rows = [
+        [str(speed.workers), f"{speed.samples:.3g}", f"{speed.waited:.0%}", f"{speed.first:.2f}"]
+        for speed in found.speeds
+    ]
+    content = {
+        "configured": found.configured,
+        "cpus": found.cpus,
+        "compute": found.compute,
+        "speeds": [speed._asdict() for speed in found.speeds],
+    }
+
+    def draw(title: str) -> Any:
+        from lightkit.finders.drawing import draw_workers
+
+        return draw_workers(found, title)
+
+    titles = ("processes", "samples/s", "waits", "s to first batch")
+    return Answer(
+        "data.num_workers", found.suggested, found.reason, titles, rows, content, draw if found.speeds else None
+    )
+
+
+FINDERS: dict[str, Callable[[DictConfig, Namespace], Answer]] = {
+    "lr": _find_lr,
+    "batch": _find_batch,
+    "workers": _find_workers,
+}
+"""What can be found, and by which function."""

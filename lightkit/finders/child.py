@@ -1,0 +1,156 @@
+"""A process that measures: it is told what to do by a line of JSON, and answers with lines of JSON.
+
+What it does to weights, random numbers, memory and limits ends with it. Nothing of that can reach the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import FAILED, OUT_OF_MEMORY
+from lightkit.common.failures import in_short, is_out_of_memory
+from lightkit.common.processes import lightkit_path
+from lightkit.config import to_yaml
+
+ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What a launcher has told this process, and the one that measures must not know: it is alone."""
+KILLED = (-int(getattr(signal, "SIGKILL", 9)), 137)
+"""Exit statuses of a process that the system ended, as it does where memory runs out."""
+_VICTIM = "1000"
+"""What tells Linux to end this process, and no other one, where memory runs out all the same."""
+_TAIL = 2000
+
+
+class Child:
+    """A process that measures, while inside; it does not outlive that.
+
+    Args:
+        job: What it has to know, in one line.
+        command: Arguments of Python.
+        key: The key of the configuration that it measures for, which errors name.
+        fix: What to do where the process ends by itself.
+    """
+
+    def __init__(self, job: str, command: Sequence[str], *, key: str, fix: str | None = None) -> None:
+        self._job, self._command, self._key, self._fix = job, command, key, fix
+
+    def __enter__(self) -> Child:
+        env = {name: value for name, value in os.environ.items() if name not in ALONE}
+        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, *self._command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**env, "PYTHONPATH": lightkit_path()},
+        )
+        self.write(self._job)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process = self._process
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, self._said):
+            with suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for an answer.
+
+        Raises:
+            UserError: The process answers with an error, or has ended.
+        """
+        found = self.read()
+        if found is None:
+            raise self.lost()
+        if "error" in found:
+            raise UserError(found["error"], exit_code=found["exit_code"], family=found.get("family"))
+        return found
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Yield answers up to one with `end`, which is the last.
+
+        Raises:
+            UserError: See `answer`.
+        """
+        while True:
+            found = self.answer()
+            yield found
+            if found.get("end"):
+                return
+
+    def write(self, line: str) -> None:
+        """Tell the process something."""
+        with suppress(BrokenPipeError):  # it has ended; what it said is read next
+            self._process.stdin.write(f"{line}\n".encode())  # type: ignore[union-attr]
+            self._process.stdin.flush()  # type: ignore[union-attr]
+
+    def read(self) -> dict[str, Any] | None:
+        """Wait for an answer; None where the process has ended."""
+        line = self._process.stdout.readline()  # type: ignore[union-attr]
+        found: dict[str, Any] | None = json.loads(line) if line.endswith(b"\n") else None
+        return found
+
+    def was_killed(self) -> bool:
+        """Wait for the end of the process; tell whether the system ended it."""
+        return self._process.wait() in KILLED
+
+    def lost(self) -> UserError:
+        """Return the error of a process that has ended by itself, with what it said last."""
+        code = self._process.wait()
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
+        said = self._said.read().decode(errors="replace").strip()
+        what = f"the process that measures ended with status {code}" + (f":\n{said}" if said else "")
+        return UserError(what, key=self._key, fix=self._fix, exit_code=FAILED)
+
+
+def begin() -> tuple[dict[str, Any], IO[str]]:
+    """Begin to be such a process; return the job, and the file that takes the answers.
+
+    What the user's own code prints goes to standard error: it is no answer.
+    """
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_VICTIM)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    job: dict[str, Any] = json.loads(sys.stdin.readline())
+    return job, answers
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """Return the answer that tells of an error."""
+    if isinstance(error, UserError):
+        return {"error": str(error), "exit_code": error.exit_code, "family": error.families[0].slug}
+    if is_out_of_memory(error):
+        return {"error": f"out of memory: {in_short(error)}", "exit_code": OUT_OF_MEMORY}
+    return {"error": in_short(error), "exit_code": FAILED}
+
+
+def alone(cfg: DictConfig, **values: Any) -> str:
+    """Return a configuration as YAML, for a process that measures by itself what several processes will share.
+
+    Args:
+        cfg: That of the run.
+        **values: Other values, with `__` in the place of the dots in their keys.
+    """
+    other: Any = OmegaConf.create(OmegaConf.to_container(cfg))
+    own: dict[str, Any] = {"device.batch_size": None, "trainer.find_lr": False}
+    if cfg.device.nproc > 1 or cfg.device.parallel in ("ddp", "fsdp"):
+        own |= {"device.nproc": 1, "device.parallel": "none"}
+    for key, value in {**own, **{key.replace("__", "."): value for key, value in values.items()}}.items():
+        OmegaConf.update(other, key, value)
+    return to_yaml(other)

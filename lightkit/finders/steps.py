@@ -1,0 +1,110 @@
+"""Optimizer steps of a run in a process that measures: the same as in the run, but nothing of them is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple, cast
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from lightkit.assembly import build
+from lightkit.assembly.phases import phases_of
+from lightkit.data.loaders import Loader
+from lightkit.diagnostics.spans import NoSpans
+from lightkit.finetune.tuning import NoTuning, Tuning
+from lightkit.trainer.average import NoAverage
+from lightkit.trainer.guard import Guard
+from lightkit.trainer.step import PlainStepper
+
+
+class Step(NamedTuple):
+    """An optimizer step that was made."""
+
+    loss: Tensor
+    """Mean loss of its samples, before it."""
+    waited: float
+    """Seconds that it waited for its batches."""
+
+
+class TrialSteps:
+    """The parts of a run, and steps of its training.
+
+    Args:
+        cfg: The configuration, for one process.
+    """
+
+    def __init__(self, cfg: DictConfig) -> None:
+        with TemporaryDirectory() as folder:
+            learner = build(cfg, Path(folder))
+        # Outputs of a network that diverges are nothing that metrics and averages would have to take.
+        self.learner = replace(learner, metrics={"train": cast(Any, _NoMetrics())}, average=NoAverage())
+        self.stepper = PlainStepper(self.learner, _AnyLoss(learner.engine.device), NoSpans())
+        prepared = learner.made.prepared
+        self.tuning = NoTuning() if prepared is None else Tuning(learner.model, phases_of(learner))
+
+    def run(self, loader: Loader) -> Iterator[Step]:
+        """Make a step each time the next one is asked for, in one epoch after the other, without an end.
+
+        Args:
+            loader: Gives the batches.
+        """
+        learner, engine = self.learner, self.learner.engine
+        state, accumulate = learner.state, learner.timetable.accumulate
+        while True:
+            self.tuning.before_step(0, 0)  # what trains from the beginning
+            self.tuning.train(learner.network)
+            with closing(engine.prefetch(loader.epoch(state.epoch))) as batches:
+                done = 0
+                while done < loader.epoch_samples:
+                    window = min(accumulate * loader.batch_size, loader.epoch_samples - done)
+                    yield self.step(batches, loader.batch_size, done=done, window=window)
+                    done += window
+            state.epoch += 1
+
+    def step(self, batches: Iterator[Any], batch_size: int, *, done: int, window: int) -> Step:
+        """Make a step.
+
+        Args:
+            batches: Gives the batches.
+            batch_size: Samples of one.
+            done: Samples of the epoch before it.
+            window: Samples of the step.
+        """
+        engine, losses, waited, position = self.learner.engine, list[Tensor](), 0.0, 0
+        while position < window:
+            asked = perf_counter()
+            batch = engine.move(next(batches))
+            waited += perf_counter() - asked
+            size = min(batch_size, window - position)
+            more = position + size < window
+            self.stepper.micro(batch, position=done + position, size=size, window=window, more=more)
+            losses.append(self.stepper.loss.detach() * (size / window))
+            position += size
+        self.stepper.update(usable=True, want_norm=False)
+        return Step(torch.stack(losses).sum(), waited)
+
+    def close(self) -> None:
+        """End all loader processes."""
+        self.learner.data.close()
+
+
+class _NoMetrics:
+    """Takes outputs, and measures nothing."""
+
+    def update(self, *_: Any) -> None:
+        """Do nothing."""
+
+
+class _AnyLoss(Guard):
+    """Lets every loss pass: whoever asked for the step looks at it."""
+
+    def passes(self, loss: Tensor) -> bool:
+        """Let it pass."""
+        return True
