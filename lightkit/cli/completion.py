@@ -91,6 +91,8 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         return ["last", *_sweeps()] if given else list(ACTIONS)
     if command == "explain":
         return [text for family in FAMILIES for text in (family.code, family.slug)]
+    if command == "board":
+        return [*_runs(), *_sweeps()]
     if command in ("ensemble", "compare") or (
         command in OF_RUNS and "=" not in word and len(given) == (command == "ckpt")
     ):

@@ -42,7 +42,7 @@ def free_port(host: str, *, wanted: int | None = None, passed: Callable[[int], N
     Args:
         host: Address to listen on.
         wanted: The port that was asked for; None where any will do.
-        passed: Called with each port that was taken.
+        passed: Called with each of the usual ports that is taken.
 
     Raises:
         UserError: The wanted port is taken, or the address is not one of this machine.
@@ -59,7 +59,8 @@ def free_port(host: str, *, wanted: int | None = None, passed: Callable[[int], N
                 reason = error.strerror or str(error)
         if not reason:
             return found
-        passed(port)
+        if wanted is None:
+            passed(port)
     taken = holder(wanted) if wanted is not None else None
     raise UserError(
         f"cannot listen there: {reason}" + (f" (by {taken})" if taken else ""),

@@ -43,6 +43,8 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit train -m data=wine trainer.epo", ["trainer.epochs="]),
         ("lightkit eval last data.eval_", ["data.eval_batch_size="]),
         ("lightkit help boa", ["board"]),
+        ("lightkit board di", ["digits_cnn"]),
+        ("lightkit board --st", ["--stop"]),
     ],
 )
 def test_what_the_last_word_may_become(line: str, expected: list[str]) -> None:
