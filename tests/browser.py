@@ -75,6 +75,11 @@ class Page:
             found += byte
         return bytes(found)
 
+    def close(self) -> None:
+        """Close the pipe."""
+        self._send.close()
+        self._receive.close()
+
     def open(self, url: str) -> None:
         """Go to a page."""
         self.call("Page.navigate", url=url)
@@ -123,7 +128,9 @@ def browser(folder: Path, *, size: tuple[int, int] = (1400, 1000)) -> Iterator[P
     os.close(command_out)
     os.close(answer_in)
     try:
-        yield Page(command_in, answer_out)
+        page = Page(command_in, answer_out)
+        yield page
+        page.close()
     finally:
         process.kill()
         process.wait()

@@ -2,244 +2,271 @@
 
 from __future__ import annotations
 
-import getpass
+import json
 import os
-import re
+import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from argparse import SUPPRESS, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from lightkit.cli.arguments import Parser
-from lightkit.cli.terminal import complain, say
+from lightkit.cli.terminal import complain, say, table
+from lightkit.cli.tunnel import Way, way
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import of_signal
-from lightkit.runs.catalog import dated, project
+from lightkit.detached.boards import Board, Desk, desk_of, running
+from lightkit.runs.catalog import find_run, project
 
 HELP = {
     "board": """\
-usage: lightkit board [FOLDER] [--port N] [--host ADDRESS]
+usage: lightkit board [RUN|SWEEP|FOLDER] [--detach] [--port N] [--host ADDRESS] [--local-port N] [--via HOST,...]
+       lightkit board --list [--json]
+       lightkit board --stop [RUN|SWEEP|FOLDER]
 
-Show the curves of all runs below FOLDER (default: outputs/) in a browser. Prints the address, and the `ssh` line to
-type on a laptop when the runs are on a server. Ctrl-C ends it. Runs go by what tells them from each other, that first:
-of a sweep what was swept, then the name and when it began. `tensorboard --logdir outputs` calls them by their paths.
+Show the curves of a run, of a sweep, or of all runs below FOLDER (default: outputs/) in a browser. Prints the address,
+and the `ssh` line to type on a laptop when the runs are on a server. Ctrl-C ends it. Where a board shows the same
+already, its address is printed. Runs go by what tells them from each other, that first: of a sweep what was swept, then
+the name and when it began. `tensorboard --logdir outputs` calls them by their paths.
 
 options:
-  --port N        port to listen on (default: 6006, or a free one when that is taken)
-  --host ADDRESS  address to listen on (default: 127.0.0.1, which only this machine reaches)
+  -d, --detach     go on in the background, also after the connection has ended
+  --port N         port to listen on (default: 6006, or a free one when that is taken)
+  --host ADDRESS   address to listen on (default: 127.0.0.1, which only this machine reaches)
+  --local-port N   port on the laptop, where the same is taken there (default: the same)
+  --via HOST,...   machines between the laptop and this one, as for `ssh -J`: USER@HOST:PORT
+  --list           list your boards on this machine
+  --json           print the list as JSON
+  --stop           end the board that shows this
 
 examples:
   lightkit board
-  lightkit board outputs/sweeps --port 7007""",
+  lightkit board last --detach
+  lightkit board outputs/sweeps --port 7007
+  lightkit board -d --via ada@login.example.org --local-port 16006
+  lightkit board --stop""",
 }
 
-USUAL_PORT = 6006
-_USUAL = re.compile(
-    r"^\s*$|TensorFlow installation not found|NOTE: Using experimental fast data|--load_fast=false"
-    r"|tensorboard/issues/4784|Press CTRL\+C"
-)
-"""Lines on standard error that tell a user nothing."""
-_EVENTS = "tfevents"
-_REFRESH_SECONDS = 5.0
-_LONGEST_NAME = 200
-"""Characters of a name; file systems take a few more."""
+_LOOK_SECONDS = 0.5
+_LINES = 20
+"""Lines of a board that did not start, which are shown."""
 
 
 def board(args: list[str]) -> int:
-    """Run TensorBoard until it is interrupted."""
+    """Run TensorBoard until it is interrupted, or start one that goes on by itself."""
+    options = _read(args)
+    if options.list:
+        return _list(as_json=options.json)
+    folder = _folder(options.folder)
+    way_here = way(options.via)
+    if options.stop:
+        return _stop(folder, options)
+    port, local = _port("--port", options.port), _port("--local-port", options.local_port)
+    desk = desk_of(folder, options.host)
+    if (found := desk.board()) is not None:
+        if port is not None and port != found.port:
+            what = f"a board shows this already, on port {found.port}"
+            fix = "lightkit board --stop ends it; --local-port is the port on the laptop"
+            raise UserError(what, key="--port", received=options.port, fix=fix)
+        return 0 if options.ready else _tell(found, way_here, local=local, is_new=False)
+    if options.detach:
+        found = _start(folder, options)
+        return found if isinstance(found, int) else _tell(found, way_here, local=local, is_new=True)
+    return _serve(desk, folder, options, port=port, way_here=way_here)
+
+
+def _read(args: list[str]) -> Namespace:
     parser = Parser("board")
     parser.add_argument("folder", nargs="?")
+    parser.add_argument("-d", "--detach", action="store_true")
     parser.add_argument("--port")
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--local-port")
+    parser.add_argument("--via")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--stop", action="store_true")
+    parser.add_argument("--ready", type=int, help=SUPPRESS)
     options = parser.read(args)
-    folder = Path(options.folder) if options.folder else project() / run_files.OUTPUTS
-    if not folder.is_dir():
-        raise UserError("no such folder", key=str(folder), fix="`lightkit train` makes the first run", family="file")
-    wanted = options.port
-    if wanted is not None and (not wanted.isdecimal() or not 0 < int(wanted) < 65536):
-        raise UserError("not a port", key="--port", received=wanted, expected="a number from 1 to 65535")
-    port = free_port(options.host, wanted=None if wanted is None else int(wanted))
-    say(f"TensorBoard over {folder.resolve()}\n\n  here:            http://{options.host}:{port}/")
-    say(f"  from a laptop:   {forwarding(port)}")
-    say(f"                   then open http://127.0.0.1:{port}/\n\nCtrl-C ends it.")
+    if options.json and not options.list:
+        raise UserError("goes with --list", key="--json")
+    if options.stop and options.detach:
+        raise UserError("--stop ends a board, --detach begins one", key="lightkit board")
+    return options
+
+
+def _folder(text: str | None) -> Path:
+    """Return what is to be shown: a folder, a run or a sweep by its name."""
+    root = project()
+    folder = Path(text) if text else root / run_files.OUTPUTS
+    places = [folder] if text is None else [folder, root / text, root / run_files.OUTPUTS / text]
+    for place in places:
+        if place.is_dir():
+            return place.resolve()
+    if text is None or "/" in text.removeprefix(f"{run_files.OUTPUTS}/").strip("/"):
+        fix = "`lightkit train` makes the first run" if text is None else "`lightkit runs` lists the runs"
+        raise UserError("no such folder", key=str(folder), fix=fix, family="file")
+    try:
+        return find_run(text, root)
+    except UserError:
+        from lightkit.sweep.plan import all_sweeps, find_sweep
+
+        if any(sweep.name.endswith(text) for sweep in all_sweeps(root, everywhere=True)):
+            return find_sweep(text, root)
+        raise
+
+
+def _port(key: str, text: str | None) -> int | None:
+    if text is not None and (not text.isdecimal() or not 0 < int(text) < 65536):
+        raise UserError("not a port", key=key, received=text, expected="a number from 1 to 65535")
+    return None if text is None else int(text)
+
+
+def _tell(found: Board, way_here: Way, *, local: int | None, is_new: bool, ends: str = "") -> int:
+    """Print where a board is to be seen; return the exit status."""
+    since = "" if is_new else f" (it runs since {_since(found)})"
+    say(f"TensorBoard over {found.folder}{since}\n")
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    lines = [("here", f"http://{host}:{found.port}/")]
+    lines += way_here.lines(found.port, host=found.host, local=local or found.port)
+    for name, line in lines:
+        say(f"  {name:<15}{line}")
+    if found.detached:
+        log = desk_of(found.folder, found.host).log
+        ends = f"It goes on without this terminal. `{_stopping(found)}` ends it; its messages are in {log}"
+    say(f"\n{ends or f'Ctrl-C in its terminal ends it, or `{_stopping(found)}`.'}")
     sys.stdout.flush()
-    return _serve(folder, host=options.host, port=port)
+    return 0
 
 
-def _serve(folder: Path, *, host: str, port: int) -> int:
-    """Run TensorBoard over the runs by their short names until it ends or Ctrl-C ends it; return its exit status."""
+def _stopping(found: Board) -> str:
+    shown = "" if found.folder == (project() / run_files.OUTPUTS).resolve() else f" {shlex.quote(str(found.folder))}"
+    return f"lightkit board --stop{shown}"
+
+
+def _since(found: Board) -> str:
+    return f"{datetime.fromtimestamp(found.started):%Y-%m-%d %H:%M}"
+
+
+def _serve(desk: Desk, folder: Path, options: Namespace, *, port: int | None, way_here: Way) -> int:
+    """Run TensorBoard over the runs by their short names until it is to end; return the exit status."""
+    from lightkit.detached.ports import free_port
+    from lightkit.detached.run_links import named_runs
+    from lightkit.detached.tensorboard_server import serving
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(of_signal(signal.SIGTERM))  # an exception, so that TensorBoard is ended with this process
+        raise SystemExit(of_signal(signal.SIGTERM))  # an exception, so that all is put away
 
     signal.signal(signal.SIGTERM, end)
-    with named_runs(folder) as runs:
-        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--host", host]
-        rest = ["--port", str(port), "--reload_interval", "5"]
-        process = subprocess.Popen([*command, *rest], stderr=subprocess.PIPE, text=True, errors="replace")
-        threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True).start()
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            process.wait()
-            return 0
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+    is_detached = options.ready is not None
+    with _taken(desk, needed=is_detached) as desk:
+        port = free_port(options.host, wanted=port, passed=_warn)
+        with (
+            named_runs(folder, desk.runs) as runs,
+            serving(runs, host=options.host, port=port, tell=complain),
+        ):
+            found = Board(folder, options.host, port, time.time(), detached=is_detached)
+            desk.announce(found)
+            if is_detached:
+                os.close(options.ready)
+            else:
+                _tell(found, way_here, local=_port("", options.local_port), is_new=True, ends="Ctrl-C ends it.")
+            try:
+                while not desk.is_asked_to_end():
+                    time.sleep(_LOOK_SECONDS)
+            except KeyboardInterrupt:
+                return 0
+    return 0
 
 
 @contextmanager
-def named_runs(folder: Path) -> Iterator[Path]:
-    """Make a folder in which the runs have short names while inside; where no links can be made, give `folder` back."""
-    ended = threading.Event()
-    with tempfile.TemporaryDirectory(prefix="lightkit-board-") as place:
-        links = RunLinks(folder, Path(place))
-        try:
-            links.refresh()
-        except OSError:
-            yield folder.resolve()
-            return
-        follower = threading.Thread(target=links.follow, args=(ended,), daemon=True)
-        follower.start()
-        try:
-            yield Path(place)
-        finally:
-            ended.set()
-            follower.join()
+def _taken(desk: Desk, *, needed: bool) -> Iterator[Desk]:
+    """Take a desk while inside; where the user's own folder cannot be written, take one that nobody finds."""
+    if not needed and not _is_writable(desk.place):
+        with tempfile.TemporaryDirectory(prefix="lightkit-board-") as place:
+            yield Desk(Path(place), desk.name)
+        return
+    with desk.taken():
+        yield desk
 
 
-def _pass_on(lines: Iterable[str]) -> None:
-    """Print what TensorBoard complains about, without what it says every time."""
-    for line in lines:
-        if not _USUAL.search(line):
-            complain(line.rstrip())
+def _is_writable(folder: Path) -> bool:
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    return os.access(there, os.W_OK | os.X_OK)
 
 
-def free_port(host: str, *, wanted: int | None = None) -> int:
-    """Find a port nobody listens on: the wanted one, else TensorBoard's usual one, else any.
+def _warn(port: int) -> None:
+    """Say that a usual port is another user's: whoever opens it sees what is not theirs, and takes it for their own."""
+    from lightkit.detached.ports import holder
 
-    Args:
-        host: Address to listen on.
-        wanted: The port that was asked for; None where any will do.
-
-    Raises:
-        UserError: The wanted port is taken, or the address is not one of this machine.
-    """
-    for port in [wanted] if wanted is not None else [USUAL_PORT, 0]:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            # As servers do: a port whose last connection is only winding down counts as free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as error:
-                reason = error.strerror or str(error)
-                continue
-            return int(probe.getsockname()[1])
-    raise UserError(
-        f"cannot listen there: {reason}",
-        key=f"{host}:{wanted or USUAL_PORT}",
-        fix="another --port, or none for a free one",
-        family="wrong-command",
-    )
+    found = holder(port)
+    if found is not None and not found.is_ours:
+        complain(f"warning: port {port} is taken by {found}: what http://127.0.0.1:{port}/ shows is not yours")
 
 
-def forwarding(port: int) -> str:
-    """Return the `ssh` line that makes a port of this machine one of the laptop it is typed on.
-
-    Args:
-        port: Port on 127.0.0.1, here and there.
-    """
-    # SSH_CONNECTION is "client port server port": the server's address is one that the laptop has reached already.
-    connection = os.environ.get("SSH_CONNECTION", "").split()
-    host = connection[2] if len(connection) == 4 else socket.gethostname()
+def _start(folder: Path, options: Namespace) -> Board | int:
+    """Start a board in a session of its own, and wait until it answers; return its exit status where it does not."""
+    if os.name == "nt":
+        raise UserError("Windows has no sessions to detach from", key="--detach", fix="start /b lightkit board")
+    desk = desk_of(folder, options.host)
+    desk.make()
+    ready, told = os.pipe()
+    command = [sys.executable, "-m", "lightkit", "board", str(folder), "--host", options.host, "--ready", str(told)]
+    command += ["--port", options.port] if options.port else []
+    with desk.log.open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[told], start_new_session=True
+        )
+    os.close(told)
     try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "USER"
-    return f"ssh -L {port}:127.0.0.1:{port} {user}@{host}"
+        os.read(ready, 1)  # it is closed when the board answers, or has ended
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        os.close(ready)
+    found = desk.board()
+    lines = desk.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:]
+    for line in lines:
+        complain(line)
+    if found is None and (code := process.wait()) == 0:
+        raise UserError("the board has ended at once", key=str(folder), fix=f"what it said is in {desk.log}")
+    return found if found is not None else code
 
 
-class RunLinks:
-    """A folder with a link to every run below another folder.
-
-    TensorBoard calls a run by its folder, and its lists have room for the first letters of a path only: here the links
-    are called after what tells the runs from each other.
-
-    Args:
-        runs: Folder with the runs at any depth.
-        place: Where the links go.
-    """
-
-    def __init__(self, runs: Path, place: Path) -> None:
-        self.runs, self.place = runs.resolve(), place
-        self._known = dict[Path, Path]()
-
-    def follow(self, ended: threading.Event) -> None:
-        """Take new runs up as they come, until the end."""
-        while not ended.wait(_REFRESH_SECONDS):
-            with suppress(OSError):
-                self.refresh()
-
-    def refresh(self) -> None:
-        """Link runs that are new; one that was deleted loses its link. A name stays once it is given.
-
-        Raises:
-            OSError: Links cannot be made here.
-        """
-        for run, link in [*self._known.items()]:
-            if not run.is_dir():
-                link.unlink(missing_ok=True)
-                del self._known[run]
-        for run in sorted(_with_curves(self.runs)):
-            if run in self._known:
-                continue
-            name = short_name(run, self.runs)[:_LONGEST_NAME]
-            taken = {link.name for link in self._known.values()}
-            names = (name, *(f"{name} ({count})" for count in range(2, len(taken) + 3)))
-            link = self.place / next(text for text in names if text not in taken)
-            link.symlink_to(run, target_is_directory=True)
-            self._known[run] = link
-
-
-def _with_curves(folder: Path) -> Iterator[Path]:
-    """Find the folders that hold files of TensorBoard's; it looks into those below one by itself."""
-    seen = set[tuple[int, int]]()
-    for place, below, files in os.walk(folder, followlinks=True):
-        facts = Path(place).stat()
-        # a run of several models has curves of its own only when it has ended; those of its members belong to it
-        is_run = any(_EVENTS in name for name in files) or (run_files.CONFIG in files and run_files.MEMBERS in below)
-        if is_run and (facts.st_dev, facts.st_ino) not in seen:
-            yield Path(place)
-        if is_run or (facts.st_dev, facts.st_ino) in seen:
-            below.clear()
-        seen.add((facts.st_dev, facts.st_ino))
-
-
-def short_name(run: Path, runs: Path) -> str:
-    """Name a run by what tells it from others, that first: `lr=0.1,seed=0 wine_mlp 01-31 12-00`.
-
-    Args:
-        run: The folder of the run; one whose name is the user's own goes by its path.
-        runs: The folder that paths are seen from.
-    """
-    found = dated(run)
+def _stop(folder: Path, options: Namespace) -> int:
+    """End the board of a folder, and wait until it has ended."""
+    desk = desk_of(folder, options.host)
+    found = desk.board()
     if found is None:
-        below = run.relative_to(runs).parts if run.is_relative_to(runs) else ()
-        return " ".join(below) or run.name
-    # `optim.lr=0.1,seed=0` is shortened to the last part of each key, where that is of one key only.
-    parts = [part.partition("=") for part in found.job.removeprefix("/").split(",")]
-    last = {key: key.rpartition(".")[2] for key, mark, _ in parts if mark}
-    count = Counter(last.values())
-    names = [(last[key] if mark and count[last[key]] == 1 else key) + mark + value for key, mark, value in parts]
-    job = [",".join(names)] if found.job else []
-    return " ".join([*job, found.name, found.date[5:], found.time[:5]])
+        shown = [str(other.folder) for other in map(Desk.board, running()) if other is not None]
+        raise UserError("no board of yours shows this", key=str(folder), choices=shown, fix="lightkit board --list")
+    desk.end()
+    say(f"ended: TensorBoard over {found.folder}, port {found.port}")
+    return 0
+
+
+def _list(*, as_json: bool) -> int:
+    """Print the boards of this user on this machine."""
+    found = [other for other in map(Desk.board, running()) if other is not None]
+    if as_json:
+        say(json.dumps([{**vars(other), "folder": str(other.folder)} for other in found], indent=2))
+        return 0
+    if not found:
+        say("no board of yours runs on this machine; `lightkit board` starts one")
+        return 0
+    rows = [
+        [f"http://{other.host}:{other.port}/", _since(other), "yes" if other.detached else "", str(other.folder)]
+        for other in found
+    ]
+    say(table(["address", "since", "detached", "folder"], rows))
+    return 0

@@ -120,6 +120,8 @@ def _words(command: str, given: list[str]) -> list[str] | None:
         return [text for family in FAMILIES for text in (family.code, family.slug)]
     if command in WATCHED:
         return _started(alive=command != "logs")
+    if command == "board":
+        return [*_runs(), *_sweeps()]
     if command == "sweep":
         from lightkit.cli.sweeps import ACTIONS
 

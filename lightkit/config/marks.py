@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightkit.common import run_files
+from lightkit.common.state import user_state
 from lightkit.config.project import project_of, project_root
 
 _KEY_BYTES = 32
@@ -141,12 +142,8 @@ def _inode(folder: Path | None) -> int:
 
 def _key_of_user(*, make: bool = False) -> bytes | None:
     """Return the key in the user's state folder; None where there is none, or none can be made."""
-    named = Path(os.environ.get("XDG_STATE_HOME", ""))
-    try:
-        state = named if named.is_absolute() else Path.home() / ".local" / "state"
-    except RuntimeError:  # this user has no home
-        return None
-    found = _read_key(state / "lightkit" / "key", make=make)
+    state = user_state()
+    found = _read_key(state / "key", make=make) if state is not None else None
     return found[0] if found else None
 
 

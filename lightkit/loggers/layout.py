@@ -26,6 +26,7 @@ _OTHERS = (
     (MACHINE, "memory (%)", "vitals/system/ram_used_percent$"),
 )
 """Category, title and tags, as a regular expression, of the charts of what is not a result."""
+_PLACES = {title: place for place, (_, title, _) in enumerate(_OTHERS)}
 
 
 class Layout:
@@ -60,7 +61,10 @@ class Layout:
             return []
         self._is_written = True
         charts = {
-            category: {title: ["Multiline", [pattern]] for title, pattern in found.items()}
+            category: {
+                title: ["Multiline", [found[title]]]
+                for title in sorted(found, key=lambda title: _PLACES.get(title, -1))
+            }
             for category, found in self._charts.items()
         }
         return list(custom_scalars(charts).value)

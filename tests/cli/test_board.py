@@ -1,193 +1,203 @@
 from __future__ import annotations
 
+import json
+import os
+import pty
+import signal
 import socket
+import subprocess
+import sys
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lightkit.cli import board
-from lightkit.cli.board import RunLinks, named_runs, short_name
-from lightkit.common.errors import UserError
-from tests.conftest import Outcome
+from lightkit.detached import ports
+from lightkit.detached.boards import Board, desk_of
+from lightkit.detached.ports import free_port
+from tests.conftest import ROOT, Outcome
 from tests.waiting import PATIENCE_SECONDS, until
 
 Cli = Callable[..., Outcome]
 
 
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
 @pytest.fixture
-def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield listener.getsockname()[1]
+def served(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What would have been served, and where."""
+    calls: list[dict[str, Any]] = []
+
+    def serve(_desk: object, folder: Path, options: Any, **rest: Any) -> int:
+        calls.append({"folder": folder, "host": options.host, **rest})
+        return 0
+
+    monkeypatch.setattr(board, "_serve", serve)
+    return calls
 
 
-def test_prints_address_and_forwarding(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[dict[str, object]] = []
-    monkeypatch.setattr(board, "_serve", lambda folder, **options: calls.append({"folder": folder, **options}) or 0)
-    monkeypatch.setattr(board, "named_runs", nullcontext)
-    monkeypatch.setattr(board.getpass, "getuser", lambda: "ada")
-    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 50000 10.0.0.2 22")
-    (project / "outputs").mkdir()
-    done = cli("board")
-    port = calls[0]["port"]
-    assert calls == [{"folder": project / "outputs", "host": "127.0.0.1", "port": port}]
-    assert f"http://127.0.0.1:{port}/" in done.out
-    assert f"ssh -L {port}:127.0.0.1:{port} ada@10.0.0.2\n" in done.out
+def begun(folder: Path) -> Path:
+    """A folder that holds a run."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("name: run\n")
+    return folder
 
 
-def test_host_name_without_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSH_CONNECTION", raising=False)
-    monkeypatch.setattr(board.socket, "gethostname", lambda: "box")
-    monkeypatch.setattr(board.getpass, "getuser", lambda: "ada")
-    assert board.forwarding(7007) == "ssh -L 7007:127.0.0.1:7007 ada@box"
+def test_what_is_shown(cli: Cli, project: Path, served: list[dict[str, Any]]) -> None:
+    outputs = project / "outputs"
+    run = begun(outputs / "runs/2026-01-31/12-00-00-wine_mlp")
+    sweep = outputs / "sweeps/2026-01-31/13-00-00-rates"
+    sweep.mkdir(parents=True)
+    (sweep / "sweep.jsonl").write_text("{}\n")
+    for words in ([], ["outputs"], ["wine_mlp"], ["last"], ["runs"], ["rates"], [str(sweep)]):
+        assert cli("board", *words).code == 0
+    shown = [call["folder"] for call in served]
+    assert shown == [outputs, outputs, run, run, outputs / "runs", sweep, sweep]
 
 
-def test_missing_folder(cli: Cli) -> None:
+def test_nothing_to_show(cli: Cli, project: Path) -> None:
     done = cli("board")
     assert done.code == 2
     assert "no such folder" in done.err
+    begun(project / "outputs/runs/2026-01-31/12-00-00-wine_mlp")
+    assert "wine_mlp" in cli("board", "wine").err
+    assert "no such folder" in cli("board", "a/b").err
 
 
+@pytest.mark.parametrize("key", ["--port", "--local-port"])
 @pytest.mark.parametrize("text", ["0", "65536", "http", "-1"])
-def test_port_must_be_one(cli: Cli, project: Path, text: str) -> None:
-    done = cli("board", str(project), f"--port={text}")
+def test_a_port_must_be_one(cli: Cli, project: Path, key: str, text: str) -> None:
+    done = cli("board", str(project), f"{key}={text}")
     assert done.code == 2
-    assert "--port: not a port" in done.err
+    assert f"{key}: not a port" in done.err
 
 
-def test_taken_port(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="cannot listen there"):
-        board.free_port("127.0.0.1", wanted=taken)
-    monkeypatch.setattr(board, "USUAL_PORT", taken)
-    assert board.free_port("127.0.0.1") not in (taken, 0)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--json"], "goes with --list"),
+        (["--stop", "--detach"], "--detach begins one"),
+        (["--stop"], "no board of yours shows this"),
+        (["--via", "-x"], "lightkit board"),
+        (["--via=a b"], "not a machine to jump over"),
+        (["--dettach"], "no such option"),
+    ],
+)
+def test_mistakes(cli: Cli, project: Path, words: list[str], message: str) -> None:
+    (project / "outputs").mkdir()
+    done = cli("board", *words)
+    assert done.code == 2
+    assert message in done.err
 
 
-def test_address_of_another_machine() -> None:
-    with pytest.raises(UserError, match="cannot listen there"):
-        board.free_port("192.0.2.1")
+def test_a_board_is_found_again(cli: Cli, project: Path) -> None:
+    (project / "outputs").mkdir()
+    desk = desk_of(project / "outputs", "127.0.0.1")
+    with desk.taken():
+        desk.announce(Board(project / "outputs", "127.0.0.1", 7007, 0.0, detached=True))
+        for words in ([], ["--detach"], ["--port", "7007"]):
+            done = cli("board", *words)
+            assert done.code == 0
+            assert "it runs since" in done.out
+            assert "http://127.0.0.1:7007/" in done.out
+        assert "-L 16006:127.0.0.1:7007 " in cli("board", "--local-port", "16006").out
+        other = cli("board", "--port", "7008")
+        assert other.code == 2
+        assert "a board shows this already, on port 7007" in other.err
+        assert "7007" in cli("board", "--list").out
+        (row,) = json.loads(cli("board", "--list", "--json").out)
+        assert row == {
+            "folder": str(project / "outputs"),
+            "host": "127.0.0.1",
+            "port": 7007,
+            "started": 0.0,
+            "detached": True,
+        }
+    assert "no board of yours runs" in cli("board", "--list").out
+    assert json.loads(cli("board", "--list", "--json").out) == []
 
 
-def test_only_news_of_tensorboard_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
-    usual = [
-        "TensorFlow installation not found - running with reduced feature set.\n",
-        "\n",
-        "NOTE: Using experimental fast data loading logic. To disable, pass\n",
-        '    "--load_fast=false" and report issues on GitHub. More details:\n',
-        "    https://github.com/tensorflow/tensorboard/issues/4784\n",
-        "TensorBoard 2.21.0 at http://127.0.0.1:6006/ (Press CTRL+C to quit)\n",
-    ]
-    board._pass_on([*usual, "E1121 the disk is full\n"])
-    assert capsys.readouterr().err == "E1121 the disk is full\n"
+def test_the_board_of_another_user_is_warned_of(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = ports.Holder(6006, "bob", is_ours=False, shows="/home/bob/outputs")
+    monkeypatch.setattr(ports, "holder", lambda _: theirs)
+    board._warn(6006)
+    told = capsys.readouterr().err
+    assert "port 6006 is taken by a TensorBoard of bob, which shows /home/bob/outputs" in told
+    assert "is not yours" in told
+    monkeypatch.setattr(ports, "holder", lambda _: ports.Holder(6006, "ada", is_ours=True, shows=None))
+    board._warn(6006)
+    assert capsys.readouterr().err == ""
+
+
+def page(port: int, name: str = "") -> str | None:
+    """The text of a page; None while nobody answers."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=PATIENCE_SECONDS) as got:
+        return str(got.read().decode())
+    return None
 
 
 @pytest.mark.slow
-def test_tensorboard_answers_and_ends_with_us(project: Path) -> None:
-    import os
-    import signal
-    import subprocess
-    import sys
-
-    from tests.conftest import ROOT
-
-    port = board.free_port("127.0.0.1")
-    command = [sys.executable, "-m", "lightkit", "board", str(project), "--port", str(port)]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+def test_tensorboard_answers_and_ends_with_us(project: Path, tmp_path: Path) -> None:
+    (project / "outputs").mkdir()
+    port = free_port("127.0.0.1")
+    command = [sys.executable, "-m", "lightkit", "board", "outputs", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        assert "TensorBoard" in until(lambda: _page(f"http://127.0.0.1:{port}/"), "TensorBoard to answer")
+        assert "TensorBoard" in until(lambda: page(port), "TensorBoard to answer")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 143
-        assert board.free_port("127.0.0.1", wanted=port) == port
+        assert free_port("127.0.0.1", wanted=port) == port
+        assert [path.suffix for path in (tmp_path / "state/lightkit/boards").iterdir()] == [".lock"]
     finally:
         process.kill()
         process.wait()
 
 
-def _page(url: str) -> str | None:
-    """The text of a page; None while nobody answers."""
+@pytest.mark.slow
+def test_a_detached_board_outlives_the_terminal_and_is_ended_from_another(cli: Cli, project: Path) -> None:
+    (project / "outputs").mkdir()
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "lightkit", "board", "--detach"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as started:
+        os.close(theirs)
+        seen = b""
+        with suppress(OSError):  # of a terminal that nobody has open on the other side any more
+            while piece := os.read(ours, 1 << 16):
+                seen += piece
+    os.close(ours)
+    assert started.returncode == 0, seen
+    desk = desk_of(project / "outputs", "127.0.0.1")
+    found = desk.board()
+    assert found is not None
     try:
-        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
-            return str(answer.read().decode())
-    except OSError:
-        return None
+        assert f"http://127.0.0.1:{found.port}/".encode() in seen
+        assert found.detached
+        assert "TensorBoard" in str(page(found.port))
+        assert "it runs since" in cli("board", "-d").out
+    finally:
+        done = cli("board", "--stop")
+    assert done.out.startswith("ended: TensorBoard over")
+    assert page(found.port) is None
+    assert desk.board() is None
 
 
-NAMES = {
-    "runs/2026-01-31/12-00-59-wine_mlp": "wine_mlp 01-31 12-00",
-    "sweeps/2026-01-31/12-00-00-wine_mlp/optim.lr=0.01,seed=0": "lr=0.01,seed=0 wine_mlp 01-31 12-00",
-    "sweeps/2026-01-31/12-00-00-a/data=wine": "data=wine a 01-31 12-00",
-    "sweeps/2026-01-31/12-00-00-a/optim.lr=1,finetune.head.lr=2": "optim.lr=1,finetune.head.lr=2 a 01-31 12-00",
-    "mine/first": "mine first",
-}
-
-
-def run(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "events.out.tfevents.1.host.1.0").touch()
-    return folder
-
-
-@pytest.mark.parametrize(("path", "name"), NAMES.items())
-def test_what_tells_a_run_from_others_comes_first(tmp_path: Path, path: str, name: str) -> None:
-    assert short_name(tmp_path / path, tmp_path) == name
-
-
-def test_every_run_has_a_link_of_its_own(tmp_path: Path) -> None:
-    runs, place = tmp_path / "outputs", tmp_path / "links"
-    place.mkdir()
-    found = [run(runs / path) for path in NAMES]
-    found.append(run(runs / "runs/2026-01-31/12-00-07-wine_mlp"))
-    run(found[0] / "inner")
-    (runs / "again").symlink_to(runs)
-    links = RunLinks(runs, place)
-    links.refresh()
-    linked = {link.name: link.resolve() for link in place.iterdir()}
-    assert sorted(linked.values()) == sorted(found)
-    assert {*linked} == {*NAMES.values(), "wine_mlp 01-31 12-00 (2)"}
-
-
-def test_runs_come_and_go_and_names_stay(tmp_path: Path) -> None:
-    runs, place = tmp_path / "outputs", tmp_path / "links"
-    place.mkdir()
-    old = run(runs / "runs/2026-01-31/12-00-09-a")
-    links = RunLinks(runs, place)
-    links.refresh()
-    new = run(runs / "runs/2026-01-31/12-00-01-a")
-    links.refresh()
-    assert (place / "a 01-31 12-00").resolve() == old
-    assert (place / "a 01-31 12-00 (2)").resolve() == new
-    (old / "events.out.tfevents.1.host.1.0").unlink()
-    old.rmdir()
-    links.refresh()
-    assert [link.name for link in place.iterdir()] == ["a 01-31 12-00 (2)"]
-
-
-def test_the_folder_of_a_run_itself(tmp_path: Path) -> None:
-    with named_runs(run(tmp_path / "2026-01-31/12-00-00-a")) as place:
-        assert [link.name for link in place.iterdir()] == ["a 01-31 12-00"]
-    assert not place.exists()
-
-
-def test_where_no_links_can_be_made_runs_go_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError
-
-    folder = run(tmp_path / "outputs/a").parent
-    monkeypatch.setattr(Path, "symlink_to", refuse)
-    with named_runs(folder) as place:
-        assert place == folder
-
-
-def test_a_run_of_several_models_is_one_link_from_its_beginning(tmp_path: Path) -> None:
-    run, place = tmp_path / "runs" / "demo", tmp_path / "links"
-    member = run / "members" / "00"
-    member.mkdir(parents=True)
-    place.mkdir()
-    (run / "config.yaml").touch()
-    (member / "events.out.tfevents.1.host").touch()
-    RunLinks(tmp_path / "runs", place).refresh()
-    assert [link.name for link in place.iterdir()] == ["demo"]
+@pytest.mark.slow
+def test_one_that_cannot_begin_says_so_in_the_terminal(cli: Cli, project: Path) -> None:
+    (project / "outputs").mkdir()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = cli("board", "--detach", "--port", str(taken.getsockname()[1]))
+    assert done.code == 2
+    assert "cannot listen there" in done.err
+    assert desk_of(project / "outputs", "127.0.0.1").board() is None

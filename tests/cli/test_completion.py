@@ -60,6 +60,8 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit graph --direction ", ["LR", "TB"]),
         ("lightkit params di", ["digits_cnn"]),
         ("lightkit params last --checkpoint b", ["best"]),
+        ("lightkit board di", ["digits_cnn"]),
+        ("lightkit board --st", ["--stop"]),
     ],
 )
 def test_what_the_last_word_may_become(line: str, expected: list[str]) -> None:

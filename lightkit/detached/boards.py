@@ -1,0 +1,175 @@
+"""The boards that a user runs on this machine, found by the kernel's lock on a file of each.
+
+A lock goes with the process that holds it, however that ends, so no board is listed that has ended. Each has, in the
+user's state folder, a few files whose names begin with the machine's, as several may share a home.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightkit.common.errors import UserError
+from lightkit.common.state import user_state
+
+# What locks and writes files is imported inside the functions: it brings more than the help of a command may take.
+
+_LOCK, _FACTS, _STOP, _LOG, _RUNS = ".lock", ".json", ".stop", ".log", ".runs"
+_LOOK_SECONDS = 0.1
+PATIENCE_SECONDS = 60.0
+"""How long a board that was asked to end may take for it."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board that runs."""
+
+    folder: Path
+    """What it shows."""
+    host: str
+    """Address it listens on."""
+    port: int
+    started: float
+    """In seconds since 1970."""
+    detached: bool
+    """Whether it outlives the terminal it was started from."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where the process of a board keeps what others know it by.
+
+    Args:
+        place: The user's folder for all boards.
+        name: What the names of this board's files begin with.
+    """
+
+    place: Path
+    name: str
+
+    @property
+    def log(self) -> Path:
+        """What a detached board has to say."""
+        return self.place / f"{self.name}{_LOG}"
+
+    @property
+    def runs(self) -> Path:
+        """A folder for links to the runs that it shows."""
+        return self.place / f"{self.name}{_RUNS}"
+
+    def make(self) -> None:
+        """Make the folder that its files go to.
+
+        Raises:
+            UserError: It cannot be made.
+        """
+        try:
+            self.place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise _unwritable(self.place, error) from error
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Be the one board of this name while inside.
+
+        Raises:
+            UserError: Another process is, or the files cannot be written.
+        """
+        from lightkit.runs.folder import locked
+
+        self.make()
+        try:
+            with locked(self.place, f"{self.name}{_LOCK}"):
+                for ending in (_FACTS, _STOP):
+                    self._file(ending).unlink(missing_ok=True)
+                yield
+                self._file(_FACTS).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritable(self.place, error) from error
+
+    def announce(self, board: Board) -> None:
+        """Let others find the board, which answers now."""
+        from lightkit.loggers.files import write_json
+
+        write_json(self._file(_FACTS), {**vars(board), "folder": str(board.folder)})
+
+    def is_asked_to_end(self) -> bool:
+        """Tell whether somebody wants the board to end."""
+        return self._file(_STOP).exists()
+
+    def board(self) -> Board | None:
+        """Return the board, if it runs and answers."""
+        if self._holder() is None:
+            return None
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            facts: dict[str, Any] = json.loads(self._file(_FACTS).read_text(encoding="utf-8"))
+            return Board(**{**facts, "folder": Path(facts["folder"])})
+        return None
+
+    def end(self) -> None:
+        """Ask the board to end, and wait until it has.
+
+        Raises:
+            UserError: It does not, or cannot be asked.
+        """
+        try:
+            self._file(_STOP).touch()
+        except OSError as error:
+            raise _unwritable(self.place, error) from error
+        patience = time.monotonic() + PATIENCE_SECONDS
+        while holder := self._holder():
+            if time.monotonic() > patience:
+                what = f"the board has not ended within {PATIENCE_SECONDS:.0f} seconds"
+                raise UserError(what, received=holder, fix="end this process")
+            time.sleep(_LOOK_SECONDS)
+        self._file(_STOP).unlink(missing_ok=True)
+
+    def _holder(self) -> str | None:
+        from lightkit.runs.folder import lock_holder
+
+        return lock_holder(self.place, f"{self.name}{_LOCK}")
+
+    def _file(self, ending: str) -> Path:
+        return self.place / f"{self.name}{ending}"
+
+
+def desk_of(folder: Path, host: str) -> Desk:
+    """Return the desk of the board that shows a folder; there is one for each address to listen on.
+
+    Raises:
+        UserError: This user has no place for it.
+    """
+    digest = hashlib.sha256(f"{folder.resolve()}\n{host}".encode(errors="surrogateescape")).hexdigest()
+    return Desk(_place(), f"{_machine()}-{digest[:12]}")
+
+
+def running() -> list[Desk]:
+    """List the desks of the boards that run on this machine, the oldest first."""
+    place = _place()
+    desks = [Desk(place, path.name.removesuffix(_LOCK)) for path in place.glob(f"{_machine()}-*{_LOCK}")]
+    found = [(board.started, desk.name, desk) for desk in desks if (board := desk.board()) is not None]
+    return [desk for _, _, desk in sorted(found, key=lambda row: row[:2])]
+
+
+def _machine() -> str:
+    return socket.gethostname().replace(os.sep, "_") or "machine"
+
+
+def _place() -> Path:
+    state = user_state()
+    if state is None:
+        raise UserError("this user has no home to keep in which boards run", fix="XDG_STATE_HOME=FOLDER", family="file")
+    return state / "boards"
+
+
+def _unwritable(place: Path, error: OSError) -> UserError:
+    fix = "the environment variable XDG_STATE_HOME names another folder"
+    return UserError(f"cannot write: {error.strerror}", key=str(place), fix=fix, family="cannot-write")

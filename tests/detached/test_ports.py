@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lightkit.common.errors import UserError
+from lightkit.detached import ports
+from lightkit.detached.ports import Holder, free_port, holder
+from tests.waiting import PATIENCE_SECONDS
+
+SERVER = """
+import encodings.idna, http.server, json, os, sys
+class Board(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"data_location": "/home/bob/outputs"}).encode())
+    def log_message(self, *_):
+        pass
+if len(sys.argv) > 1:
+    os.setuid(int(sys.argv[1]))
+server = http.server.HTTPServer(("127.0.0.1", 0), Board)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+NOBODY = 65534
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who listens without ever answering is not waited for."""
+    monkeypatch.setattr(ports, "_ASK_SECONDS", 0.1)
+
+
+@contextmanager
+def a_board(*user: int) -> Iterator[int]:
+    """A port on which another process answers as TensorBoard does, of the user of that number."""
+    command = [sys.executable, "-c", SERVER, *map(str, user)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def test_a_taken_port(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="cannot listen there"):
+        free_port("127.0.0.1", wanted=taken)
+    monkeypatch.setattr(ports, "USUAL_PORTS", range(taken, taken + 1))
+    passed: list[int] = []
+    assert free_port("127.0.0.1", passed=passed.append) not in (taken, 0)
+    assert passed == [taken]
+
+
+def test_the_address_of_another_machine() -> None:
+    with pytest.raises(UserError, match="cannot listen there"):
+        free_port("192.0.2.1")
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").is_file(), reason="only Linux tells")
+def test_a_port_that_is_taken_on_another_address_of_the_machine() -> None:
+    """A browser that is told `localhost` would get there."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.2", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(UserError, match="another address"):
+            free_port("127.0.0.1", wanted=port)
+    assert free_port("127.0.0.1", wanted=port) == port
+
+
+def test_who_holds_a_port(taken: int) -> None:
+    if Path("/proc/net/tcp").is_file():
+        found = holder(taken)
+        assert found is not None
+        assert (found.is_ours, found.shows) == (True, None)
+        assert str(found) == "a program of yours"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        assert holder(free.getsockname()[1]) is None
+
+
+@pytest.mark.slow
+def test_a_board_says_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_ASK_SECONDS", PATIENCE_SECONDS)
+    with a_board() as port:
+        assert "a TensorBoard" in str(holder(port))
+        assert "which shows /home/bob/outputs" in str(holder(port))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/proc/net/tcp").is_file(), reason="only root has other users")
+def test_the_board_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_ASK_SECONDS", PATIENCE_SECONDS)
+    with a_board(NOBODY) as port:
+        found = holder(port)
+        assert found is not None
+        assert not found.is_ours
+        with pytest.raises(UserError, match=r"\(by a TensorBoard of \w+, which shows /home/bob/outputs\)"):
+            free_port("127.0.0.1", wanted=port)
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    assert str(Holder(1, None, is_ours=False, shows=None)) == "a program"
+    assert str(Holder(1, "bob", is_ours=False, shows="")) == "a TensorBoard of bob"

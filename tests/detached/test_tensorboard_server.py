@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightkit.detached.ports import free_port
+from lightkit.detached.tensorboard_server import Sieve
+from lightkit.loggers import TensorBoardLogger
+from tests.browser import CHROMIUM, Page, browser
+from tests.waiting import until
+
+RATES = (0.01, 0.1)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+
+def test_only_news_of_tensorboard_is_passed_on() -> None:
+    usual = [
+        "TensorFlow installation not found - running with reduced feature set.\n",
+        "\n",
+        "NOTE: Using experimental fast data loading logic. To disable, pass\n",
+        '    "--load_fast=false" and report issues on GitHub. More details:\n',
+        "    https://github.com/tensorflow/tensorboard/issues/4784\n",
+        "TensorBoard 2.21.0 at http://127.0.0.1:6006/ (Press CTRL+C to quit)\n",
+    ]
+    told: list[str] = []
+    stream: io.TextIOBase = Sieve(told.append)
+    for line in [*usual, "E1121 the disk", " is full\nand"]:
+        stream.write(line)
+    assert told == ["E1121 the disk is full"]
+
+
+def write_run(folder: Path, rate: float) -> None:
+    """What a run of two epochs leaves for TensorBoard."""
+    from matplotlib.figure import Figure
+
+    logger = TensorBoardLogger(folder, "val/accuracy", "max")
+    logger.images("train/images", torch.rand(4, 1, 8, 8), step=0)
+    for epoch in (1, 2):
+        step = 10 * epoch
+        machine = {"system/gpu0_utilisation": 90.0, "speed/samples_per_second": 1e3}
+        logger.scalars({"lr/all": rate, "grad/norm": 1.0 / epoch, **machine}, step=step, epoch=epoch)
+        logger.scalars({"train/loss": 1.0 / epoch, "train/accuracy": 0.4 * epoch}, step=step, epoch=epoch)
+        logger.scalars({"val/loss": 1.1 / epoch, "val/accuracy": 0.3 * epoch}, step=step, epoch=epoch)
+    figure = Figure(figsize=(2, 2))
+    figure.subplots().plot([0, 1])
+    logger.figure("test/roc", figure, step=20)
+    logger.hparams({"optim": {"lr": rate}, "seed": 0}, {"test/accuracy": 0.5}, [f"optim.lr={rate}"])
+    logger.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where two runs are to be seen."""
+    folder = tmp_path_factory.mktemp("runs")
+    for rate in RATES:
+        write_run(folder / f"lr={rate}", rate)
+    address = f"http://127.0.0.1:{free_port('127.0.0.1')}/"
+    command = [sys.executable, "-m", "lightkit", "board", str(folder), "--port", address.rpartition(":")[2].strip("/")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        lines = process.stdout
+        assert lines is not None
+        try:
+            until(lambda: address in lines.readline(), "TensorBoard to answer")
+            yield address
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A page of a browser."""
+    with browser(tmp_path_factory.mktemp("browser"), size=(1400, 1600)) as found:
+        yield found
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_layout_draws_training_and_validation_in_one_chart(address: str, page: Page) -> None:
+    page.open(f"{address}#custom_scalars")
+    charts = ("loss", "accuracy", "learning rate", "gradient norm", "samples per second", "GPU: utilisation (%)")
+    # squares for training and diamonds for validation, in each run and chart
+    pairs = [f"◼\ntrain/{name} (lr={rate})\n◆\nval/{name} (lr={rate})\n" for name in charts[:2] for rate in RATES]
+    page.wait_for("training and validation", "optimization", "machine", *charts, *pairs)
+    assert page.count("vz-line-chart2, vz-line-chart") >= len(charts)
+
+
+@needs_browser
+@pytest.mark.slow
+def test_curves(address: str, page: Page) -> None:
+    page.open(f"{address}?forceSVG=true#timeseries")
+    page.wait_for("lr=0.01", "lr=0.1", "main", "4 cards", "Smoothed")
+    assert page.count("scalar-card") >= 4
+
+
+@needs_browser
+@pytest.mark.slow
+def test_pictures(address: str, page: Page) -> None:
+    page.open(f"{address}#images")
+    page.wait_for("view/train/images", "view/test/roc", "lr=0.01")
+    assert page.count("tf-image-loader") >= 2
+
+
+@needs_browser
+@pytest.mark.slow
+def test_hyperparameters(address: str, page: Page) -> None:
+    page.open(f"{address}#hparams")
+    page.wait_for("optim.lr", "0.01", "0.1", "seed")
