@@ -111,6 +111,7 @@ def _arguments(command: str, given: list[str], word: str) -> list[str]:
         hydra_command(["-sc", "query=fish"])
     overrides = printed.getvalue().split("\n")
     groups = [text.rstrip("=/") for text in overrides if text.endswith(("=", "/")) and "." not in text]
+    runs = _runs() if command == "doctor" and not given and "=" not in word else []
     return [*runs, *overrides, *(groups if command == "config" and not given else [])]
 
 
