@@ -49,7 +49,7 @@ def resume_lost() -> int:
 
     sweeps = all_sweeps(project(), everywhere=True)
     runs = [run for run in all_runs(project()) if not any(sweep in run.parents for sweep in sweeps)]
-    commands = {run: ("resume", "-d", str(run)) for run in runs}
+    commands: dict[Path, tuple[str, ...]] = {run: ("resume", "-d", str(run)) for run in runs}
     commands |= {sweep: ("sweep", "resume", "-d", str(sweep)) for sweep in sweeps}  # with all of its jobs
     lost = [folder for folder in commands if look(folder).state == "lost"]
     if not lost:

@@ -52,7 +52,8 @@ overrides (all of Hydra's syntax):
 
 options:
   -d, --detach          go on without this terminal: the run survives hang-up, logout and a closed ssh. It is checked
-                        here first; with -m, the whole sweep is detached
+                        here first, and this command ends, with 0, as soon as it trains; with -m, the whole sweep is
+                        detached
   -m, --multirun        one run per combination of the values separated by commas; the same command goes on with a
                         sweep that was stopped (see `lightkit sweep`), sweep.slots=N runs N jobs at once
   --from RUN            start from the configuration of an earlier run, in a new folder; with -m, each job does
@@ -74,7 +75,7 @@ examples:
 Exit status: 0 done, 1 something else failed (a full disk, a loader process that died, an error in code), 2 wrong
 configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoint, 6 a fine-tuning that does not train
 what it says, 7 another process of the run was lost, 75 another process runs in the folder (try again later), 130
-interrupted, 128+n ended by signal n (`lightkit resume` goes on). With -d: 0 as soon as it trains, or one of these.""",
+interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
     "resume": """\
 usage: lightkit resume RUN [OVERRIDES] [-d]
        lightkit resume FILE [OVERRIDES] [-d]
