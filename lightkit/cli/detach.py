@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from lightkit.cli.ranks import follows, launched
 from lightkit.cli.terminal import complain, say
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
+from lightkit.common.exit_codes import of_process
 from lightkit.common.processes import lightkit_command
 from lightkit.runs.catalog import all_runs, project, run_name
 from lightkit.runs.reading import run_folders
@@ -36,12 +38,8 @@ def carry_out(work: Callable[[], int], folder: Path, *, detached: bool = False, 
     return _detached(work, folder) if detached else work()
 
 
-def resume_lost(resume: Callable[[Path], int], resume_sweep: Callable[[Path], int]) -> int:
-    """Go on with all runs and sweeps of the project that ended with the machine they ran on.
-
-    Args:
-        resume: Goes on with a run, detached.
-        resume_sweep: The same with a sweep, which goes on with its jobs.
+def resume_lost() -> int:
+    """Go on, detached, with all runs and sweeps of the project that ended with the machine they ran on.
 
     Returns:
         0, or the exit status of the first that could not be gone on with.
@@ -51,14 +49,15 @@ def resume_lost(resume: Callable[[Path], int], resume_sweep: Callable[[Path], in
 
     sweeps = all_sweeps(project(), everywhere=True)
     runs = [run for run in all_runs(project()) if not any(sweep in run.parents for sweep in sweeps)]
-    codes = list[int]()
-    for go_on, folders in ((resume, runs), (resume_sweep, sweeps)):
-        for folder in folders:
-            if look(folder).state == "lost":
-                codes.append(guarded(partial(go_on, folder)))
-    if not codes:
+    commands: dict[Path, tuple[str, ...]] = {run: ("resume", "-d", str(run)) for run in runs}
+    commands |= {sweep: ("sweep", "resume", "-d", str(sweep)) for sweep in sweeps}  # with all of its jobs
+    lost = [folder for folder in commands if look(folder).state == "lost"]
+    if not lost:
         say("no run has ended with its machine")
-    return next(filter(None, codes), 0)
+    sys.stdout.flush()
+    # Each in a process of its own: what is wrong with one does not concern the others.
+    codes = [subprocess.run(lightkit_command(*commands[folder]), check=False).returncode for folder in lost]
+    return next((of_process(code) for code in codes if code), 0)
 
 
 def leave_session(command: str, args: Sequence[str]) -> None:

@@ -52,7 +52,8 @@ overrides (all of Hydra's syntax):
 
 options:
   -d, --detach          go on without this terminal: the run survives hang-up, logout and a closed ssh. It is checked
-                        here first; with -m, the whole sweep is detached
+                        here first, and this command ends, with 0, as soon as it trains; with -m, the whole sweep is
+                        detached
   -m, --multirun        one run per combination of the values separated by commas; the same command goes on with a
                         sweep that was stopped (see `lightkit sweep`), sweep.slots=N runs N jobs at once
   --from RUN            start from the configuration of an earlier run, in a new folder; with -m, each job does
@@ -196,9 +197,7 @@ def _resume_all_lost(options: argparse.Namespace) -> int:
     if options.run is not None or not options.detach:
         what, fix = "all runs that were lost go on beside each other", "lightkit resume -d --all-lost"
         raise UserError(what, key="--all-lost", fix=fix, family="wrong-command")
-    from lightkit.cli.sweep_actions import resume_sweep
-
-    return resume_lost(partial(_resume, options=options), partial(resume_sweep, detached=True))
+    return resume_lost()
 
 
 def _resume(folder: Path, options: argparse.Namespace) -> int:

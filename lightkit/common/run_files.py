@@ -34,11 +34,13 @@ nothing."""
 FINETUNE = "finetune.json"
 """What a run keeps of its fine-tuning: plan, output layer, what the audit found."""
 LOCK = ".lock"
-"""Kept open and locked by the process that runs in the folder; in that of a sweep, by the one that starts its jobs."""
+"""Kept open and locked by the process that runs in the folder; in that of a sweep, by the one that starts its jobs. It
+says who that is, and whether the last one gave it up in good order."""
 JOB_LOCK = ".job"
-"""Locked by the process of a job of a sweep from its first moment to its last; it takes `LOCK` when it begins."""
+"""Locked by the process of a job of a sweep, or of what is detached, from its first moment to its last; it takes `LOCK`
+when it begins."""
 OUTPUT_LOG = "output.log"
-"""What the process of a job of a sweep has printed."""
+"""What the process of a job of a sweep, or of what is detached, has printed."""
 MARK = ".mark"
 """Signatures of the configurations that this project wrote into the folder."""
 

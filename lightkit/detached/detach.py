@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import signal
@@ -53,7 +54,7 @@ def detach(
     folder from its first moment to its last, ignores hang-ups, and writes what it prints to `output.log`.
 
     Args:
-        folder: Where the work writes; an existing folder.
+        folder: Where the work writes; made where it is missing.
         work: Returns an exit status.
         guard: Calls the work, prints what is wrong with it, and returns its exit status in any case.
         slow: Called once where it takes long until the work has begun.
@@ -74,6 +75,7 @@ def detach(
             raise in_use(folder, lock.told)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         log = os.open(folder / run_files.OUTPUT_LOG, flags, 0o666)
     except OSError as error:
         raise unwritable(folder / run_files.OUTPUT_LOG, error) from error
@@ -88,9 +90,8 @@ def detach(
         raise SystemExit(_carry_out(folder, work, guard, send))
     os.close(send)
     os.close(log)
-    os.waitpid(middle, 0)
     try:
-        pid, code = _Handshake(folder, receive).wait(slow)
+        pid, code = _Handshake(folder, receive, middle).wait(slow)
     finally:
         os.close(receive)
     return Detached(pid, code, "" if code is None else _said(folder, before))
@@ -110,11 +111,11 @@ def _become_independent(log: int) -> None:
     if os.fork():
         os._exit(0)  # only the leader of a session can get a terminal again, and that is this one
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    faulthandler.enable(log)  # of a crash in compiled code nothing else would be left
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, source in enumerate((nothing, log, log)):
         os.dup2(source, number)
     os.close(nothing)
-    os.close(log)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # whoever follows the file wants each line as it comes
             stream.reconfigure(line_buffering=True)
@@ -156,10 +157,12 @@ class _Handshake:
     Args:
         folder: Where the work writes.
         receive: The pipe from its process: its number once it holds the lock, and its exit status.
+        middle: The process between that one and this, which ends at once.
     """
 
     folder: Path
     receive: int
+    middle: int
     _text: bytes = field(default=b"", init=False)
     _is_closed: bool = field(default=False, init=False)
     _since: float | None = field(default=None, init=False)
@@ -168,6 +171,7 @@ class _Handshake:
         """Return the number of the process and, where it has ended, its exit status."""
         patient_until = time.monotonic() + PATIENCE_SECONDS
         try:
+            os.waitpid(self.middle, 0)
             while not self._is_over and not self._has_begun():
                 self._listen()
                 if time.monotonic() > patient_until:

@@ -35,7 +35,11 @@ _LOCKS = (run_files.JOB_LOCK, run_files.LOCK)
 _TAIL_BYTES = 65536
 _STEPS = re.compile(r"^trainer:\n(?:  .*\n)*?  steps: (\d+)$", re.M)
 """The number of steps in a configuration: to parse all of it takes its time."""
-_ERROR = re.compile(r"error|fatal|killed|exception|terminated|core dumped", re.I)
+_ERROR = re.compile(
+    r"error:|fatal |killed|aborted|terminated?\b|[\w.]*(?:error|exception)(?::|$)|.*(?:segmentation fault|core dumped)",
+    re.I,
+)
+"""The beginning of a line that tells of an error: names of metrics have the word in them, too."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ERROR +\S+ (.*)")
 """The beginning of an error in `run.log`."""
 
@@ -207,7 +211,7 @@ def _last_error(folder: Path, since: float) -> str:
     stamp = f"{datetime.fromtimestamp(since):%Y-%m-%d %H:%M:%S}"
     if _is_newer(folder / run_files.OUTPUT_LOG, since):
         lines = [line.strip() for line in _tail(folder / run_files.OUTPUT_LOG).splitlines()]
-        if found := [line for line in lines if _ERROR.search(line)]:
+        if found := [line for line in lines if _ERROR.match(line)]:
             return found[-1]
     lines = [line for line in _tail(folder / run_files.LOG).splitlines() if line >= stamp]
     errors = [match[1] for line in lines if (match := _STAMP.match(line))]

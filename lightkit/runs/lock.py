@@ -12,7 +12,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -30,8 +29,8 @@ _TAKEN = (errno.EACCES, errno.EAGAIN)
 _TRIES, _TRY_SECONDS = 5, 0.01
 _LOOKERS_SECONDS = 60.0
 """How long to try where only such hold a lock as look at it, each for a moment."""
-_POLL_SECONDS = 0.2
-"""Time between two looks where no lock can be waited for."""
+_POLL_SECONDS = 0.05
+"""Time between two looks where a lock cannot be waited for."""
 _RELEASED = "released"
 """The last line of a lock that its holder gave up in good order."""
 
@@ -129,7 +128,10 @@ def lock_holder(folder: Path, name: str = run_files.LOCK) -> str | None:
 
 
 def wait_for_lock(folder: Path, name: str = run_files.LOCK, timeout: float | None = None) -> bool:
-    """Wait until no process holds a lock; the kernel wakes this one up.
+    """Wait until no process holds a lock.
+
+    Without a time limit the kernel wakes this process up. A wait for the kernel cannot be cut short, so with one it
+    looks again and again.
 
     Args:
         folder: The folder.
@@ -140,16 +142,17 @@ def wait_for_lock(folder: Path, name: str = run_files.LOCK, timeout: float | Non
         Whether it is free.
     """
     if timeout is None:
-        return _wait(folder, name)
-    # In a thread of its own: a wait for the kernel cannot be cut short.
-    free = threading.Event()
+        with suppress(OSError, ImportError):
+            import fcntl
 
-    def wait() -> None:
-        _wait(folder, name)
-        free.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return free.wait(timeout)
+            with (folder / name).open("rb", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_SH)
+    end = None if timeout is None else time.monotonic() + timeout
+    while (state := read_lock(folder, name)) is not None and state.is_held:
+        if end is not None and time.monotonic() >= end:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
 
 
 @cache
@@ -211,18 +214,6 @@ def _is_held(file: IO[bytes]) -> bool | None:
         return True if error.errno in _TAKEN else None
     fcntl.flock(file, fcntl.LOCK_UN)
     return False
-
-
-def _wait(folder: Path, name: str) -> bool:
-    """Wait until no process holds a lock."""
-    with suppress(OSError, ImportError):
-        import fcntl
-
-        with (folder / name).open("rb", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-    while (state := read_lock(folder, name)) is not None and state.is_held:  # where there are no locks
-        time.sleep(_POLL_SECONDS)
-    return True
 
 
 def _told(file: IO[bytes]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -113,13 +114,15 @@ def test_a_killed_run_died_a_rebooted_machines_is_lost_and_goes_on_as_if_nothing
         boot = json.loads(text.splitlines()[1])["boot"]
         (folder / name).write_text(text.replace(boot, "of-another-day"))
     assert look(folder).state == "lost"
+    shutil.copytree(folder, folder.with_name("other"))
     (project / "fine").touch()
     shell = terminal("resume", "-d", "--all-lost")
     assert shell.wait() == 0, shell.shown
-    assert " goes on without this terminal: process " in shell.shown
+    assert shell.shown.count(" goes on without this terminal: process ") == 2
     shell.close()
-    assert ended(folder).state == "finished"
-    assert_same_end(whole, folder)
+    for one in (folder, folder.with_name("other")):
+        assert ended(one).state == "finished"
+        assert_same_end(whole, one)
 
 
 def test_what_is_mistyped_never_detaches(cli: Run, project: Path) -> None:
@@ -210,6 +213,14 @@ def test_loader_processes_that_are_left_over_do_not_keep_the_lock(terminal: Star
     finally:
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
+
+
+def test_a_crash_in_compiled_code_leaves_its_place(terminal: Start, project: Path) -> None:
+    shell = terminal("train", "-d", *OWN, at(9, ":SEGV"), "hydra.run.dir=not/yet", "resume=auto")
+    assert shell.wait() in (0, 1)
+    found = ended(project / "not" / "yet")
+    assert (found.state, found.error) == ("died", "Fatal Python error: Segmentation fault")
+    assert "faulty.py" in (found.folder / "output.log").read_text()
 
 
 @pytest.mark.thorough

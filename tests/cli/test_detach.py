@@ -1,0 +1,88 @@
+"""What is said of a detached run, and how one comes back to it. Real ones are in tests/detached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit.detached import detach
+from lightkit.detached.detach import Detached
+from tests.conftest import Outcome
+
+Cli = Callable[..., Outcome]
+Begun = Callable[..., None]
+MAKE = ("train", "-d", "data=wine")
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Begun:
+    """`begun(7, None)`: what is detached from now on is process 7, and goes on."""
+
+    def become(pid: int | None, code: int | None, said: str = "") -> None:
+        def detached(folder: Path, _work: Callable[[], int], **_options: Any) -> Detached:
+            for name in (".job", "output.log"):
+                (folder / name).touch()
+            return Detached(pid, code, said)
+
+        monkeypatch.setattr(detach, "detach", detached)
+
+    return become
+
+
+def earlier(project: Path, place: str) -> None:
+    (project / "outputs" / place).mkdir(parents=True)
+    (project / "outputs" / place / "config.yaml").write_text("name: run\n")
+
+
+def test_it_is_called_by_its_name(cli: Cli, begun: Begun, project: Path) -> None:
+    begun(7, None)
+    earlier(project, "runs/2026-01-31/12-00-00-other")
+    done = cli(*MAKE, "name=mine")
+    assert done.code == 0
+    assert done.out.startswith("mine goes on without this terminal: process 7, folder outputs/runs/")
+    assert "lightkit stop mine  " in done.out
+    assert done.out.endswith("let it save and end; then  lightkit resume -d mine\n")
+
+
+def test_a_name_that_another_run_has_is_not_enough(cli: Cli, begun: Begun, project: Path) -> None:
+    begun(7, None)
+    earlier(project, "runs/2026-01-31/12-00-00-mine")
+    done = cli(*MAKE, "name=mine")
+    (folder,) = [path.parent for path in project.glob("outputs/runs/*/*/.job")]
+    assert f"lightkit logs -f {folder.name}  " in done.out
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [("elsewhere", "elsewhere"), ("'a b'", "'a b'"), ("outputs/job1", "job1"), ("../up", "../up")]
+)
+def test_a_folder_of_ones_own_is_called_by_its_path(cli: Cli, begun: Begun, place: str, name: str) -> None:
+    begun(7, None)
+    done = cli(*MAKE, f"hydra.run.dir={place}")
+    assert done.code == 0, done.err
+    assert f"lightkit attach {name}  " in done.out
+
+
+def test_a_sweep_is_called_by_its_folder(cli: Cli, begun: Begun, project: Path) -> None:
+    begun(7, None)
+    earlier(project, "sweeps/2026-01-31/12-00-00-mine/seed=0")
+    (project / "outputs/sweeps/2026-01-31/12-00-00-mine/sweep.jsonl").touch()
+    done = cli("train", "-m", "-d", "data=wine", "seed=0,1", "hydra.sweep.dir=sweep")
+    assert done.code == 0, done.err
+    assert "lightkit logs -f sweep " in done.out
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_has_ended_already_has_said_so(cli: Cli, begun: Begun, project: Path, code: int) -> None:
+    begun(7, code, "what it said")
+    done = cli(*MAKE)
+    assert done.code == code
+    assert (done.out, done.err)[code > 0] == "what it said\n"
+    assert not (project / "outputs").exists()
+
+
+def test_what_was_killed_has_said_nothing(cli: Cli, begun: Begun) -> None:
+    begun(None, 1)
+    assert "error: the process has ended before it had begun" in cli(*MAKE).err
