@@ -26,7 +26,7 @@ def test_a_run_that_has_ended(cli: Cli, project: Path) -> None:
     make_run(project, status="failed", steps=9, reason="the loss is nan", exit_status=3)
     done = cli("attach", "last")
     assert (done.code, done.err) == (3, "")
-    assert done.out == f"{PLACE} failed at step 9: the loss is nan; what it told:  lightkit logs last\n"
+    assert done.out == f"{PLACE} failed at step 9: the loss is nan\nwhat it told:  lightkit logs last\n"
 
 
 def test_a_run_that_ends_while_it_is_shown(cli: Cli, project: Path) -> None:
