@@ -43,8 +43,10 @@ def attach(args: list[str]) -> int:
     folder = find_folder(options.run, project())
     if not is_alive(folder):
         standing = look(folder)
-        say(f"{ended(standing)}; what it told:  lightkit logs {options.run}")
+        say(f"{ended(standing)}\nwhat it told:  lightkit logs {options.run}")
         return exit_status(standing)
+    if (standing := look(folder)).state == "starting":
+        say(f"process {standing.pid or 'unknown'} builds data and model; it shows up here as soon as it trains")
     try:
         if is_sweep(folder):
             from lightkit.cli.sweep_actions import watch_sweep

@@ -49,10 +49,9 @@ def logs(args: list[str]) -> int:
         raise UserError("one of them at a time", key="lightkit logs", received="--log --output")
     from lightkit.detached.folders import find_folder
     from lightkit.detached.following import Lines, follow, log_of
-    from lightkit.detached.liveness import look
 
     folder = find_folder(options.run, project())
-    path = log_of(look(folder), output=options.output if options.output or options.log else None)
+    path = log_of(folder, output=options.output if options.output or options.log else None)
     lines = Lines(path, last=None if options.lines == "all" else int(options.lines))
     if not options.follow:
         if not path.exists():

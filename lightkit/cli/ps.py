@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ examples:
   lightkit ps --watch
   lightkit ps --all --json""",
 }
+_AROUND = 10
+"""Lines of a terminal that a table which is drawn again and again leaves to what stands around it."""
 TITLES = ("run", "state", "step", "left", "started", "process", "folder")
 
 
@@ -59,19 +62,31 @@ def ps(args: list[str]) -> int:
     seconds = None if options.watch is None else read_seconds(options.watch)
     from lightkit.detached.listing import list_entries
 
-    root = project()
+    root, live = project(), seconds is not None and not options.json and sys.stdout.isatty()
 
     def show() -> str:
         entries, left_out = list_entries(root, everything=options.all)
         if options.json:
             return json.dumps([entry.facts() for entry in entries], indent=None if seconds else 2, allow_nan=False)
+        if live:  # what would not fit would be cut off at the end, where the newest are
+            kept = foremost(entries, max(1, shutil.get_terminal_size().lines - _AROUND))
+            entries, left_out = kept, left_out + len(entries) - len(kept)
         return page(entries, left_out, root)
 
     if seconds is None:
         say(show())
     else:
-        watch(show, seconds, live=not options.json and sys.stdout.isatty(), stamped=not options.json)
+        watch(show, seconds, live=live, stamped=not options.json)
     return 0
+
+
+def foremost(entries: Sequence[Entry], most: int) -> list[Entry]:
+    """Choose what is shown where not all fit: what is alive, then the newest; in the order that they had."""
+    from lightkit.detached.liveness import ALIVE
+
+    places = range(len(entries))
+    ranked = sorted(places, key=lambda at: (entries[at].standing.state not in ALIVE, -at))
+    return [entries[at] for at in sorted(ranked[:most])]
 
 
 def page(entries: Sequence[Entry], left_out: int, root: Path) -> str:

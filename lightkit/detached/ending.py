@@ -43,10 +43,11 @@ def ask_to_end(standing: Standing, *, now: bool = False) -> bool:
     if not now and _is_asked(mark, folder):
         return False
     number = signal.SIGKILL if now else signal.SIGTERM
-    try:
-        if not now:
+    if not now:
+        with suppress(OSError):  # a full disk: then a second request is not known as one
             mark.unlink(missing_ok=True)  # a link of that name is not written through
             mark.touch()
+    try:
         return _send(standing, number)
     except PermissionError as error:
         what = f"process {standing.pid} belongs to another user"

@@ -77,8 +77,8 @@ def find_folder(text: str, root: Path, *, one_alive: bool = False) -> Path:
     fix = "; ".join(
         filter(None, ["`lightkit ps --all` lists runs and sweeps; `last` is the newest", no_project_note()])
     )
-    choices = dict.fromkeys([*nearest(text, known), *names[:_SHOWN]])
-    raise UserError("no such run or sweep here", received=text, choices=choices, fix=fix, family="no-such-run")
+    likely = dict.fromkeys([*nearest(text, known), *names[:_SHOWN]])
+    raise UserError("no such run or sweep here", received=text, choices=likely, fix=fix, family="no-such-run")
 
 
 def names_of(folders: Iterable[Path]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from lightkit.common import run_files
 from lightkit.detached.folders import is_alive
-from lightkit.detached.liveness import Standing, look
+from lightkit.detached.liveness import Standing, look, writes_output
 from lightkit.loggers.console import ConsoleLogger
 from lightkit.loggers.progress_file import read_progress_file
 from lightkit.runs.catalog import has_members
@@ -73,18 +73,15 @@ class Lines:
         return [line.decode(errors="replace").removesuffix("\r") for line in whole]
 
 
-def log_of(standing: Standing, *, output: bool | None = None) -> Path:
+def log_of(folder: Path, *, output: bool | None = None) -> Path:
     """Return the file that tells of a run.
 
     Args:
-        standing: The run.
+        folder: Its folder.
         output: What its process printed, `output.log`, or its messages, `run.log`; None takes what it printed where
             that was not on a terminal: a process that died has left its last words there.
     """
-    folder = standing.folder
-    if output is None:
-        of_job = (folder / run_files.JOB_LOCK).exists()
-        output = (standing.detached or of_job) and (folder / run_files.OUTPUT_LOG).exists()
+    output = writes_output(folder) if output is None else output
     return folder / (run_files.OUTPUT_LOG if output else run_files.LOG)
 
 

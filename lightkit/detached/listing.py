@@ -77,7 +77,11 @@ def entry_of(folder: Path) -> Entry:
     if shown is not None and shown.progress is not None and standing.state in (*ALIVE, "died", "lost"):
         # Not all steps are logged.
         newer = max(standing.step or 0, shown.progress.step)
-        known = {"step": newer, "total_steps": shown.progress.total_steps, "epoch": shown.progress.epoch}
+        known: dict[str, Any] = {
+            "step": newer,
+            "total_steps": shown.progress.total_steps,
+            "epoch": shown.progress.epoch,
+        }
         standing = replace(standing, **known)
     return Entry(kind, standing, shown if standing.state in ALIVE else None)
 

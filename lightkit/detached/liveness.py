@@ -139,8 +139,22 @@ def _standing(folder: Path, locks: dict[str, LockState]) -> Standing:
         epoch=epoch if isinstance(epoch, int) else None,
         error=error,
         started=started(folder),
-        detached=any(lock.is_detached for lock in locks.values()),
+        detached=_had_job_lock(locks) and locks[run_files.JOB_LOCK].is_detached,
     )
+
+
+def writes_output(folder: Path) -> bool:
+    """Tell whether what the last process in a folder printed went to `output.log`, as of detached runs and jobs."""
+    locks = {name: lock for name in _LOCKS if (lock := read_lock(folder, name)) is not None}
+    return _had_job_lock(locks) and (folder / run_files.OUTPUT_LOG).is_file()
+
+
+def _had_job_lock(locks: dict[str, LockState]) -> bool:
+    """Tell whether the last process in a folder held the lock of a job around that of the run."""
+    job, run = locks.get(run_files.JOB_LOCK), locks.get(run_files.LOCK)
+    if job is None or job.is_held or run is None:
+        return job is not None
+    return not run.is_held and (job.is_released is False or job.written >= run.written)
 
 
 def _of_run(folder: Path, result: dict[str, Any], held: list[LockState], newest: LockState | None) -> tuple[str, str]:

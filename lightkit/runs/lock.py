@@ -117,7 +117,7 @@ def in_use(folder: Path, told: str) -> UserError:
         told: The process in words.
     """
     what = f"{told or 'another process'} is running in this folder"
-    fix = "wait for it or end it; `lightkit runs` lists the runs"
+    fix = f"wait for it or end it: lightkit wait {folder}, lightkit stop {folder}"
     return UserError(what, key=str(folder), fix=fix, exit_code=IN_USE, family="folder-in-use")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.runs.lock import locked
 from tests.conftest import ROOT, Outcome
 from tests.detached.made import going_on, make_run, make_sweep, write_progress
 from tests.waiting import PATIENCE_SECONDS
@@ -25,7 +26,7 @@ def test_a_run_that_has_ended(cli: Cli, project: Path) -> None:
     make_run(project, status="failed", steps=9, reason="the loss is nan", exit_status=3)
     done = cli("attach", "last")
     assert (done.code, done.err) == (3, "")
-    assert done.out == f"{PLACE} failed at step 9: the loss is nan; what it told:  lightkit logs last\n"
+    assert done.out == f"{PLACE} failed at step 9: the loss is nan\nwhat it told:  lightkit logs last\n"
 
 
 def test_a_run_that_ends_while_it_is_shown(cli: Cli, project: Path) -> None:
@@ -36,6 +37,18 @@ def test_a_run_that_ends_while_it_is_shown(cli: Cli, project: Path) -> None:
     assert done.code == 143
     assert done.out.splitlines() == ["run     a, seed 0", "warning: few rows", "saved"]
     assert done.err == f"{PLACE} interrupted at step 7\n"
+
+
+def test_a_run_that_is_about_to_begin(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = make_run(project)
+    monkeypatch.setattr("lightkit.detached.following.follow", interrupt)
+    with locked(folder, ".job"):
+        done = cli("attach", "a")
+    assert done.code == 0
+    assert done.out.startswith(f"process {os.getpid()} builds data and model; it shows up here as soon as it trains\n")
 
 
 def test_a_sweep_is_shown_as_a_whole(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

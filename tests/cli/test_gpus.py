@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lightkit.cli import gpus, gpus_page, live
+from tests.cli.test_live import Interrupted
 from tests.conftest import ROOT, Outcome
 from tests.monitor.fakes import GIB, NOT_SUPPORTED, Card, NVMLError, fake_nvml, install
 
@@ -246,18 +247,6 @@ def test_what_a_field_means(cli: Cli) -> None:
     assert all(f"\n{name}" in f"\n{everything}" for name in gpus.FIELDS)
 
 
-class Interrupted:
-    """Stands in for `time`: the user presses Ctrl-C while the second picture is shown."""
-
-    def __init__(self) -> None:
-        self.slept: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        if len(self.slept) == 2:
-            raise KeyboardInterrupt
-
-
 def test_watching_until_it_is_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     module = fake_nvml([Card()])
     install(monkeypatch, module)
@@ -275,19 +264,6 @@ def test_watching_elsewhere_than_on_a_terminal(cli: Cli, monkeypatch: pytest.Mon
     done = cli("gpus", "--watch", "0.5")
     assert done.out.count("  1 GPU, driver 570.86.10, by NVML\n") == 2
     assert "\x1b" not in done.out
-
-
-def test_watching_on_a_terminal_gives_it_back(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "time", Interrupted())
-    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((80, 5)))
-    live.watch(lambda: "\n".join(f"line {number}" for number in range(50)), 1.0, live=True)
-    out = capsys.readouterr().out
-    assert out.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
-    assert out.endswith("\x1b[J\x1b[?25h\x1b[?1049l")
-    assert "line 1\x1b[K\n\x1b[J" in out
-    assert "line 2" not in out
 
 
 def test_torch_is_not_imported(project: Path) -> None:

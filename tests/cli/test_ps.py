@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli import live
+from lightkit.cli.ps import foremost
+from lightkit.detached.listing import list_entries
 from lightkit.runs.lock import locked
 from tests.conftest import Outcome
 from tests.detached.made import make_run, make_sweep, write_progress
@@ -83,6 +85,14 @@ def test_in_json_again_and_again(cli: Cli, project: Path, monkeypatch: pytest.Mo
     lines = [json.loads(line) for line in cli("ps", "--watch", "1", "--json").out.splitlines()]
     assert [row["state"] for line in lines for row in line] == ["finished", "finished"]
     assert (lines[0][0]["name"], lines[0][0]["share"]) == ("a", 1.0)
+
+
+def test_where_not_all_fit_what_is_alive_is_shown_then_the_newest(project: Path) -> None:
+    folders = [make_run(project, f"r{hour}", time=f"{hour}-00-00", status="finished") for hour in range(10, 15)]
+    with locked(folders[1]):
+        entries, _ = list_entries(project)
+        assert [entry.name for entry in foremost(entries, 3)] == ["r11", "r13", "r14"]
+        assert foremost(entries, 9) == entries
 
 
 @pytest.mark.parametrize(

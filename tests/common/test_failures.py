@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory, user_frame
+from lightkit.common.errors import UserError
+from lightkit.common.failures import exit_status, in_short, is_dead_worker, is_out_of_memory, user_frame
 
 
 def caught(call: object) -> Exception:
@@ -77,3 +78,21 @@ def test_memory_that_ran_out_is_told_in_many_ways(error: Exception, expected: bo
 )
 def test_is_dead_worker(error: Exception, expected: bool) -> None:
     assert is_dead_worker(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UserError("wrong"), 2),
+        (UserError("not finite", exit_code=3), 3),
+        (KeyboardInterrupt(), 130),
+        (SystemExit(143), 143),
+        (SystemExit(None), 0),
+        (SystemExit("why"), 1),
+        (MemoryError(), 4),
+        (RuntimeError("CUDA error: out of memory"), 4),
+        (ValueError(), 1),
+    ],
+)
+def test_the_status_of_a_process_that_an_error_ends(error: BaseException, status: int) -> None:
+    assert exit_status(error) == status

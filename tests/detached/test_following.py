@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,16 +57,34 @@ def test_a_file_that_is_written_anew_is_read_from_its_beginning(tmp_path: Path) 
 
 def test_which_file_tells_of_a_run(project: Path) -> None:
     folder = make_run(project)
-    standing = look(folder)
     (folder / "output.log").touch()
-    assert log_of(standing).name == "run.log"
-    assert log_of(replace(standing, detached=True)).name == "output.log"
-    assert log_of(replace(standing, detached=True), output=False).name == "run.log"
-    assert log_of(standing, output=True).name == "output.log"
-    (folder / ".job").touch()
-    assert log_of(standing).name == "output.log"
-    (folder / "output.log").unlink()
-    assert log_of(standing).name == "run.log"
+    with locked(folder):
+        assert log_of(folder).name == "run.log"
+    with locked(folder, ".job"):
+        assert log_of(folder).name == "output.log", "before it has begun"
+        with locked(folder):
+            assert log_of(folder).name == "output.log"
+            assert log_of(folder, output=False).name == "run.log"
+    assert log_of(folder).name == "output.log"
+    with locked(folder):
+        assert log_of(folder).name == "run.log", "it goes on in a terminal"
+    os.utime(folder / ".job", (1, 1))
+    assert log_of(folder).name == "run.log"
+    assert log_of(folder, output=True).name == "output.log"
+    with locked(folder, ".job"):
+        (folder / "output.log").unlink()
+        assert log_of(folder).name == "run.log"
+
+
+def test_a_run_that_was_detached_and_goes_on_in_a_terminal_is_not_any_more(project: Path) -> None:
+    folder = make_run(project)
+    with locked(folder, ".job", detached=True), locked(folder):
+        assert look(folder).detached
+    assert look(folder).detached
+    with locked(folder):
+        assert not look(folder).detached
+    os.utime(folder / ".job", (1, 1))
+    assert not look(folder).detached
 
 
 def acting(*acts: Callable[[], object]) -> Callable[[float], None]:

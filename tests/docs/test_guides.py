@@ -35,6 +35,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/show.md",
         "docs/guides/sweeps.md",
         "docs/guides/troubleshooting.md",
+        "docs/guides/watching.md",
     ],
 )
 def test_page(page: str, check: CheckPage) -> None:

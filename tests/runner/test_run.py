@@ -73,6 +73,7 @@ def test_a_run_leaves_its_whole_record(tmp_path: Path) -> None:
     result = runner(tmp_path / "run", "logger.tensorboard.enabled=true", "metrics.figures=[roc]").run()
     folder = tmp_path / "run"
     names = {path.name for path in folder.iterdir()}
+    assert not [name for name in names if name.startswith(".progress")], "it is for those who watch"
     assert names >= {
         "config.yaml",
         "overrides.yaml",
