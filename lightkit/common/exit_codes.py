@@ -8,7 +8,7 @@ from __future__ import annotations
 DONE = 0
 """All went well."""
 FAILED = 1
-"""Something else failed: a full disk, a loader process that died, an error in code."""
+"""Something else failed: a full disk, a loader process that died, an error in code; `doctor` found an error."""
 WRONG_INPUT = 2
 """Configuration, data or command line are wrong; what a `UserError` has that names no other."""
 NOT_FINITE = 3

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_out_of_memory
+from lightkit.diagnostics.memory import release
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import Patient
 
@@ -34,6 +35,9 @@ CHECKS: tuple[tuple[str, str], ...] = (
 """Name of a check, and `module:function` of it; the quick ones first, as time may run out."""
 
 
+_ENDS = "a run would end here too"
+
+
 def find_check(place: str) -> Check:
     """Import a check by `module:function`."""
     module, _, function = place.partition(":")
@@ -58,18 +62,10 @@ def examine(patient: Patient, tell: Callable[[str], None] = lambda line: None) -
         try:
             yield from find_check(place)(patient)
         except UserError as error:
-            yield Finding(
-                name, "error", error.what, why="a run would end here too", key=error.key or "", fix=error.fix or ""
-            )
+            yield Finding(name, "error", error.what, _ENDS, error.key or "", error.fix or "")
         except Exception as error:
             if is_out_of_memory(error):
-                yield Finding(
-                    name,
-                    "error",
-                    "memory ran out",
-                    why="a run would end here too",
-                    key="data.batch_size",
-                    fix="device.batch_size=auto",
-                )
+                yield Finding(name, "error", "memory ran out", _ENDS, "data.batch_size", "device.batch_size=auto")
             else:
                 yield Finding(name, "skipped", f"the check itself failed: {in_short(error)}")
+        release()  # what the next one needs on a GPU

@@ -135,7 +135,7 @@ def busy(source: Source, gpus: list[GpuFacts]) -> Iterator[Finding]:
     """
     for sample in source.samples(gpus):
         gpu = sample.gpu
-        used, total = sample.memory_used_mib, sample.memory_total_mib
+        used, total = sample.memory_used_mib, gpu.memory_total_mib
         if used and total and used > max(_BUSY_MIB, _BUSY_SHARE * total):
             measured = f"{used / 1024:.1f} of {total / 1024:.1f} GiB of GPU {gpu.index} are in use already"
             why = "the run may not fit beside it, and both are slow"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -27,6 +28,10 @@ _ALONE: dict[str, Any] = {
     "checkpoint.asynchronous": False,
 }
 """What is examined is one model in one process, uncompiled: a fault shows there too, and sooner."""
+
+
+_TRIED = 4
+"""Rows that tell how long one takes."""
 
 
 @dataclass
@@ -75,6 +80,33 @@ class Patient:
         name = name if alone else f"{name}, one model of its ensemble"
         return f"{name}: {model} with {optimizer} on {self.shared.engine.describe()}; rows: {rows}"
 
+    def rows(self, most: int, *, seconds: float = 2.0, least: int = 4) -> int:
+        """Return how many training rows can be read and learnt from in a time, for data and networks that are slow.
+
+        Args:
+            most: Rows that are wanted.
+            seconds: The time.
+            least: Rows that are needed, however long they take.
+        """
+        there = self.shared.data.train.num_samples
+        affordable = max(least, int(seconds / self.seconds_per_row))
+        return min(most, there, affordable)
+
+    @cached_property
+    def seconds_per_row(self) -> float:
+        """How long it takes to read one training row and to learn from it, in small batches."""
+        from lightkit.doctor.training.probing import plain_batch, train_step
+
+        learner = self.learner()
+        learner.network.train()
+        rows = min(_TRIED, learner.data.train.num_samples)
+        seconds = math.inf
+        for number in range(2):  # the first step takes what is only once, too
+            began = time.perf_counter()
+            train_step(learner, plain_batch(learner, rows), key=number)
+            seconds = min(seconds, time.perf_counter() - began)
+        return seconds / rows
+
     def seconds_left(self) -> float:
         """Return the seconds until the deadline; none or fewer where it is over."""
         return self.deadline - time.monotonic()
@@ -112,4 +144,4 @@ def changed(cfg: DictConfig, values: dict[str, Any]) -> DictConfig:
         if OmegaConf.select(other, key, default=_ALONE) is not _ALONE:
             OmegaConf.update(other, key, value)
     OmegaConf.set_readonly(other, True)
-    return cast("DictConfig", other)
+    return other

@@ -161,7 +161,7 @@ MACHINE: tuple[Known, ...] = (
         "checkpoint from a GPU",
         r"Attempting to deserialize object on a CUDA device but",
         "the tensors in the file remember their GPU, and here is none",
-        "torch.load(path, map_location='cpu')",
+        "map_location='cpu' for torch.load",
         "lightkit's checkpoints are read on any device",
     ),
     Known(

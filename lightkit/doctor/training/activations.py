@@ -16,6 +16,8 @@ from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import compute, named, plain_batch, sized
 
 _ROWS = 256
+_FEWEST = 32
+"""Rows below which units may be off by chance."""
 _DEAD, _ALL_DEAD = 0.5, 0.95
 """Share of units of a layer that are never on from which on it is worth a warning, and from which on it is dead."""
 _LARGE = 1e4
@@ -51,7 +53,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     """Compute one batch in training mode and look at what each layer gives."""
     learner = patient.learner()
     learner.network.train()
-    rows = max(2, min(_ROWS, learner.data.train.num_samples))
+    rows = patient.rows(_ROWS, seconds=4.0)
     sizes: dict[str, float] = {}
     watch = _Rectified()
     with torch.no_grad(), ExitStack() as stack:
@@ -60,7 +62,8 @@ def check(patient: Patient) -> Iterator[Finding]:
         batch = plain_batch(learner, rows)
         stack.enter_context(watch)
         compute(learner, batch)
-    yield from _dead(watch.alive, rows)
+    if rows >= _FEWEST:
+        yield from _dead(watch.alive, rows)
     yield _size(sizes)
 
 

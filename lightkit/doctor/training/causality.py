@@ -20,7 +20,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     if patient.shared.data.info.task != "language_modeling":
         return
     learner = patient.learner()
-    x, y = plain_batch(learner, min(_ROWS, learner.data.train.num_samples))
+    x, y = plain_batch(learner, patient.rows(_ROWS))
     if x.ndim != 2 or x.shape[1] < 2:
         return
     place = x.shape[1] // 2

@@ -28,10 +28,10 @@ def check(patient: Patient) -> Iterator[Finding]:
     """Evaluate a few rows again and again, after a few steps that fill the statistics of norm layers."""
     learner = patient.learner()
     learner.network.train()
-    for number, batch in enumerate(training_batches(learner, 2)):
+    for number, batch in enumerate(training_batches(learner, 2, patient.rows(learner.data.train.batch_size))):
         train_step(learner, batch, key=number)
     split = "val" if learner.data.val is not None and learner.data.val.num_samples > 1 else "train"
-    rows = min(_ROWS, learner.data.loaders()[split].num_samples)
+    rows = min(patient.rows(_ROWS), learner.data.loaders()[split].num_samples)
     rows -= (rows - 1) % _SMALLER if rows > _SMALLER else 0  # the last small batch has one row, which then weighs most
     whole = plain_loader(learner, split, rows=rows, batch_size=rows)
     before = {name: tensor.detach().clone() for name, tensor in learner.model.state_dict().items()}
@@ -116,8 +116,8 @@ def _metrics(learner: Learner, split: str, rows: int, batch_size: int) -> dict[s
     meter.reset()
     seeded(learner, 1)
     loader = plain_loader(learner, split, rows=rows, batch_size=batch_size)
-    parts = {"task": learner.task, "criterion": learner.criterion, "context": learner.engine}
-    evaluate(learner.network, loader, [meter], **parts)
+    task, criterion = learner.task, learner.criterion
+    evaluate(learner.network, loader, [meter], task=task, criterion=criterion, context=learner.engine)
     values: dict[str, float] = meter.compute()
     meter.reset()
     return values

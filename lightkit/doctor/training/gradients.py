@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-import torch
+from torch import Tensor
 
 from lightkit.assembly import Learner
 from lightkit.doctor.finding import Finding
@@ -25,24 +26,27 @@ def check(patient: Patient) -> Iterator[Finding]:
     trained = {name: each for name, each in learner.model.named_parameters() if each.requires_grad}
     norms = dict.fromkeys(trained, 0.0)
     steps = 0
-    for number, batch in enumerate(training_batches(learner, _STEPS)):
+    size = patient.rows(learner.data.train.batch_size)
+    for number, batch in enumerate(training_batches(learner, _STEPS, size)):
         loss = compute(learner, batch, key=number).loss
         if not loss.requires_grad:
             yield _detached(len(trained))
             return
         learner.engine.backward(loss)
-        for name, each in trained.items():
-            if each.grad is not None:
-                norms[name] = max(norms[name], float(each.grad.detach().float().norm()))
-                if not torch.isfinite(each.grad).all():
-                    norms[name] = float("inf")
+        norms = {name: max(norms[name], _norm(each.grad)) for name, each in trained.items()}
         steps += 1
-        if any(value == float("inf") for value in norms.values()):
+        if math.inf in norms.values() or patient.seconds_left() < 0:
             break
         learner.engine.step(learner.optimizer)
-        if patient.seconds_left() < 0:
-            break
     yield _judged(learner, norms, steps)
+
+
+def _norm(gradient: Tensor | None) -> float:
+    """Return the norm of a gradient: 0 where there is none, infinity where it is not finite."""
+    if gradient is None:
+        return 0.0
+    norm = float(gradient.detach().float().norm())
+    return norm if math.isfinite(norm) else math.inf
 
 
 def _detached(count: int) -> Finding:
@@ -58,9 +62,9 @@ def _detached(count: int) -> Finding:
 
 def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:
     parameters = dict(learner.model.named_parameters())
-    broken = [name for name, norm in norms.items() if norm == float("inf")]
+    broken = [name for name, norm in norms.items() if norm == math.inf]
     without = [name for name, norm in norms.items() if norm == 0]
-    matrices = {name: norm for name, norm in norms.items() if parameters[name].ndim > 1 and 0 < norm < float("inf")}
+    matrices = {name: norm for name, norm in norms.items() if parameters[name].ndim > 1 and 0 < norm < math.inf}
     median = sorted(matrices.values())[len(matrices) // 2] if matrices else 0.0
     vanished = [name for name, norm in matrices.items() if norm < _VANISHED * median]
     numbers = {"tensors": len(norms), "without": without, "vanished": vanished, "not_finite": broken}
@@ -80,5 +84,6 @@ def _judged(learner: Learner, norms: dict[str, float], steps: int) -> Finding:
         why = "the first layers learn nothing: on its way through the network the gradient vanishes"
         fix = "model.activation=relu or gelu in place of sigmoid, norm layers, residual connections, fewer layers"
         return Finding(NAME, "warning", measured, why, "model", fix, numbers)
-    norm = sum(value**2 for value in norms.values() if value < float("inf")) ** 0.5
-    return Finding(NAME, "ok", f"each of the {tensors} that train gets one; norm {norm:.3g}", numbers=numbers)
+    norm = sum(value**2 for value in norms.values() if value < math.inf) ** 0.5
+    size = f"; norm {norm:.3g}" if learner.engine.precision.name != "fp16" else ""  # whose gradients are scaled
+    return Finding(NAME, "ok", f"each of the {tensors} that train gets one{size}", numbers=numbers)

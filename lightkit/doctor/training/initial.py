@@ -30,7 +30,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     learner = patient.learner()
     learner.network.train()
     heard = Heard(learner.criterion)
-    rows = max(2, min(_ROWS, learner.data.train.num_samples))
+    rows = patient.rows(_ROWS)
     with torch.no_grad():
         step = compute(learner, plain_batch(learner, rows), heard)
     loss = float(step.loss)
@@ -52,7 +52,7 @@ def _compared(learner: Learner, loss: float, call: tuple[Tensor, Tensor]) -> Ite
         return
     expected, what = guess
     numbers = {"loss": loss, "expected": expected}
-    measured = f"{loss:.4g}; {what} gives {expected:.4g}"
+    measured = f"{loss:.4g}, where {what} gives {expected:.4g}"
     pretrained = learner.made.report is not None
     regression = learner.data.info.task == "regression"
     if loss > (_FAR if regression else _HIGH) * expected + 1e-6:
@@ -99,7 +99,7 @@ def ignorant_loss(learner: Learner, preds: Tensor, target: Tensor) -> tuple[floa
     classes = preds.shape[-1] if preds.ndim > 1 else 2
     what = "a coin" if info.task in ("binary", "multilabel") else f"a guess among {classes}"
     plain = type(criterion) is nn.CrossEntropyLoss and criterion.weight is None
-    return float(criterion(same, target)), f"{what}, ln {classes}," if plain else what
+    return float(criterion(same, target)), f"{what} (ln {classes})" if plain else what
 
 
 def _already_probabilities(learner: Learner, preds: Tensor) -> Iterator[Finding]:

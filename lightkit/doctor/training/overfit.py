@@ -65,11 +65,8 @@ class Try:
 def check(patient: Patient) -> Iterator[Finding]:
     """Train on a few rows with the optimizer of the run, and where that does not do, with Adam."""
     learner = patient.learner()
-    if getattr(learner.criterion, "compares_samples", False):
-        rows = max(_ROWS, min(64, learner.data.train.num_samples))
-    else:
-        rows = _ROWS
-    rows = min(rows, learner.data.train.num_samples)
+    alone = not getattr(learner.criterion, "compares_samples", False)
+    rows = patient.rows(_ROWS if alone else 4 * _ROWS, seconds=_SECONDS / _FEWEST)
     own = attempt(learner, rows, seconds=_seconds(patient))
     rate = own_rates(learner)[0]
     if own.progress >= _ENOUGH and not own.diverged:

@@ -62,11 +62,17 @@ def batches_of(learner: Learner, loader: Loader) -> Iterator[Any]:
             yield learner.engine.move(batch)
 
 
-def training_batches(learner: Learner, count: int) -> Iterator[Any]:
-    """Yield batches as training gets them, augmented and mixed, but read by this process."""
+def training_batches(learner: Learner, count: int, size: int) -> Iterator[Any]:
+    """Yield batches as training gets them, augmented and mixed, but read by this process.
+
+    Args:
+        learner: Its data are read.
+        count: Batches.
+        size: Rows of each.
+    """
     train = learner.data.train
-    rows = train.order(0)[: count * train.batch_size]
-    size = min(train.batch_size, len(rows))
+    epochs = range(-(-count * size // train.num_samples))  # small data give few batches each
+    rows = torch.cat([train.order(epoch) for epoch in epochs])[: count * size]
     changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False}
     yield from batches_of(learner, train.with_rows(rows, batch_size=size, shuffle=False, drop_last=False, **changes))
 

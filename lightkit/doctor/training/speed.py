@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
+from typing import Any
 
 import torch
 
 from lightkit.assembly import Learner
 from lightkit.common.processes import usable_cpus
 from lightkit.data.tensors import Taker
-from lightkit.doctor.finding import Finding
+from lightkit.doctor.finding import Finding, Status
 from lightkit.doctor.patient import Patient
 from lightkit.doctor.training.probing import train_step
 from lightkit.loggers.wording import duration
@@ -22,6 +23,8 @@ NAME = "speed"
 _WARMUP, _STEPS = 2, 8
 _SECONDS = 6.0
 """Time after which no further batch is measured."""
+_SHORT = 60.0
+"""Seconds that the steps of a run take below which nobody waits for batches from memory."""
 _WAITING, _MOSTLY = 0.15, 0.5
 """Shares of the time spent waiting for batches from which on more workers are worth a note, and a warning."""
 
@@ -32,7 +35,9 @@ def check(patient: Patient) -> Iterator[Finding]:
     learner.network.train()
     train = learner.data.train
     until = time.monotonic() + min(_SECONDS, max(0.0, patient.seconds_left() / 2))
-    alone = train.with_rows(train.rows, num_workers=0, persistent_workers=False, pin_memory=False, drop_last=False)
+    size = patient.rows(train.batch_size, seconds=_SECONDS / 4)
+    changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False, "drop_last": False}
+    alone = train.with_rows(train.rows, batch_size=size, **changes)
     read, computed = list[float](), list[float]()
     with closing(alone.epoch(0)) as batches:
         for number in range(_WARMUP + _STEPS):
@@ -52,7 +57,8 @@ def check(patient: Patient) -> Iterator[Finding]:
     reading, computing = (_typical(list(islice(each, _WARMUP, None)) or each) for each in (read, computed))
     if isinstance(train.source, Taker):
         reading = sum(read) / len(read)  # several batches are gathered at once: the first of them takes the time
-    yield _judged(learner, reading, computing)
+    larger = train.batch_size / size  # of slow ones smaller batches were measured
+    yield _judged(learner, reading * larger, computing * larger)
 
 
 def _typical(seconds: list[float]) -> float:
@@ -75,8 +81,10 @@ def _judged(learner: Learner, reading: float, computing: float) -> Finding:
     numbers = {"read_seconds": reading, "compute_seconds": computing, "waiting": waiting, "run_seconds": total}
     each = f"a batch of {options.batch_size} is read in {_ms(reading)} and computed in {_ms(computing)}"
     whole = f"the steps of the run take about {duration(total)}"
-    if waiting < _WAITING:
-        return Finding(NAME, "ok", f"compute-bound: {each}; {whole}", numbers=numbers)
+    plain = in_memory and not learner.data.train.prepare.augment and learner.data.train.mixup is None
+    if waiting < _WAITING or plain or (in_memory and total < _SHORT):
+        bound = "compute-bound: " if waiting < _WAITING else ""
+        return Finding(NAME, "ok", f"{bound}{each}; {whole}", numbers=numbers)
     share = f"{100 * waiting:.0f} % of the time goes into waiting for batches"
     if in_memory:
         why = f"{share}; the data are in memory, so worker processes would not help"
@@ -88,7 +96,7 @@ def _judged(learner: Learner, reading: float, computing: float) -> Finding:
         why = f"{share}, and {cpus} CPUs have no more to give"
         fix = "prepare the data once beforehand (smaller pictures, tensors in a file), or cheaper data.augment"
         return Finding(NAME, "note", f"input-bound: {each}; {whole}", why, "data.augment", fix, numbers)
-    status = "warning" if waiting >= _MOSTLY else "note"
+    status: Status = "warning" if waiting >= _MOSTLY else "note"
     fix = f"data.num_workers={best}"
     return Finding(NAME, status, f"input-bound: {each}; {whole}", share, "data.num_workers", fix, numbers)
 

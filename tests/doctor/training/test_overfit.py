@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lightkit.config import compose
+from lightkit.doctor.patient import Patient, examined
+from lightkit.doctor.training.overfit import Try, attempt, lowest_loss, own_rates
+
+
+def with_patient(*overrides: str) -> Patient:
+    with examined(compose([*overrides]).cfg, 60) as patient:
+        return patient
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_the_lowest_loss_of_smoothed_labels_is_their_entropy(project: Path, smoothing: float) -> None:
+    learner = with_patient("data=wine", f"loss.label_smoothing={smoothing}").learner()
+    share = smoothing / 3
+    each = [1 - smoothing + share, share, share]
+    entropy = -sum(value * math.log(value) for value in each if value)
+
+    found = lowest_loss(learner, [(torch.zeros(8, 3), torch.arange(8) % 3)])
+
+    assert found == pytest.approx(entropy, abs=2e-3)
+
+
+def test_a_loss_without_a_lowest_value_ends_at_none(project: Path) -> None:
+    learner = with_patient("data=wine", "loss=custom", "loss._target_=torch.nn.NLLLoss").learner()
+    assert isinstance(learner.criterion, nn.NLLLoss)
+    assert lowest_loss(learner, [(torch.zeros(8, 3), torch.arange(8) % 3)]) == 0
+
+
+def test_the_rate_is_that_after_the_warm_up(project: Path) -> None:
+    learner = with_patient("data=wine", "optim.lr=0.02", "scheduler.warmup_epochs=5").learner()
+    assert {*own_rates(learner)} == {0.02}
+    assert learner.optimizer.param_groups[0]["lr"] < 0.01
+
+
+def test_a_network_learns_a_few_rows_by_heart_in_spite_of_dropout_and_smoothing(project: Path) -> None:
+    learner = with_patient("data=wine", "model.dropout=0.5", "loss.label_smoothing=0.1", "optim.lr=0.01").learner()
+    tried = attempt(learner, 8, seconds=60)
+
+    assert tried.progress > 0.9
+    assert tried.losses[-1] > tried.floor > 0.1
+
+
+@pytest.mark.parametrize(
+    ("losses", "progress", "diverged"),
+    [([2.0, 1.0], 0.5, False), ([2.0, 0.0], 1.0, False), ([2.0, 4.0], 0.0, True), ([2.0, 1.0, math.nan], 0.5, True)],
+)
+def test_how_far_a_try_came(losses: list[float], progress: float, diverged: bool) -> None:
+    tried = Try(losses, floor=0.0, spread=1.0)
+    assert tried.progress == pytest.approx(progress)
+    assert tried.diverged is diverged
