@@ -168,8 +168,8 @@ def _measured(learner: Learner, split: str, change: Change, *, steps: int, train
     learner.engine.seed_validation(0)
     loader = _evaluated(learner, split)
     with torch.no_grad():
-        for number, batch in enumerate(batches_of(learner, loader)):
-            x, y = change(*batch, number)
+        for number, (first, second) in enumerate(batches_of(learner, loader)):
+            x, y = change(first, second, number)
             with learner.engine.autocast():
                 step = learner.task.step(learner.network, (x, y), learner.criterion)
             total += float(step.loss) * len(x)

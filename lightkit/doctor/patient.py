@@ -67,7 +67,7 @@ class Patient:
     @cached_property
     def sample(self) -> DataSample:
         """Rows of each split, read once for all checks of the data."""
-        return DataSample(self.shared.data)
+        return DataSample(self.shared.data, seconds=max(0.5, min(3.0, 0.05 * self.seconds_left())))
 
     @property
     def title(self) -> str:

@@ -29,6 +29,7 @@ def both(*overrides: str, seconds: float = 60) -> tuple[Finding, Finding]:
     return first, second
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     "overrides",

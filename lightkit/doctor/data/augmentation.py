@@ -219,7 +219,7 @@ def _compared(x: Tensor) -> Tensor:
     """Return inputs as they are compared, `(N, F)`: images averaged to fewer pixels."""
     x = x.to(torch.float32)
     if x.ndim == 4:
-        x = functional.adaptive_avg_pool2d(x, [min(side, _SIDE) for side in x.shape[2:]])
+        x = functional.adaptive_avg_pool2d(x, (min(x.shape[2], _SIDE), min(x.shape[3], _SIDE)))
     return x.flatten(1)
 
 

@@ -22,6 +22,7 @@ _APART = 3.0
 _FILLED = 0.5
 """Share of a column from which filling it in makes most of it up."""
 _BLANK = 0.01
+_ENOUGH_ROWS = 20_000
 _MANY = 32
 """Features from which on some that are always 0 (pixels at the rim, words that are rare) are no surprise."""
 
@@ -84,8 +85,9 @@ def find_missing_values(sample: DataSample) -> Iterator[Finding]:
     if not sample.is_table:
         yield Finding(MISSING, "skipped", "inputs are no table")
         return
-    columns, names = sample.unscaled(_whole(sample)), sample.columns()
-    found = {name: told for name, column in zip(names, columns.unbind(1)) if (told := _sentinel(column)) is not None}
+    rows = _whole(sample)
+    columns, names = sample.unscaled(rows[:: max(1, len(rows) // _ENOUGH_ROWS)]), sample.columns()
+    found = {name: mark for name, column in zip(names, columns.unbind(1)) if (mark := _sentinel(column)) is not None}
     if found:
         shown = ", ".join(f"{value:g} in {share:.0%} of {name}" for name, (value, share) in list(found.items())[:5])
         yield Finding(

@@ -14,7 +14,7 @@ from lightkit.doctor.data.groups import find_shared_groups
 from lightkit.doctor.data.neighbours import find_near_duplicates
 from lightkit.doctor.data.sample import DataSample, row_marks
 from lightkit.doctor.data.text_overlap import find_repeated_text
-from lightkit.doctor.finding import Finding
+from lightkit.doctor.finding import Finding, Status
 from lightkit.doctor.patient import Patient
 
 EXACT = "overlap of splits"
@@ -72,10 +72,12 @@ def find_duplicates(sample: DataSample) -> Iterator[Finding]:
         by_chance = share <= 3 * chance
         if twins and by_chance:
             measured += f"; such coarse features make {chance:.1%} of them equal by chance"
-        status = "ok" if not twins else "note" if by_chance or share < _WARNED else "warning"
+        status: Status = "ok"
+        if twins:
+            status = "note" if by_chance or share < _WARNED else "error" if share >= _WRONG else "warning"
         yield Finding(
             EXACT,
-            "error" if status == "warning" and share >= _WRONG else status,
+            status,
             measured,
             why="" if status == "ok" else f"the score on {name} counts rows that the network may know by heart",
             key="" if status == "ok" else "data.split.by",

@@ -261,8 +261,7 @@ def describe(x: Tensor) -> Tensor:
     x = x.detach().to(torch.float32)
     if x.ndim == 4 and min(x.shape[2:]) > 1:
         x = x if x.shape[1] <= 4 else x.mean(1, keepdim=True)
-        sides = [min(side, _SIDE) for side in x.shape[2:]]
-        flat = functional.adaptive_avg_pool2d(x, sides).flatten(1)
+        flat = functional.adaptive_avg_pool2d(x, (min(x.shape[2], _SIDE), min(x.shape[3], _SIDE))).flatten(1)
         flat = flat - flat.mean(1, keepdim=True)
         return flat / flat.std(1, keepdim=True).clamp(min=1e-6)
     flat = x.flatten(1)
