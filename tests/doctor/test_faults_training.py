@@ -60,7 +60,7 @@ FAULTS = {
         "val/own",
     ),
     "state not saved": Fault(model("Forgetful"), "checkpoint", "checkpoint", "register_buffer"),
-    "rate too large": Fault(("optim=sgd", "optim.lr=1000"), "one batch", "one batch", "optim.lr=1e+02"),
+    "rate too large": Fault(("optim=sgd", "optim.lr=1000"), "one batch", "one batch", "optim.lr=100 or less"),
     "rate too small": Fault(("optim.lr=1e-9",), "one batch", "one batch", "lightkit find lr"),
     "uphill": Fault(("optim.maximize=true", "optim.lr=0.01"), "one batch", "one batch", "optim.maximize=false"),
     "clipped to nothing": Fault(
