@@ -61,7 +61,7 @@ def _named_groups(sample: DataSample) -> tuple[str, Sequence[object]] | None:
 
 _GROUP_NAME = re.compile(
     r"(^|[_ .-])(patient|subject|person|user|customer|client|session|group|site|household|speaker|writer|video|scene|"
-    r"family|device|sensor|batch|plate|store|author)s?([_ .-]?(id|no|nr|num|number|key|uuid))?$",
+    r"family|device|sensor|batch|plate|store|author)([_ .-]?(id|no|nr|num|number|key|uuid))?$",
     re.IGNORECASE,
 )
 
@@ -71,9 +71,13 @@ def _group_column(sample: DataSample) -> tuple[str, list[float]] | None:
     x = getattr(sample.data.source, "x", None)
     if not sample.is_table or not isinstance(x, Tensor):
         return None
-    for number, name in enumerate(sample.columns()):
+    names = sample.columns()
+    for number, name in enumerate(names):
         if "=" not in name and _GROUP_NAME.search(name):
-            values = x[:, number].tolist()
+            column = sample.unscaled(x[:, : len(names)])[:, number]
+            if float((column - column.round()).abs().max()) > 0.01:
+                continue
+            values = column.round().tolist()
             if 10 <= len(set(values)) <= len(values) / 1.5:
                 return f"column {name!r}", values
     return None

@@ -30,7 +30,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     """Look for rows of validation and test in the training split."""
     sample = patient.sample
     yield from find_shared_rows(sample)
-    if sample.is_tokens:
+    if sample.is_tokens and sample.data.info.task == "language_modeling":
         yield from find_repeated_text(sample)
         return
     yield from find_duplicates(sample)
