@@ -56,7 +56,7 @@ def _in_full(finding: Finding, width: int) -> Iterator[str]:
     yield f"{_MARKS[finding.status]}: {finding.check}"
     rows = [("measured", finding.measured), ("why", finding.why), ("key", finding.key), ("fix", finding.fix)]
     for label, text in rows:
-        if text and not (label == "key" and finding.key in finding.fix):
+        if text and not (label == "key" and f"{finding.key}=" in finding.fix):
             yield _wrapped(f"    {label + ':':<10}", text, width)
     yield ""
 
