@@ -27,16 +27,18 @@ def find_shared_groups(sample: DataSample) -> Iterator[Finding]:
     if not any(shared.values()):
         yield Finding(GROUPS, "ok", f"none of {everywhere:,} groups by {named} is in two splits", numbers=numbers)
         return
+    example = next(group for name in shared for group in sorted(parts[name] & parts["train"], key=str))
+    example = int(example) if isinstance(example, float) else example
     told = ", ".join(f"{count:,} of {len(parts[name]):,} in {name}" for name, count in shared.items() if count)
     yield Finding(
         GROUPS,
         "warning",
-        f"groups by {named} have rows in train too: {told}",
+        f"groups by {named}, such as {example}, have rows in train too: {told}",
         why="the network can know a group by heart, and new groups will not be known to it",
         key="data.split.by",
         fix="splits of the data set that keep groups together, and data.split.by=file "
         "(data.dataset.split_column of a CSV file)",
-        numbers=numbers,
+        numbers=numbers | {"example": example},
     )
 
 
@@ -52,7 +54,7 @@ def _named_groups(sample: DataSample) -> tuple[str, Sequence[object]] | None:
     files = sample.files()
     if not files:
         return None
-    names = [re.sub(r"[\W_]*(?:[a-zA-Z]{0,6}[\W_]?)?\d+$", "", file.stem) for file in files]
+    names = [re.sub(r"[\W_]*(?:[a-zA-Z]{0,6}[\W_]?)?\d+[a-zA-Z]?$", "", file.stem) for file in files]
     with_number = [name if re.search(r"\d", name) else "" for name in names]
     counts = Counter(with_number)
     is_pattern = counts[""] == 0 and 2 * sample.data.info.num_classes < len(counts) <= len(files) / 2
