@@ -22,7 +22,7 @@ _ROWS = 16
 _STEPS, _WARMUP = 300, 20
 _FEWEST = 40
 """Steps below which a try that ran out of time says nothing."""
-_SECONDS, _SHARE = 8.0, 0.2
+_SECONDS, _SHARE = 5.0, 0.2
 """Longest time for one try, and the share of the time left that it may take."""
 _ENOUGH, _SOME, _NONE = 0.9, 0.3, 0.05
 """Shares of the way from the first loss down to the lowest one."""
