@@ -113,14 +113,15 @@ def _explain(text: str, *, as_json: bool) -> int:
 def _examine(options: Any) -> int:
     from lightkit.config import compose
 
-    cfg = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name).cfg
     began = time.monotonic()
+    cfg = compose(options.overrides, config_dir=options.config_dir, config_name=options.config_name).cfg
     # Here, not above: importing torch takes seconds, and a wrong configuration is told before.
     from lightkit.doctor.checks import examine
     from lightkit.doctor.patient import examined
     from lightkit.doctor.report import HEADINGS
 
-    with examined(cfg, options.seconds, report=complain) as patient:
+    left = options.seconds - (time.monotonic() - began)  # of a busy machine the imports take their share, too
+    with examined(cfg, left, report=complain) as patient:
         if options.json:
             return _show(examine(patient), options, began=began)
         say(patient.title)

@@ -269,7 +269,10 @@ def _compared(sample: DataSample, split: str, plain: Course, blank: Course, cons
             fix="look for a way of the targets into the network: in the task, in the model, or in the data set",
             numbers=numbers,
         )
-    limit = blank.loss if constant is None else min(blank.loss, constant)
+    known = [loss for loss in (blank.loss, constant) if loss is not None and math.isfinite(loss)]
+    if not known or not math.isfinite(plain.loss):
+        return Finding(BASELINES, "skipped", f"{measured}; what is no number cannot be compared", numbers=numbers)
+    limit = min(known)
     if plain.beats(limit, _BETTER) or _more_right(plain, blank):
         return Finding(BASELINES, "ok", measured, numbers=numbers)
     epochs = plain.steps / max(len(sample.data.train), 1)
@@ -304,6 +307,8 @@ def _judged_shuffled(shuffled: Course, blank: Course, constant: float | None) ->
     measured = f"with the targets of other rows the loss after {shuffled.steps} steps is {shuffled.told()}"
     measured += f", by chance {chance:.3g}"
     numbers = {"steps": shuffled.steps, "loss": shuffled.loss, "chance": chance}
+    if not math.isfinite(shuffled.loss) or not math.isfinite(chance):
+        return Finding(SHUFFLED, "skipped", f"{measured}; what is no number cannot be compared", numbers=numbers)
     if not shuffled.beats(chance, _TOO_GOOD):
         return Finding(SHUFFLED, "ok", measured, numbers=numbers)
     return Finding(

@@ -67,7 +67,8 @@ class Patient:
     @cached_property
     def sample(self) -> DataSample:
         """Rows of each split, read once for all checks of the data."""
-        return DataSample(self.shared.data)
+        seconds = max(0.5, min(3.0, 0.05 * self.seconds_left()))
+        return DataSample(self.shared.data, seconds=seconds, settings=[*map(str, self.cfg.data.dataset)])
 
     @property
     def title(self) -> str:

@@ -54,9 +54,10 @@ def closing(findings: Sequence[Finding], seconds: float, width: int = WIDTH) -> 
 
 def _in_full(finding: Finding, width: int) -> Iterator[str]:
     yield f"{_MARKS[finding.status]}: {finding.check}"
+    named = f"{finding.key}=" in finding.fix or ("." in finding.key and finding.key in finding.fix)
     rows = [("measured", finding.measured), ("why", finding.why), ("key", finding.key), ("fix", finding.fix)]
     for label, text in rows:
-        if text and not (label == "key" and finding.key in finding.fix):
+        if text and not (label == "key" and named):
             yield _wrapped(f"    {label + ':':<10}", text, width)
     yield ""
 

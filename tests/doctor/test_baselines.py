@@ -29,6 +29,7 @@ def both(*overrides: str, seconds: float = 60) -> tuple[Finding, Finding]:
     return first, second
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     "overrides",
@@ -77,6 +78,21 @@ def test_a_rate_of_nothing_shows() -> None:
     compared, _ = both("data=digits", "model=mlp", "model.hidden=[16]", "optim.lr=1e-9")
     assert compared.status == "warning"
     assert "learns nothing from its inputs" in compared.why
+
+
+def test_a_network_that_cannot_do_without_inputs_raises_no_alarm(project: Path) -> None:
+    (project / "mine.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Logarithmic(nn.Module):\n"
+        "    def __init__(self, in_features, num_classes):\n"
+        "        super().__init__()\n"
+        "        self.head = nn.Linear(in_features, num_classes)\n"
+        "    def forward(self, x):\n"
+        "        return self.head(x.abs().log() - 1)\n"
+    )
+    compared, shuffled = both("data=wine", "data.normalize=none", "model=custom", "model._target_=mine.Logarithmic")
+    assert not compared.is_bad
+    assert not shuffled.is_bad
 
 
 def test_samples_without_inputs_to_take_away_are_skipped(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from lightkit.config import compose
 from lightkit.doctor.checks import CHECKS, find_check
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import examined
+from tests.conftest import Outcome
 from tests.doctor.data.test_text_overlap import written
 
 OF_DATA = ("labels", "splits", "features", "leaks", "scale", "augmentation")
@@ -231,3 +233,22 @@ def test_a_task_that_hands_targets_to_the_network_is_found() -> None:
         ("baselines", "error"),
         ("shuffled labels", "error"),
     }
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("code")
+def test_the_command_tells_of_a_fault_and_ends_with_its_status(cli: Callable[..., Outcome]) -> None:
+    overrides = repeated()
+    done = cli("doctor", *overrides, "--json")
+    found = json.loads(done.out)["findings"]
+    assert done.code == 1
+    assert [each["split"] for each in (finding["numbers"] for finding in found if finding["status"] == "error")]
+    assert cli("doctor", *write(*rows())).code == 0
+
+
+@pytest.mark.usefixtures("code")
+def test_nothing_is_left_behind(project: Path) -> None:
+    overrides = rounded()
+    before = sorted(project.rglob("*"))
+    found_in(overrides, *OF_DATA)
+    assert sorted(path for path in project.rglob("*") if "__pycache__" not in path.parts) == before

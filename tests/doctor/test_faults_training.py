@@ -12,6 +12,7 @@ from lightkit.config import compose
 from lightkit.doctor import checks
 from lightkit.doctor.finding import Finding
 from lightkit.doctor.patient import examined
+from lightkit.doctor.training.saving import disk
 
 OWN = ("data=digits", "trust=[tests]", "model=custom")
 
@@ -59,7 +60,7 @@ FAULTS = {
         "val/own",
     ),
     "state not saved": Fault(model("Forgetful"), "checkpoint", "checkpoint", "register_buffer"),
-    "rate too large": Fault(("optim=sgd", "optim.lr=1000"), "one batch", "one batch", "optim.lr=1e+02"),
+    "rate too large": Fault(("optim=sgd", "optim.lr=1000"), "one batch", "one batch", "optim.lr=100 or less"),
     "rate too small": Fault(("optim.lr=1e-9",), "one batch", "one batch", "lightkit find lr"),
     "uphill": Fault(("optim.maximize=true", "optim.lr=0.01"), "one batch", "one batch", "optim.maximize=false"),
     "clipped to nothing": Fault(
@@ -90,14 +91,15 @@ def test_a_planted_fault_is_found(project: Path, name: str) -> None:
     assert fault.says in " ".join([bad[0].measured, bad[0].why, bad[0].key, bad[0].fix])
 
 
-@pytest.mark.parametrize(("free", "status"), [(10**5, "error"), (400_000, "warning"), (10**12, "ok")])
-def test_room_for_the_checkpoints_to_come_is_counted(
-    project: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
-) -> None:
-    usage = shutil.disk_usage(project)._replace(free=free)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+def test_room_for_the_checkpoints_to_come_is_counted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(project)
+    with examined(compose(["data=wine", "model.hidden=[64]"]).cfg, 60) as patient:
+        timetable = patient.learner().timetable
+        found = []
+        for free in (300_000, 700_000, 10**12):
+            monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+            found.append(disk(patient, timetable, 100_000))
 
-    (disk,) = [each for each in findings("checkpoint", "model.hidden=[64]") if each.check == "disk"]
-
-    assert disk.status == status, disk
-    assert disk.numbers["checkpoints"] == 4
+    assert [each.status for each in found] == ["error", "warning", "ok"]
+    assert {each.numbers["needed_bytes"] for each in found} == {400_000}
+    assert found[0].key == "checkpoint.keep_last"

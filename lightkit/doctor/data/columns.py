@@ -22,6 +22,7 @@ _APART = 3.0
 _FILLED = 0.5
 """Share of a column from which filling it in makes most of it up."""
 _BLANK = 0.01
+_ENOUGH_ROWS = 20_000
 _MANY = 32
 """Features from which on some that are always 0 (pixels at the rim, words that are rare) are no surprise."""
 
@@ -57,7 +58,7 @@ def find_constant_features(sample: DataSample) -> Iterator[Finding]:
         "note" if is_rim else "warning",
         f"{len(names)} of {columns.shape[1]:,} features are the same in all training rows: {shown}",
         why="they tell rows apart in no way; where they should, reading or joining them went wrong",
-        key="data.dataset.features",
+        key=sample.key("features"),
         fix="look at where the columns come from, or leave them out",
         numbers=numbers,
     )
@@ -84,7 +85,9 @@ def find_missing_values(sample: DataSample) -> Iterator[Finding]:
     if not sample.is_table:
         yield Finding(MISSING, "skipped", "inputs are no table")
         return
-    columns, names = sample.unscaled(_whole(sample)), sample.columns()
+    rows, generator = _whole(sample), torch.Generator().manual_seed(0)
+    columns = sample.unscaled(rows[torch.randperm(len(rows), generator=generator)[:_ENOUGH_ROWS]])
+    names = sample.columns()
     found = {name: mark for name, column in zip(names, columns.unbind(1)) if (mark := _sentinel(column)) is not None}
     if found:
         shown = ", ".join(f"{value:g} in {share:.0%} of {name}" for name, (value, share) in list(found.items())[:5])
@@ -93,8 +96,10 @@ def find_missing_values(sample: DataSample) -> Iterator[Finding]:
             "warning",
             f"numbers far from all others, which may stand for a missing value: {shown}",
             why="the network takes them for measurements, and scaling squeezes the true ones together",
-            key="data.dataset.missing",
-            fix="leave such cells empty in the file, and fill them: data.dataset.missing=median",
+            key=sample.key("missing"),
+            fix="leave such cells empty in the file, and fill them: data.dataset.missing=median"
+            if sample.takes("missing")
+            else "put what is usual in their place, with a feature that says where",
             numbers={"columns": {name: {"value": value, "share": share} for name, (value, share) in found.items()}},
         )
         return

@@ -27,16 +27,18 @@ def find_shared_groups(sample: DataSample) -> Iterator[Finding]:
     if not any(shared.values()):
         yield Finding(GROUPS, "ok", f"none of {everywhere:,} groups by {named} is in two splits", numbers=numbers)
         return
+    example = next(group for name in shared for group in sorted(parts[name] & parts["train"], key=str))
+    example = int(example) if isinstance(example, float) else example
     told = ", ".join(f"{count:,} of {len(parts[name]):,} in {name}" for name, count in shared.items() if count)
     yield Finding(
         GROUPS,
         "warning",
-        f"groups by {named} have rows in train too: {told}",
+        f"groups by {named}, such as {example}, have rows in train too: {told}",
         why="the network can know a group by heart, and new groups will not be known to it",
         key="data.split.by",
         fix="splits of the data set that keep groups together, and data.split.by=file "
         "(data.dataset.split_column of a CSV file)",
-        numbers=numbers,
+        numbers=numbers | {"example": example},
     )
 
 
@@ -52,7 +54,7 @@ def _named_groups(sample: DataSample) -> tuple[str, Sequence[object]] | None:
     files = sample.files()
     if not files:
         return None
-    names = [re.sub(r"[\W_]*(?:[a-zA-Z]{0,6}[\W_]?)?\d+$", "", file.stem) for file in files]
+    names = [re.sub(r"[\W_]*(?:[a-zA-Z]{0,6}[\W_]?)?\d+[a-zA-Z]?$", "", file.stem) for file in files]
     with_number = [name if re.search(r"\d", name) else "" for name in names]
     counts = Counter(with_number)
     is_pattern = counts[""] == 0 and 2 * sample.data.info.num_classes < len(counts) <= len(files) / 2
@@ -61,7 +63,7 @@ def _named_groups(sample: DataSample) -> tuple[str, Sequence[object]] | None:
 
 _GROUP_NAME = re.compile(
     r"(^|[_ .-])(patient|subject|person|user|customer|client|session|group|site|household|speaker|writer|video|scene|"
-    r"family|device|sensor|batch|plate|store|author)s?([_ .-]?(id|no|nr|num|number|key|uuid))?$",
+    r"family|device|sensor|batch|plate|store|author)([_ .-]?(id|no|nr|num|number|key|uuid))?$",
     re.IGNORECASE,
 )
 
@@ -71,9 +73,13 @@ def _group_column(sample: DataSample) -> tuple[str, list[float]] | None:
     x = getattr(sample.data.source, "x", None)
     if not sample.is_table or not isinstance(x, Tensor):
         return None
-    for number, name in enumerate(sample.columns()):
+    names = sample.columns()
+    for number, name in enumerate(names):
         if "=" not in name and _GROUP_NAME.search(name):
-            values = x[:, number].tolist()
+            column = sample.unscaled(x[:, : len(names)])[:, number]
+            if float((column - column.round()).abs().max()) > 0.01:
+                continue
+            values = column.round().tolist()
             if 10 <= len(set(values)) <= len(values) / 1.5:
                 return f"column {name!r}", values
     return None

@@ -172,7 +172,7 @@ def find_imbalance(sample: DataSample, cfg: DictConfig) -> Iterator[Finding]:
         why=f"{monitor} can look good although rare classes are never found",
         key="metrics.monitor" if not answered else "",
         fix="judge by a metric that counts classes alike (metrics.monitor=val/f1, val/auroc), and weigh the loss "
-        "(+loss.weight for cross entropy, +loss.pos_weight for binary targets, loss=focal)",
+        "(loss.weight for cross entropy, loss.pos_weight for binary targets, loss=focal)",
         numbers=numbers,
     )
 

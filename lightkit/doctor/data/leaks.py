@@ -56,29 +56,27 @@ def find_leaking_features(sample: DataSample) -> Iterator[Finding]:
     if bad:
         measured = f"alone, {_list(bad)} predicts the target: {explained[best]:.0%} explained on rows held out"
         why = "a feature that knows the answer is often made from it, and will not be there for new rows"
-        yield _warning(measured, why, bad, numbers)
+        yield _warning(sample, measured, why, bad, numbers)
     elif related:
         why = "the number or the date of a row has nothing to do with new rows, but is the easiest thing to learn"
-        yield _warning(
-            f"{_list(related)} numbers or dates the rows and is related to the target", why, related, numbers
-        )
+        measured = f"{_list(related)} numbers or dates the rows and is related to the target"
+        yield _warning(sample, measured, why, related, numbers)
     elif counting:
         measured = f"{_list(list(counting.values()))} numbers or dates the rows; {measured}"
-        fix = "leave it out: data.dataset.features"
         why = "it says nothing of new rows"
-        yield Finding(LEAKS, "note", measured, why=why, key="data.dataset.features", fix=fix, numbers=numbers)
+        yield Finding(LEAKS, "note", measured, why, sample.key("features"), "leave it out", numbers)
     else:
         yield Finding(LEAKS, "ok", measured, numbers=numbers)
 
 
-def _warning(measured: str, why: str, features: list[str], numbers: dict[str, object]) -> Finding:
+def _warning(sample: DataSample, measured: str, why: str, features: list[str], numbers: dict[str, object]) -> Finding:
     return Finding(
         LEAKS,
         "warning",
         measured,
         why=why,
-        key="data.dataset.features",
-        fix=f"leave {features[0]} out of data.dataset.features, unless it is known before the answer is",
+        key=sample.key("features"),
+        fix=f"leave {features[0]} out of {sample.key('features')}, unless it is known before the answer is",
         numbers=numbers | {"features": features},
     )
 

@@ -133,7 +133,8 @@ def find_alike_neighbours(sample: DataSample) -> Iterator[Finding]:
     """Find a data set whose neighbouring rows look alike, as frames of a film do, with a split that separates them."""
     rows, others = sample.data.rows["train"], [name for name in sample.splits if name != "train"]
     if not others or sample.train.share < 0.5 or int(rows[-1] - rows[0]) + 1 == len(rows):
-        yield Finding(GROUPS, "skipped", "nothing names the group of a row, and the splits are cut in order")
+        why = "the splits are cut in order" if sample.train.share >= 0.5 else "too few rows were read to see neighbours"
+        yield Finding(GROUPS, "skipped", f"nothing names the group of a row, and {why}")
         return
     near = _Neighbours.of(sample, others[-1])
     if isinstance(near, str):

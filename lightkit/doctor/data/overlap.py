@@ -20,6 +20,7 @@ from lightkit.doctor.patient import Patient
 EXACT = "overlap of splits"
 _WARNED, _WRONG = 0.01, 0.1
 """Shares of the rows of a split from which what is repeated is a warning, and an error."""
+_FEWEST = 3
 _MOST_NUMBERS = 400_000_000
 """Numbers of inputs in memory up to which all of them are compared."""
 _FILE_BYTES, _FILE_SECONDS = 256 << 20, 5.0
@@ -30,7 +31,7 @@ def check(patient: Patient) -> Iterator[Finding]:
     """Look for rows of validation and test in the training split."""
     sample = patient.sample
     yield from find_shared_rows(sample)
-    if sample.is_tokens:
+    if sample.is_tokens and sample.data.info.task == "language_modeling":
         yield from find_repeated_text(sample)
         return
     yield from find_duplicates(sample)
@@ -74,7 +75,8 @@ def find_duplicates(sample: DataSample) -> Iterator[Finding]:
             measured += f"; such coarse features make {chance:.1%} of them equal by chance"
         status: Status = "ok"
         if twins:
-            status = "note" if by_chance or share < _WARNED else "error" if share >= _WRONG else "warning"
+            few = twins < _FEWEST or share < _WARNED
+            status = "note" if by_chance or few else "error" if share >= _WRONG else "warning"
         yield Finding(
             EXACT,
             status,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -73,11 +73,22 @@ class DataSample:
         data: The data as a run gets them.
         most: Rows to read of the training split; of each other a tenth of that.
         seconds: How long the reading of a split may take.
+        settings: Arguments of the data set in the configuration; None where it is not known which it takes.
     """
 
-    def __init__(self, data: Data, *, most: int = 50_000, seconds: float = 3.0) -> None:
-        self.data, self.most, self.seconds = data, most, seconds
+    def __init__(
+        self, data: Data, *, most: int = 50_000, seconds: float = 3.0, settings: Collection[str] | None = None
+    ) -> None:
+        self.data, self.most, self.seconds, self._settings = data, most, seconds, settings
         self._read: dict[str, SplitSample] = {}
+
+    def takes(self, argument: str) -> bool:
+        """Tell whether the data set has an argument."""
+        return self._settings is None or argument in self._settings
+
+    def key(self, argument: str) -> str:
+        """Return the key of an argument of the data set, or that of the data set where it has none of this name."""
+        return f"data.dataset.{argument}" if self.takes(argument) else "data.dataset"
 
     @property
     def splits(self) -> list[str]:

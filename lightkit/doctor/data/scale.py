@@ -5,6 +5,7 @@ Shapes in this file: N rows, F features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -99,7 +100,15 @@ def find_far_targets(sample: DataSample) -> Iterator[Finding]:
         why="a network starts near 0, and errors of this size make its first steps too large or too small"
         if bad
         else "",
-        key="data.dataset.target_scale" if bad else "",
-        fix=f"divide them, so that their deviation is near 1: data.dataset.target_scale={deviation:.1g}" if bad else "",
+        key=sample.key("target_scale") if bad else "",
+        fix=_target_fix(sample, deviation) if bad else "",
         numbers={"mean": mean, "deviation": deviation, "largest": largest},
     )
+
+
+def _target_fix(sample: DataSample, deviation: float) -> str:
+    """Say by what to divide targets: a number that is easy to read."""
+    unit = 10.0 ** round(math.log10(deviation)) if deviation > 0 else 1.0
+    if sample.takes("target_scale"):
+        return f"divide them, so that their deviation is near 1: data.dataset.target_scale={unit:g}"
+    return f"divide them by {unit:g} in the data set, so that their deviation is near 1"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lightkit.common.randomness import mix
 from lightkit.doctor.data.sample import DataSample
@@ -33,11 +34,15 @@ def find_repeated_text(sample: DataSample) -> Iterator[Finding]:
         yield Finding(CHECK, "skipped", "there is one split only" if not others else "inputs are no windows of a text")
         return
     length = min(_PASSAGE, next(iter(asked.values())).shape[1])
-    passages = {name: _passages(x, length) for name, x in asked.items()}
-    wanted = torch.cat([found.flatten() for found in passages.values()]).unique()
+    passages = {name: (_passages(x, length), _is_varied(x, length)) for name, x in asked.items()}
+    wanted = torch.cat([marks[varied] for marks, varied in passages.values()]).unique()
+    if not len(wanted):
+        yield Finding(CHECK, "skipped", "the windows repeat the same token")
+        return
     known, share_read = _find_in_train(sample, wanted, length)
-    for name, marks in passages.items():
-        of_window = torch.isin(marks, known).float().mean(1)
+    for name, (marks, varied) in passages.items():
+        found = torch.isin(marks, known) & varied
+        of_window = found.sum(1) / varied.sum(1).clamp(min=1)
         repeated = int((of_window >= _KNOWN).sum())
         share = repeated / len(marks)
         numbers = {"split": name, "windows": len(marks), "repeated": repeated, "share": share, "read": share_read}
@@ -64,6 +69,12 @@ def _passages(x: Tensor, length: int) -> Tensor:
     for place, weight in enumerate(weights.tolist()):
         marks += x[:, place : place + count] * weight
     return marks
+
+
+def _is_varied(x: Tensor, length: int) -> Tensor:
+    """Tell of every run of `length` tokens whether it is more than padding, spaces or a drawn line, as `_passages`."""
+    changes = functional.pad((x[:, 1:] != x[:, :-1]).to(torch.int64).cumsum(1), (1, 0))
+    return changes[:, length - 1 :] - changes[:, : changes.shape[1] - length + 1] >= length // 4
 
 
 def _find_in_train(sample: DataSample, wanted: Tensor, length: int) -> tuple[Tensor, float]:

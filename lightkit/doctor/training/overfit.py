@@ -22,7 +22,7 @@ _ROWS = 16
 _STEPS, _WARMUP = 300, 20
 _FEWEST = 40
 """Steps below which a try that ran out of time says nothing."""
-_SECONDS, _SHARE = 8.0, 0.2
+_SECONDS, _SHARE = 5.0, 0.2
 """Longest time for one try, and the share of the time left that it may take."""
 _ENOUGH, _SOME, _NONE = 0.9, 0.3, 0.05
 """Shares of the way from the first loss down to the lowest one."""
@@ -166,7 +166,9 @@ def _judged(patient: Patient, learner: Learner, rows: int, tries: tuple[Try, Try
     if usual.progress >= _SOME and own.diverged and not learner.optimizer.param_groups[0].get("maximize"):
         measured = f"{with_own}; with Adam at {_RATE:g} to {min(usual.losses):.3g}"
         why = "the steps are too large: instead of falling the loss grows"
-        return Finding(NAME, "error", measured, why, "optim.lr", f"optim.lr={_nice(rate / 10)}", numbers)
+        smaller = float(f"{rate / 10:.1g}")
+        fix = f"optim.lr={smaller:g} or less: `lightkit find lr` measures one"
+        return Finding(NAME, "error", measured, why, "optim.lr", fix, numbers)
     best = max((own, usual), key=lambda each: each.progress)
     if _is_short(own) or (_is_short(usual) and usual.progress < _SOME):
         return Finding(
@@ -203,10 +205,6 @@ def _culprit(patient: Patient, learner: Learner, rate: float) -> tuple[str, str]
         if (patient.cfg.trainer[name] or math.inf) < 1e-3:
             return f"trainer.{name}", f"trainer.{name}=1.0"
     return "optim.lr", "a larger rate: `lightkit find lr` measures one"
-
-
-def _nice(rate: float) -> str:
-    return f"{rate:.1g}"
 
 
 def _numbers(tried: Try) -> dict[str, Any]:

@@ -124,7 +124,10 @@ def test_groups_on_both_sides_of_a_split_are_found(named: str, tmp_path: Path, e
         numbered = torch.cat([x, patients[:, None].float()], 1)
         data = TensorData(numbered, y, feature_names=["a", "b", "c", "d", "e", "patient_id"])
     else:
-        files = [tmp_path / f"p{patient:03d}_slice{row:03d}.png" for row, patient in enumerate(patients.tolist())]
+        files = [
+            tmp_path / f"p{patient:03d}_slice{row:03d}{'b' * (row % 2)}.png"
+            for row, patient in enumerate(patients.tolist())
+        ]
         data = Rows([(row, int(label)) for row, label in zip(x, y)], files=files, targets=y.tolist())
     found = bad(examine(data, "overlap"), "groups")
     assert found

@@ -51,7 +51,7 @@ def test_wine_needs_its_scaling(examine: Examine) -> None:
 def test_targets_far_from_zero_are_found(examine: Examine) -> None:
     found = only(examine(diabetes(), "scale", normalize="standard"), TARGETS)
     assert found.status == "warning"
-    assert found.fix.endswith("data.dataset.target_scale=8e+01")
+    assert found.fix.endswith("data.dataset.target_scale=100")
     assert not bad(examine(diabetes(target_scale=100.0), "scale", normalize="standard"))
 
 

@@ -51,6 +51,7 @@ def test_no_alarm_in_an_experiment(experiment: str) -> None:
     assert alarms([f"experiment={experiment}"]) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize("overrides", DATA, ids=" ".join)
 def test_no_alarm_in_a_data_set(overrides: list[str]) -> None:

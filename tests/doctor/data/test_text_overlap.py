@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
+from lightkit.data import TensorData
 from lightkit.data.text import Text
 from tests.doctor.data.planted import Examine, bad
 
@@ -32,3 +34,19 @@ def test_files_under_two_names_are_found(header: str, examine: Examine) -> None:
     found = bad(examine(Text(texts=files, context_length=64), "overlap", split=SPLIT))
     assert found
     assert found[0].numbers["share"] > 0.2
+
+
+def test_padding_is_no_text_that_is_known(examine: Examine) -> None:
+    draw = random.Random(1)
+    files = {f"{number}.txt": "".join(draw.choices("abcdefgh ", k=20)) + " " * 300 for number in range(30)}
+    assert not bad(examine(Text(texts=files, context_length=64), "overlap", split=SPLIT))
+
+
+def test_padded_sentences_with_labels_are_compared_whole(examine: Examine) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.zeros(400, 64, dtype=torch.int64)
+    x[:, :10] = torch.randint(1, 500, (400, 10), generator=generator)
+    y = torch.randint(2, (400,), generator=generator)
+    assert not bad(examine(TensorData(x, y), "overlap"))
+    both = TensorData(torch.cat([x, x[:100]]), torch.cat([y, y[:100]]))
+    assert len(bad(examine(both, "overlap"), "overlap of splits")) == 2
