@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import re
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -171,3 +174,19 @@ def _one_key(key: str, config_dir: str | None) -> str:
         lines.append((f"  {group}={name}", item.value or "must be given", "; ".join(filter(None, notes))))
     about = [_wrapped(shared)] if shared else []
     return "\n".join([head, *about, "", f"value of {key}, by choice:", table([], lines)])
+
+
+def hydra_view(args: list[str]) -> int:
+    """Print one of Hydra's own views of the composition."""
+    from lightkit.config import hydra_command
+
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    # It prints by way of the logging module, which complains about every line that `| head` does not read.
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            hydra_command(args)
+        finally:
+            root.handlers[:], root.level = before
+    say(printed.getvalue().rstrip("\n"))
+    return 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,14 +73,13 @@ configuration or data, 3 loss not finite, 4 out of memory, 5 unreadable checkpoi
 what it says, 7 another process of the run was lost, 75 another process runs in the folder (try again later), 130
 interrupted, 128+n ended by signal n (`lightkit resume` goes on).""",
     "resume": """\
-usage: lightkit resume RUN [OVERRIDES]
-       lightkit resume FILE [OVERRIDES]
+usage: lightkit resume RUN|FILE [OVERRIDES]
 
 Go on with a run from its newest checkpoint, in the same folder and with the configuration it was started with.
 RUN is the folder of a run, its name, or `last` for the newest one. OVERRIDES change values, such as a longer
 `trainer.epochs`; without any, a run that has finished is left alone.
-FILE is a checkpoint of another program, as `torch.save({"model": ..., "optimizer": ..., "epoch": ...}, FILE)` writes
-it. A new run with the configuration of OVERRIDES takes its weights, the state of its optimizer and its epoch over.
+FILE is a checkpoint of another program, with `model`, `optimizer` and `epoch` in it. A new run with the configuration
+of OVERRIDES takes its weights, the state of its optimizer and its epoch over.
 
 examples:
   lightkit resume last
@@ -105,7 +101,9 @@ def train(args: list[str]) -> int:
 
         return completion(options.overrides)
     if options.info or options.hydra_help:
-        return _hydra(args)
+        from lightkit.cli.config import hydra_view
+
+        return hydra_view(args)
     composed = None if _is_sweep(options) else _compose(options)
     if composed is None:
         from lightkit.cli.sweep import sweep
@@ -277,22 +275,6 @@ def _print(composed: Composed, options: argparse.Namespace) -> int:
             own.hydra[kind].dir = f"{base}/${{now:%Y-%m-%d}}/${{now:%H-%M-%S}}-{slug(str(composed.cfg.name))}"
     job: Any = {} if options.cfg == "hydra" else OmegaConf.to_container(composed.cfg, resolve=options.resolve)
     say(as_yaml(OmegaConf.create({**job, **own}), resolve=False, package=options.package))
-    return 0
-
-
-def _hydra(args: list[str]) -> int:
-    """Print one of Hydra's own views of the composition."""
-    from lightkit.config import hydra_command
-
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    # It prints by way of the logging module, which complains about every line that `| head` does not read.
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        try:
-            hydra_command(args)
-        finally:
-            root.handlers[:], root.level = before
-    say(printed.getvalue().rstrip("\n"))
     return 0
 
 

@@ -41,6 +41,7 @@ from lightkit.config.schema.running import (
     SystemConfig,
     TensorBoardConfig,
     TrainerConfig,
+    WatchConfig,
 )
 from lightkit.config.schema.sweeping import SweepConfig
 
@@ -80,6 +81,7 @@ __all__ = [
     "Target",
     "TensorBoardConfig",
     "TrainerConfig",
+    "WatchConfig",
 ]
 
 
