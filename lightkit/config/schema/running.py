@@ -144,7 +144,7 @@ class WatchConfig:
     every: Optional[int] = number(100, low=1)
     """Optimizer steps between two looks; the last step is looked at too, and null never looks. A look finds out whether
     what trains has moved and what is frozen has not, the optimizer has taken one step for each window of batches, all
-    processes hold the same weights, and a validation left all as it was. It changes nothing, and waits for the device."""
+    processes hold the same weights, and a validation left all as it was. It changes nothing, but waits for a GPU."""
     action: Literal["warn", "stop"] = "warn"
     """Tell what does not hold, once, or end the run with exit status 6."""
 
