@@ -84,8 +84,8 @@ usage: lightkit resume RUN [OVERRIDES] [-d]
 Go on with a run from its newest checkpoint, in the same folder and with the configuration it was started with.
 RUN is the folder of a run, its name, or `last` for the newest one. OVERRIDES change values, such as a longer
 `trainer.epochs`; without any, a run that has finished is left alone.
-FILE is a checkpoint of another program, as `torch.save({"model": ..., "optimizer": ..., "epoch": ...}, FILE)` writes
-it. A new run with the configuration of OVERRIDES takes its weights, the state of its optimizer and its epoch over.
+FILE is a checkpoint of another program, with `model`, `optimizer` and `epoch` in it. A new run with the configuration
+of OVERRIDES takes its weights, the state of its optimizer and its epoch over.
 
 options:
   -d, --detach  go on without this terminal: the run survives hang-up, logout and a closed ssh

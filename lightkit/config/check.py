@@ -17,6 +17,7 @@ from lightkit.config.allow import check_targets, entries_in
 from lightkit.config.annotations import fits, in_words, type_hint
 from lightkit.config.arguments import check_arguments
 from lightkit.config.cut_down import cut_down
+from lightkit.config.device_relations import DEVICE_RULES
 from lightkit.config.direction import check_mode
 from lightkit.config.ensembling import ENSEMBLE_RULES
 from lightkit.config.fields import Field, class_in, default_of, field_types, is_required, keys_named, valid_keys
@@ -26,7 +27,7 @@ from lightkit.config.origins import Key, Sources, dotted
 from lightkit.config.outside import check_finetune_files, check_outside
 from lightkit.config.project import project_folders
 from lightkit.config.reach import check_reach
-from lightkit.config.relations import DEVICE_RULES, RULES
+from lightkit.config.relations import RULES
 from lightkit.config.report import Node, Report, UnusableError
 from lightkit.config.schema import Config, Range, Target
 from lightkit.config.tree import UNKNOWN, plain_tree, to_plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lightkit.common.errors import UserError
-from lightkit.common.nesting import mapped
 from lightkit.common.strategies import PLAIN, STRATEGIES, Strategy
+from lightkit.device.data_parallel import LossElsewhere, MultiGpu, SingleDevice
 from lightkit.device.ranks import Ranks
 from lightkit.device.sharding import shard
 
@@ -134,65 +134,8 @@ class DataParallel(Parallel):
     def wrap(self, model: nn.Module) -> nn.Module:
         """Wrap the model in `torch.nn.DataParallel`."""
         if self.device.type != "cuda":
-            return _Single(model)
-        return _MultiGpu(model, device_ids=list(self.devices), output_device=self.output, dim=self.dim)
-
-
-class LossElsewhere(nn.Module):
-    """A loss that is computed on another device than the main one, which gets the result.
-
-    Args:
-        inner: The loss.
-        device: Where it is computed; its own tensors are moved there.
-        main: Where its result goes.
-    """
-
-    def __init__(self, inner: Callable[..., Tensor], device: torch.device, main: torch.device) -> None:
-        super().__init__()
-        self.inner = inner.to(device) if isinstance(inner, nn.Module) else inner
-        self._device, self._main = device, main
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the loss of these arguments."""
-
-        def there(tensor: Tensor) -> Tensor:
-            return tensor.to(self._device, non_blocking=True)
-
-        return self.inner(*mapped(there, args), **mapped(there, kwargs)).to(self._main)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "inner":
-                raise
-            return getattr(self.inner, name)
-
-
-class _Single(nn.DataParallel):
-    """DataParallel without a GPU, also where there is one that is not wanted: torch's own would take it."""
-
-    def __init__(self, module: nn.Module) -> None:
-        nn.Module.__init__(self)
-        self.module, self.device_ids = module, []
-
-
-class _MultiGpu(nn.DataParallel):
-    """DataParallel whose threads compute in the number format of autocast: torch's start with fp16, whatever is set."""
-
-    def parallel_apply(self, replicas: Sequence[nn.Module], inputs: Sequence[Any], kwargs: Any) -> list[Any]:
-        if not torch.is_autocast_enabled("cuda"):
-            return super().parallel_apply(replicas, inputs, kwargs)
-        kind = torch.get_autocast_dtype("cuda")
-
-        def within(replica: nn.Module) -> Callable[..., Any]:
-            def call(*args: Any, **options: Any) -> Any:
-                with torch.autocast("cuda", dtype=kind):
-                    return replica(*args, **options)
-
-            return call
-
-        return super().parallel_apply([within(replica) for replica in replicas], inputs, kwargs)
+            return SingleDevice(model)
+        return MultiGpu(model, device_ids=list(self.devices), output_device=self.output, dim=self.dim)
 
 
 class Replica(nn.Module):

@@ -21,7 +21,7 @@ SOUNDS_LIKE = re.compile(r"runs the code|only for files whose origin|that a `_ta
 
 def test_every_key_that_sounds_like_trust_is_marked() -> None:
     marked = {dotted(key) for key in granting_keys()}
-    assert marked == {"trust", "finetune.weights.trust", "on_end"}
+    assert marked == {"trust", "finetune.weights.trust", "on_end", "resume.trust"}
     for key in valid_keys():
         rows = [row for row in describe_key(key) if row.key == key]
         sounds = re.search(r"trust|unsafe|pickle", key) or any(SOUNDS_LIKE.search(row.meaning) for row in rows)

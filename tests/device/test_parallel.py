@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from lightkit.common.errors import UserError
-from lightkit.device.parallel import DataParallel, LossElsewhere, Parallel, _MultiGpu, make_parallel
+from lightkit.device.data_parallel import LossElsewhere, MultiGpu
+from lightkit.device.parallel import DataParallel, Parallel, make_parallel
 
 CPU = torch.device("cpu")
 
@@ -51,7 +52,7 @@ def test_the_main_gpu_and_the_dimension_are_told_and_used(monkeypatch):
     parallel = DataParallel(torch.device("cuda", 1), options={"dim": 1})
     assert parallel.describe() == ", DataParallel over 2, main cuda:1 in dimension 1"
     made = []
-    monkeypatch.setattr(_MultiGpu, "__init__", lambda self, model, **options: made.append(options))
+    monkeypatch.setattr(MultiGpu, "__init__", lambda self, model, **options: made.append(options))
     parallel.wrap(nn.Linear(2, 1))
     assert made[0]["dim"] == 1
     assert made[0]["output_device"] == made[0]["device_ids"][0] == torch.device("cuda", 1)
@@ -63,7 +64,7 @@ def test_outputs_are_joined_on_another_gpu_where_that_is_asked_for(monkeypatch):
     parallel = DataParallel(main, options={"dim": 0, "output": 1})
     assert parallel.describe() == ", DataParallel over 2, main cuda:0, outputs on cuda:1"
     made = []
-    monkeypatch.setattr(_MultiGpu, "__init__", lambda self, model, **options: made.append(options))
+    monkeypatch.setattr(MultiGpu, "__init__", lambda self, model, **options: made.append(options))
     parallel.wrap(nn.Linear(2, 1))
     assert made[0]["output_device"] == other
     loss = parallel.place_loss(nn.functional.mse_loss)
@@ -121,7 +122,7 @@ def test_threads_compute_in_the_format_of_autocast(monkeypatch):
     monkeypatch.setattr(nn.DataParallel, "parallel_apply", in_threads)
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
-    several = _MultiGpu(nn.Linear(2, 1))
+    several = MultiGpu(nn.Linear(2, 1))
     assert several.parallel_apply([replica] * 2, [(1,)] * 2, [{}] * 2) == [None] * 2
     seen.clear()
     with torch.autocast("cuda", dtype=torch.bfloat16):

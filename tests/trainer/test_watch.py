@@ -14,7 +14,8 @@ from lightkit.common.errors import UserError
 from lightkit.device.ranks import Ranks
 from lightkit.trainer import Callback, Ema, StepOutput, Supervised
 from lightkit.trainer.guard import SkipGuard
-from lightkit.trainer.watch import StepRecord, Watcher, counted_steps
+from lightkit.trainer.step_record import StepRecord, counted_steps
+from lightkit.trainer.watch import Watcher
 from tests.trainer.parts import CPU, network, trainer
 from tests.trainer.test_guard import Bad, bad_run, rollback
 

@@ -42,6 +42,7 @@ from lightkit.config.schema.running import (
     SystemConfig,
     TensorBoardConfig,
     TrainerConfig,
+    WatchConfig,
 )
 from lightkit.config.schema.sweeping import SweepConfig
 
@@ -82,6 +83,7 @@ __all__ = [
     "Target",
     "TensorBoardConfig",
     "TrainerConfig",
+    "WatchConfig",
 ]
 
 

@@ -66,8 +66,7 @@ class DeviceConfig:
     dp_dim: int = number(0, low=0)
     """Dimension that `dp` splits inputs in, and joins outputs in."""
     dp_output: Optional[int] = number(None, low=0)
-    """GPU on which `dp` joins the outputs and the loss is computed, as a number among the visible ones. Null takes the
-    main one; another one leaves that more memory."""
+    """GPU, among the visible ones, on which `dp` joins the outputs and the loss is computed; null is the main one."""
     channels_last: bool = False
     """Channels next to each other in memory, for images and convolutions. Faster on GPUs in half precision."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = "none"
@@ -78,8 +77,7 @@ class DeviceConfig:
     matmul: Literal["auto", "highest", "high", "medium"] = "auto"
     """Exactness of fp32 matrix products; `auto` goes by `precision`. As in `torch.set_float32_matmul_precision`."""
     cudnn: bool = True
-    """Compute with cuDNN on NVIDIA's GPUs. Without it PyTorch's own kernels do: slower, to find out whether cuDNN is
-    the cause of an error."""
+    """Compute with cuDNN on NVIDIA's GPUs; without it PyTorch's own kernels do, which are slower."""
     cudnn_benchmark: bool = False
     """Let cuDNN try its algorithms for each new shape; not with `deterministic`. It then takes the fastest."""
     optimizer: Literal["auto", "fused", "foreach", "loop"] = "auto"
@@ -145,9 +143,8 @@ class WatchConfig:
 
     every: Optional[int] = number(100, low=1)
     """Optimizer steps between two looks; the last step is looked at too, and null never looks. A look finds out whether
-    what trains has moved since the last one and what is frozen has not, whether the optimizer has taken one step for
-    each window of batches, whether all processes hold the same weights, and whether a validation left everything as it
-    was. It changes nothing of the training, and waits for the device."""
+    what trains has moved and what is frozen has not, the optimizer has taken one step for each window of batches, all
+    processes hold the same weights, and a validation left all as it was. It changes nothing, but waits for a GPU."""
     action: Literal["warn", "stop"] = "warn"
     """Tell what does not hold, once, or end the run with exit status 6."""
 
@@ -183,8 +180,8 @@ class TrainerConfig:
     clip_norm: Optional[float] = number(None, above=0)
     """Largest total norm of the gradients; larger ones are scaled down."""
     clip_type: Union[float, str] = 2.0
-    """Order of the norm that `clip_norm` limits, or `inf` for the largest absolute value. 2 is the Euclidean norm, 1
-    the sum of the absolute values. `grad/norm` is logged in it where `clip_norm` is set."""
+    """Order of the norm that `clip_norm` limits, or `inf` for the largest absolute value. `grad/norm` is logged in it
+    where `clip_norm` is set."""
     clip_value: Optional[float] = number(None, above=0)
     """Largest absolute value of a gradient element."""
     validate_every: int = number(1, low=1)
@@ -315,9 +312,8 @@ class ResumeConfig:
     """Start anew, or go on with the newest unfinished run of the same configuration. Where there is none, `auto` starts
     anew."""
     file: Optional[str] = None
-    """Checkpoint of another program that a new run starts from: `{model, optimizer, epoch}`. `torch.save` has written
-    it. Weights, the state of the optimizer and the epoch are taken over; rates, schedule and length are those of the
-    configuration. `lightkit resume FILE` sets it."""
+    """Checkpoint of another program that a new run starts from: `{model, optimizer, epoch}`. Rates, schedule and length
+    are those of the configuration. `lightkit resume FILE` sets it."""
     epoch: Optional[int] = number(None, low=0)
     """Epochs that are done in `file`; null goes by what the file says."""
     trust: bool = field(default=False, metadata=GRANTS)
