@@ -225,7 +225,10 @@ def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
     flops = kept = None
     try:
         large = enlarged(training.batch, small, training.samples)
-        flops = count_flops(model, training.step, large, backward=True, recomputed=training.recomputed)
+        options: dict[str, Any] = {"recomputed": training.recomputed, "sample": training.batch}
+        flops = count_flops(model, training.step, large, backward=True, **options)
+        if flops.measured:  # with the small batch
+            flops = replace(flops, total=flops.total * training.samples // small)
     except Exception as error:
         notes.append(f"what training computes is not known: {in_short(error)}")
     try:

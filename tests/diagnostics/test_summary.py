@@ -118,6 +118,8 @@ def test_what_cannot_be_told() -> None:
     assert lines["no rule for"].startswith("linalg_inv_ex (1 ×): what these compute is missing")
     assert found.training is not None
     assert found.training.measured
+    # A product forward, one for the weights, and two in the gradient of the inverse.
+    assert found.training.total == 32 * 4 * (2 * 4 * 4 * 4)
     assert found.memory is not None
     assert found.memory.parts["activations"]
 
