@@ -16,7 +16,7 @@ from lightkit.common.errors import UserError
 from lightkit.config import to_plain
 from lightkit.data.probe import small_batch, whole_batch
 from lightkit.diagnostics.layers import Call, first_call
-from lightkit.diagnostics.summary import ModelSummary, Training, summarize_training
+from lightkit.diagnostics.summary import ModelSummary, TrainingSetup, summarize_training
 from lightkit.trainer.learner import Learner
 
 _CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def summary_of(cfg: DictConfig, parts: Learner, *, shape: Sequence[int] | None =
     """
     with unnoticed(_CPU):
         batch = _batch(parts, shape)
-        training = Training(
+        training = TrainingSetup(
             optimizer=parts.optimizer,
             step=lambda model, given: parts.task.step(model, given, parts.criterion).loss,
             batch=batch,

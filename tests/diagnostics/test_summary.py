@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
-from lightkit.diagnostics.summary import ModelSummary, Training, in_units, summarize, summarize_training
+from lightkit.diagnostics.summary import ModelSummary, TrainingSetup, in_units, summarize, summarize_training
 from lightkit.models import CNN, TransformerLM
 
 
@@ -22,7 +22,7 @@ def step(model: nn.Module, batch: Any) -> Tensor:
 def trained(model: nn.Module, x: Tensor, *, samples: int = 32, **options: Any) -> ModelSummary:
     batch = (x, torch.zeros(len(x), dtype=torch.long))
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
-    return summarize_training(model, Training(optimizer, step, batch, samples, **options))
+    return summarize_training(model, TrainingSetup(optimizer, step, batch, samples, **options))
 
 
 def test_of_inputs_at_hand() -> None:
