@@ -13,10 +13,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lightkit.assembly.dry_run import unnoticed
 from lightkit.common.errors import UserError
+from lightkit.common.strategies import STRATEGIES
 from lightkit.config import to_plain
 from lightkit.data.probe import small_batch, whole_batch
 from lightkit.diagnostics.layers import Call, first_call
-from lightkit.diagnostics.summary import ModelSummary, Training, summarize_training
+from lightkit.diagnostics.summary import ModelSummary, TrainingSetup, summarize_training
 from lightkit.trainer.learner import Learner
 
 _CPU = torch.device("cpu")
@@ -33,13 +34,15 @@ def summary_of(cfg: DictConfig, parts: Learner, *, shape: Sequence[int] | None =
     Raises:
         UserError: The model cannot be run on such samples.
     """
+    splits = STRATEGIES[cfg.device.parallel].splits_batches
+    processes, train = cfg.device.nproc if splits else 1, parts.data.train
     with unnoticed(_CPU):
         batch = _batch(parts, shape)
-        training = Training(
+        training = TrainingSetup(
             optimizer=parts.optimizer,
             step=lambda model, given: parts.task.step(model, given, parts.criterion).loss,
             batch=batch,
-            samples=min(parts.data.train.num_samples, parts.data.train.batch_size),
+            samples=min(train.num_samples, -(-train.batch_size // processes)),
             context=parts.engine.autocast,
             recomputed=to_plain(cfg.device.activation_checkpointing),
             average=parts.average.state_dict(),
@@ -53,6 +56,10 @@ def _notes(cfg: DictConfig, parts: Learner) -> Iterator[str]:
     method = str(cfg.ensemble["_target_"]).rpartition(".")[2]
     if method != "NoEnsemble":
         yield f"one model of an ensemble ({method}), which trains several"
+    if cfg.device.nproc > 1 and STRATEGIES[cfg.device.parallel].shards_parameters:
+        yield f"each of {cfg.device.nproc} processes keeps a part of weights, gradients and the optimizer's state only"
+    elif cfg.device.nproc > 1:
+        yield f"the memory is that of one of {cfg.device.nproc} processes"
     if parts.made.prepared is not None and len(parts.made.prepared.phases) > 1:
         yield "what trains changes in the run: `lightkit plan` shows its phases, this is the first"
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from lightkit.cli.arguments import Parser
 from lightkit.cli.terminal import complain, fitting, say, table, width
+from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.runs.catalog import find_run, project
 
 if TYPE_CHECKING:
-    from lightkit.diagnostics.params import Parameter
+    from lightkit.diagnostics.params import ParameterStats
 
 HELP = {
     "params": """\
@@ -68,7 +69,7 @@ def params(args: list[str]) -> int:
     from lightkit.runner.models import holds_ensemble, with_checkpoint
 
     if holds_ensemble(folder, which, ()):
-        fix = f"lightkit params {options.run}/members/NAME"
+        fix = f"lightkit params {folder}/{run_files.MEMBERS}/NAME"
         raise UserError("an ensemble has several models", key="RUN", received=options.run, fix=fix, family="ensemble")
     parts = build(cfg, folder, pretrained=False, trains=options.grads, report=complain)
     with closing(parts.data):
@@ -88,7 +89,7 @@ def params(args: list[str]) -> int:
     return 0
 
 
-def _print(found: list[Parameter], *, grads: bool) -> None:
+def _print(found: list[ParameterStats], *, grads: bool) -> None:
     """Print a table with a row for each parameter, and an empty line."""
     from lightkit.diagnostics.params import GRADIENT_TITLES, RIGHT, TITLES
 

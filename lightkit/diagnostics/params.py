@@ -55,7 +55,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ParameterStats:
     """A tensor of a model."""
 
     name: str
@@ -119,7 +119,7 @@ def parameters_of(
     match: Sequence[str] = (),
     buffers: bool = False,
     loss: Callable[[], Tensor] | None = None,
-) -> list[Parameter]:
+) -> list[ParameterStats]:
     """Measure the parameters of a model.
 
     Args:
@@ -149,11 +149,11 @@ def parameters_of(
         tensor = named[name]
         gradient = None if loss is None or tensor.grad is None else spread(tensor.grad)
         trains = name in found and tensor.requires_grad
-        measured.append(Parameter(name, tuple(tensor.shape), trains, values, gradient))
+        measured.append(ParameterStats(name, tuple(tensor.shape), trains, values, gradient))
     return measured
 
 
-def lines_about(found: Sequence[Parameter], *, gradients: bool) -> list[str]:
+def lines_about(found: Sequence[ParameterStats], *, gradients: bool) -> list[str]:
     """Say what strikes in a list of parameters, after a line about all of them."""
     count = sum(one.values.count for one in found)
     lines = [f"{count:,} numbers in {len(found)} tensors, norm {_short(_together([one.values for one in found]))}"]
@@ -167,7 +167,7 @@ def lines_about(found: Sequence[Parameter], *, gradients: bool) -> list[str]:
     return lines + [f"{what}: {', '.join(names)}" for what, names in odd.items() if names]
 
 
-def draw_histograms(found: Sequence[Parameter], path: Path) -> int:
+def draw_histograms(found: Sequence[ParameterStats], path: Path) -> int:
     """Draw a panel for each parameter: its histogram, and that of its gradient.
 
     Args:
@@ -211,7 +211,7 @@ def draw_histograms(found: Sequence[Parameter], path: Path) -> int:
     return len(shown)
 
 
-def _curves(one: Parameter, values: str, gradient: str) -> list[tuple[Spread, str]]:
+def _curves(one: ParameterStats, values: str, gradient: str) -> list[tuple[Spread, str]]:
     return [(one.values, values), *([(one.gradient, gradient)] if one.gradient is not None else [])]
 
 

@@ -31,7 +31,7 @@ _SHOWN = 6
 
 
 @dataclass(frozen=True)
-class Memory:
+class StepMemory:
     """Bytes that a step of training takes, one process, without what libraries take."""
 
     samples: int
@@ -57,7 +57,7 @@ class ModelSummary:
     """Operations of one pass forward, of these inputs."""
     training: Flops | None = None
     """Operations of one pass forward and backward, of `memory.samples` samples; None where it is not known."""
-    memory: Memory | None = None
+    memory: StepMemory | None = None
     """What a step of training takes; None where none was asked for."""
     notes: tuple[str, ...] = field(default_factory=tuple)
     """What could not be found out, and why."""
@@ -180,7 +180,7 @@ def summarize(model: nn.Module, *args: Any, **kwargs: Any) -> ModelSummary:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSetup:
     """How a model trains, as far as memory and operations are concerned."""
 
     optimizer: Optimizer
@@ -204,7 +204,7 @@ class Training:
         return len(next(iter(tensors(self.batch))))
 
 
-def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
+def summarize_training(model: nn.Module, training: TrainingSetup) -> ModelSummary:
     """Look at a model, what it computes of one sample, and what a step of training takes; nothing of it changes.
 
     Args:
@@ -225,7 +225,10 @@ def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
     flops = kept = None
     try:
         large = enlarged(training.batch, small, training.samples)
-        flops = count_flops(model, training.step, large, backward=True, recomputed=training.recomputed)
+        options: dict[str, Any] = {"recomputed": training.recomputed, "sample": training.batch}
+        flops = count_flops(model, training.step, large, backward=True, **options)
+        if flops.measured:  # with the small batch
+            flops = replace(flops, total=flops.total * training.samples // small)
     except Exception as error:
         notes.append(f"what training computes is not known: {in_short(error)}")
     try:
@@ -241,7 +244,7 @@ def summarize_training(model: nn.Module, training: Training) -> ModelSummary:
         "activations": None if kept is None else sum(kept.values()),
         "batch": bytes_of(training.batch) * training.samples // small,
     }
-    memory = Memory(training.samples, parts)
+    memory = StepMemory(training.samples, parts)
     return replace(found, training=flops, memory=memory, notes=(*found.notes, *notes))
 
 

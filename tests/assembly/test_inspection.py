@@ -87,6 +87,14 @@ def test_what_a_run_does_besides() -> None:
     assert "lightkit plan" in summary("data=digits", "model=cnn", "finetune=gradual").notes[0]
 
 
+def test_processes_share_a_batch() -> None:
+    found = summary("data=wine", "data.batch_size=64", "device=ddp", "device.nproc=4")
+    assert found.memory is not None
+    assert found.memory.samples == 16
+    assert found.notes == ("the memory is that of one of 4 processes",)
+    assert "a part of weights" in summary("data=wine", "device=fsdp", "device.nproc=2").notes[0]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", ["precision=bf16", "activation_checkpointing=[blocks.*]"])
 def test_memory_saved(options: str) -> None:

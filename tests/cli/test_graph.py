@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.cli.graph import FORMATS
+from lightkit.diagnostics import graph
 from tests.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -51,3 +53,7 @@ def test_mistakes_are_told_before_anything_is_built(cli: Cli, args: list[str], m
     done = cli("graph", "data=wine", *args)
     assert done.code == 2
     assert message in done.err
+
+
+def test_the_command_knows_what_can_be_written() -> None:
+    assert FORMATS == graph.FORMATS

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,17 @@ from tests.runner.finished_runs import trained
 Cli = Callable[..., Outcome]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    return trained(tmp_path_factory.mktemp("finished") / "run", "data.batch_size=32")
+
+
 @pytest.fixture
-def run(project: Path) -> Path:
-    """A finished run by the name `mine`."""
-    return trained(project / "outputs" / "runs" / "2026-01-31" / "10-00-00-mine", "data.batch_size=32")
+def run(finished: Path, project: Path) -> Path:
+    """The same by the name `mine`."""
+    folder = project / "outputs" / "runs" / "2026-01-31" / "10-00-00-mine"
+    return Path(shutil.copytree(finished, folder))
 
 
 def test_weights_of_a_checkpoint(cli: Cli, run: Path) -> None:
@@ -66,6 +74,18 @@ def test_frozen_ones(cli: Cli, run: Path, project: Path) -> None:
     assert len(frozen) == 4
     assert all(name.startswith("layers.") for name in frozen)
     assert "no gradient" not in done.out
+
+
+@pytest.mark.thorough
+def test_an_ensemble_has_several_models(cli: Cli, project: Path) -> None:
+    folder = trained(
+        project / "outputs" / "runs" / "2026-01-31" / "12-00-00-vote", "ensemble=voting", "ensemble.size=2"
+    )
+    done = cli("params", "vote")
+    assert done.code == 2
+    assert f"fix:      lightkit params {folder}/members/NAME" in done.err
+    member = cli("params", str(folder / "members" / "00"))
+    assert member.code == 0, member.err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchinfo
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -91,6 +92,14 @@ def test_convolutions_and_linear_layers_as_thop_counts_them() -> None:
     model(image.to("meta"))
     before = sum(counted)
     assert flops(model, image).macs == before == 1_814_073_344
+
+
+@pytest.mark.parametrize(("name", "share"), [("resnet18", (0.999, 1.001)), ("vit_b_16", (0, 0.02))])
+def test_beside_torchinfo(name: str, share: tuple[float, float]) -> None:
+    model, image = on_meta(name), torch.empty(1, 3, 224, 224)
+    theirs = torchinfo.summary(model, input_data=image.to("meta"), verbose=0).total_mult_adds
+    # It multiplies parameters by what comes out of a layer, and does not see what an attention does (torchinfo#226).
+    assert share[0] <= theirs / flops(model, image).macs <= share[1]
 
 
 def test_a_block_of_a_gpt_by_hand() -> None:

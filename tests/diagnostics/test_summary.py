@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
-from lightkit.diagnostics.summary import ModelSummary, Training, in_units, summarize, summarize_training
+from lightkit.diagnostics.summary import ModelSummary, TrainingSetup, in_units, summarize, summarize_training
 from lightkit.models import CNN, TransformerLM
 
 
@@ -22,7 +22,7 @@ def step(model: nn.Module, batch: Any) -> Tensor:
 def trained(model: nn.Module, x: Tensor, *, samples: int = 32, **options: Any) -> ModelSummary:
     batch = (x, torch.zeros(len(x), dtype=torch.long))
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
-    return summarize_training(model, Training(optimizer, step, batch, samples, **options))
+    return summarize_training(model, TrainingSetup(optimizer, step, batch, samples, **options))
 
 
 def test_of_inputs_at_hand() -> None:
@@ -118,6 +118,8 @@ def test_what_cannot_be_told() -> None:
     assert lines["no rule for"].startswith("linalg_inv_ex (1 ×): what these compute is missing")
     assert found.training is not None
     assert found.training.measured
+    # A product forward, one for the weights, and two in the gradient of the inverse.
+    assert found.training.total == 32 * 4 * (2 * 4 * 4 * 4)
     assert found.memory is not None
     assert found.memory.parts["activations"]
 

@@ -160,7 +160,7 @@ def test_a_report_that_cannot_be_made_says_less(tmp_path: Path, monkeypatch: pyt
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("broken")
 
-    for name in ("activations", "measured", "state_sizes", "memory_of", "small_batch"):
+    for name in ("activations", "measured", "state_bytes", "memory_of", "small_batch"):
         monkeypatch.setattr(oom, name, broken)
     monkeypatch.setattr(Memory, "usage", broken)
     report = failed(tmp_path / "run")
