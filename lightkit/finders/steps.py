@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ class TrialSteps:
         prepared = learner.made.prepared
         self.tuning = NoTuning() if prepared is None else Tuning(learner.model, phases_of(learner))
 
-    def run(self, loader: Loader) -> Iterator[Step]:
+    def run(self, loader: Loader) -> Generator[Step, None, None]:
         """Make a step each time the next one is asked for, in one epoch after the other, without an end.
 
         Args:
