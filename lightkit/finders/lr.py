@@ -95,7 +95,7 @@ def resolve_lr(
         found = find_lr(cfg)
         if found.suggestion is None:
             what, fix = "the loss falls with none of the rates that were tried", "lightkit find lr draws what it saw"
-            raise UserError(what, key=KEY, expected="a loss that falls", fix=fix, exit_code=FAILED)
+            raise UserError(what, key=KEY, fix=fix, exit_code=FAILED, family="not-learning")
         before = f"optim.lr was {found.configured:g}"
         return found.suggestion.lr, f"lr      {found.suggestion.lr:g}: {found.suggestion.reason}; {before}"
 

@@ -61,7 +61,9 @@ class Overfit(Callback):
         what = f"the model does not learn the samples by heart: the loss is {last:.3g} after {trainer.state.step} steps"
         reason, fix = explain(cast("Trainer", trainer), self.first, self.losses)
         expected = f"at most {goal:.3g}, from {self.first:.3g} at the start"
-        raise UserError(f"{what}\n{reason}", key=KEY, expected=expected, fix=fix, exit_code=FAILED)
+        raise UserError(
+            f"{what}\n{reason}", key=KEY, expected=expected, fix=fix, exit_code=FAILED, family="not-learning"
+        )
 
     def _reached(self) -> bool:
         left = self.losses[-1] - self.floor if self.losses else float("inf")
