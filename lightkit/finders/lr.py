@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command
-from lightkit.finders.child import Child, alone
+from lightkit.finders.child import MeasuringProcess, alone
 from lightkit.finders.suggestion import Point, Suggestion, suggest
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def find_lr(
     options = {"low": low, "high": high, "steps": steps}
     job = json.dumps({"what": "lr", "cfg": alone(cfg), "options": options})
     points: list[Point] = []
-    with Child(job, lightkit_command("find", "--measure")[1:], key=KEY, fix=f"{KEY}=false") as child:
+    with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY, fix=f"{KEY}=false") as child:
         for answer in child.answers():
             if not answer.get("end"):
                 points.append(Point(answer["lr"], answer["loss"]))
@@ -95,7 +95,7 @@ def resolve_lr(
         found = find_lr(cfg)
         if found.suggestion is None:
             what, fix = "the loss falls with none of the rates that were tried", "lightkit find lr draws what it saw"
-            raise UserError(what, key=KEY, expected="a loss that falls", fix=fix, exit_code=FAILED)
+            raise UserError(what, key=KEY, fix=fix, exit_code=FAILED, family="not-learning")
         before = f"optim.lr was {found.configured:g}"
         return found.suggestion.lr, f"lr      {found.suggestion.lr:g}: {found.suggestion.reason}; {before}"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omegaconf import DictConfig
 
 from lightkit.common.processes import lightkit_command, usable_cpus
-from lightkit.finders.child import Child, alone
+from lightkit.finders.child import MeasuringProcess, alone
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import Loader
@@ -55,7 +55,7 @@ class FoundWorkers:
 
     @property
     def suggested(self) -> int:
-        """The fewest processes that are about as fast as the best number."""
+        """Fewest processes that are about as fast as the best number."""
         if not self.speeds:
             return 0
         best = max(speed.samples for speed in self.speeds)
@@ -63,7 +63,7 @@ class FoundWorkers:
 
     @property
     def reason(self) -> str:
-        """What speaks for that number, in a sentence."""
+        """Sentence that says what speaks for that number."""
         if not self.speeds:
             return "the data set makes whole batches itself: loader processes do nothing"
         chosen = next(speed for speed in self.speeds if speed.workers == self.suggested)
@@ -102,7 +102,7 @@ def find_workers(
     options = {"numbers": list(numbers or candidates(cpus, configured))}
     job = json.dumps({"what": "workers", "cfg": alone(cfg, data__num_workers=0), "options": options})
     speeds, compute = list[Speed](), 0.0
-    with Child(job, lightkit_command("find", "--measure")[1:], key=KEY) as child:
+    with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY) as child:
         for answer in child.answers():
             if answer.get("end"):
                 compute = answer["compute"]

@@ -62,6 +62,10 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit params last --checkpoint b", ["best"]),
         ("lightkit board di", ["digits_cnn"]),
         ("lightkit board --st", ["--stop"]),
+        ("lightkit find ", ["batch", "lr", "workers"]),
+        ("lightkit find lr data=wine trainer.epo", ["trainer.epochs="]),
+        ("lightkit find lr --from wi", ["wine_mlp"]),
+        ("lightkit find workers --t", ["--try"]),
     ],
 )
 def test_what_the_last_word_may_become(line: str, expected: list[str]) -> None:

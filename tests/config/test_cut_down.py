@@ -123,6 +123,13 @@ def test_mistakes_are_told_as_ever() -> None:
         smoke("scheduler.warmup_epochs=3", "scheduler.warmup_steps=1")
 
 
+def test_both_at_once() -> None:
+    with pytest.raises(
+        UserErrors, match=r"trainer\.overfit\.samples: a smoke run is too short to learn samples by heart"
+    ):
+        smoke("trainer.overfit.samples=8")
+
+
 def test_an_experiment_is_cut_down_whatever_it_says() -> None:
     cfg = smoke("experiment=digits_cnn", "trainer.steps=3")
     assert (cfg.trainer.steps, cfg.scheduler.warmup_steps, cfg.scheduler.warmup_epochs) == (3, 1, 0.0)

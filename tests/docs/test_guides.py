@@ -20,6 +20,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/devices.md",
         "docs/guides/doctor.md",
         "docs/guides/ensembles.md",
+        "docs/guides/find.md",
         "docs/guides/fine-tuning.md",
         "docs/guides/halving.md",
         "docs/guides/hydra.md",

@@ -35,7 +35,7 @@ LONG = {
     "torch": [
         "scheduler.scheduler={_target_: torch.optim.lr_scheduler.CosineAnnealingLR, T_max: 500}",
         "~scheduler.scheduler.gamma",
-    ],  # fmt: skip
+    ],
 }
 LENGTHS = ["trainer.epochs=200", "trainer.validate_unit=step", "trainer.validate_every=5000", "trainer.accumulate=8",
            "checkpoint.every_steps=9000", "trainer.stop_at=100"]  # fmt: skip

@@ -10,12 +10,12 @@ import pytest
 
 from lightkit.common.errors import UserError
 from lightkit.config import compose
-from lightkit.finders.child import Child, alone, failure
+from lightkit.finders.child import MeasuringProcess, alone, failure
 from tests.waiting import until
 
 
-def child(code: str, job: str = "{}") -> Child:
-    return Child(job, ("-c", code), key="trainer.find_lr", fix="trainer.find_lr=false")
+def child(code: str, job: str = "{}") -> MeasuringProcess:
+    return MeasuringProcess(job, ("-c", code), key="trainer.find_lr", fix="trainer.find_lr=false")
 
 
 def test_answers_up_to_the_last() -> None:
@@ -53,6 +53,13 @@ def test_what_still_runs_ends_with_the_block(tmp_path: Path) -> None:
 def test_an_error_in_code_and_memory_that_ran_out() -> None:
     assert failure(KeyError("x")) == {"error": "KeyError: 'x'", "exit_code": 1}
     assert failure(MemoryError())["exit_code"] == 4
+
+
+def test_of_several_processes_it_sees_the_gpus_that_this_one_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = compose(["data=wine", "device=ddp", "device.gpus=[0,1]"]).cfg
+    assert "gpus:\n" in alone(cfg)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "gpus: null" in alone(cfg)
 
 
 def test_it_is_alone() -> None:
