@@ -6,6 +6,7 @@ import importlib
 from types import ModuleType
 
 COMMANDS = {
+    "new": ("lightkit.cli.new", "new", "a project of your own that trains, is tested and predicts at once"),
     "train": ("lightkit.cli.train", "train", "train a model, or sweep over several with -m"),
     "sweep": ("lightkit.cli.sweeps", "sweep", "how far a sweep is, going on with it, ending it"),
     "resume": ("lightkit.cli.train", "resume", "go on with a run that was stopped, in its own folder"),

@@ -44,6 +44,8 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit eval last data.eval_", ["data.eval_batch_size="]),
         ("lightkit help boa", ["board"]),
         ("lightkit board di", ["digits_cnn"]),
+        ("lightkit new birds --from ti", ["timm"]),
+        ("lightkit new birds --f", ["--from"]),
         ("lightkit board --st", ["--stop"]),
     ],
 )
