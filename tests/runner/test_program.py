@@ -29,8 +29,8 @@ def test_the_file_predicts_what_the_run_does(cli: Cli, project: Path) -> None:
     about = json.loads(extra[ABOUT])
     assert (about["task"], about["classes"], about["input_shape"]) == ("multiclass", ["no", "yes"], [2])
     assert about["dataset"]["features"] == ["a", "b"]
-    table = [*csv.DictReader((project / "rows.csv").open())]
-    predicted = [*csv.DictReader((project / "all.csv").open())]
+    table = [*csv.DictReader((project / "rows.csv").read_text().splitlines())]
+    predicted = [*csv.DictReader((project / "all.csv").read_text().splitlines())]
     inputs = torch.tensor([[float(table[int(row["row"])][name]) for name in ("a", "b")] for row in predicted])
     expected = torch.tensor([[float(row["p(no)"]), float(row["p(yes)"])] for row in predicted])
     torch.testing.assert_close(program(inputs), expected)
