@@ -8,6 +8,14 @@ from tests.docs.conftest import CheckPage
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["install", "new-project", "own-data", "own-model"])
-def test_page(name: str, check: CheckPage) -> None:
-    check(f"docs/start/{name}.md")
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/start/install.md",
+        "docs/start/new-project.md",
+        "docs/start/own-data.md",
+        "docs/start/own-model.md",
+    ],
+)
+def test_page(page: str, check: CheckPage) -> None:
+    check(page)
