@@ -44,11 +44,15 @@ def in_empty_folder(installed: Path, folder: Path, *args: str) -> subprocess.Com
 @pytest.mark.slow
 def test_wheel_holds_every_option_and_experiment(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
-    tracked = [path for name in ("conf", "experiments") for path in (ROOT / name).rglob("*") if path.is_file()]
+    tracked = [
+        path for name in ("conf", "experiments", "templates") for path in (ROOT / name).rglob("*") if path.is_file()
+    ]
     ours = {f"lightkit/{path.relative_to(ROOT).as_posix()}" for path in tracked if "__pycache__" not in path.parts}
     assert ours <= packed
     assert "lightkit/docs/reference/errors.md" in packed
-    assert not [name for name in packed if name.startswith(("tests/", "conf/", "experiments/", "outputs/"))]
+    assert not [
+        name for name in packed if name.startswith(("tests/", "conf/", "experiments/", "templates/", "outputs/"))
+    ]
     assert not [name for name in packed if "__pycache__" in name]
     assert [name for name in packed if name.endswith("entry_points.txt")]
 

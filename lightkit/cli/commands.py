@@ -7,6 +7,7 @@ from types import ModuleType
 
 COMMAND_GROUPS = {
     "Before a run": {
+        "new": ("lightkit.cli.new", "new", "a project of your own that trains, is tested and predicts at once"),
         "config": ("lightkit.cli.config", "config", "print a composed configuration, or the choices of a group"),
         "plan": ("lightkit.cli.plan", "plan", "what a run would train, at which rate and when, without training"),
         "doctor": ("lightkit.cli.doctor", "doctor", "what is wrong with a run, before it starts or after it ended"),

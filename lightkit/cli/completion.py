@@ -82,6 +82,10 @@ def _candidates(before: list[str], word: str) -> list[str]:
         return list(COMMANDS)
     if command not in COMMANDS:
         return []
+    if command == "new":
+        from lightkit.cli.new import TEMPLATES
+
+        return list(TEMPLATES) if rest and rest[-1] == "--from" else ["--from", "--help"]
     if rest and rest[-1] in ("--from", "--baseline"):
         return _runs()
     if rest and rest[-1] in VALUES:

@@ -34,6 +34,11 @@ def shipped_docs() -> Path:
     return _shipped("docs")
 
 
+def shipped_templates() -> Path:
+    """Return the folder of what new projects begin with."""
+    return _shipped("templates")
+
+
 def _shipped(name: str) -> Path:
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name

@@ -59,7 +59,7 @@ def serving(runs: Path, *, host: str, port: int, tell: Callable[[str], None]) ->
         import tensorboard.program
         from tensorboard.plugins.custom_scalar.custom_scalars_plugin import CustomScalarsPlugin
 
-        class OrderedScalars(CustomScalarsPlugin):  # type: ignore[misc]
+        class OrderedScalars(CustomScalarsPlugin):
             """Sends the curves of a chart in the order of their tags.
 
             The page gives out squares and diamonds in the order in which the curves of a run arrive. That is another

@@ -61,6 +61,8 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit params di", ["digits_cnn"]),
         ("lightkit params last --checkpoint b", ["best"]),
         ("lightkit board di", ["digits_cnn"]),
+        ("lightkit new birds --from ti", ["timm"]),
+        ("lightkit new birds --f", ["--from"]),
         ("lightkit board --st", ["--stop"]),
         ("lightkit find ", ["batch", "lr", "workers"]),
         ("lightkit find lr data=wine trainer.epo", ["trainer.epochs="]),

@@ -11,6 +11,7 @@ from tests.docs.conftest import CheckPage
 @pytest.mark.parametrize(
     "page",
     [
+        "docs/guides/board.md",
         "docs/guides/checkpoints.md",
         "docs/guides/clusters.md",
         "docs/guides/coming-from.md",

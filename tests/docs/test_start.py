@@ -8,6 +8,14 @@ from tests.docs.conftest import CheckPage
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["docs/start/install.md", "docs/start/own-data.md", "docs/start/own-model.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/start/install.md",
+        "docs/start/new-project.md",
+        "docs/start/own-data.md",
+        "docs/start/own-model.md",
+    ],
+)
 def test_page(page: str, check: CheckPage) -> None:
     check(page)

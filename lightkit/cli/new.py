@@ -1,0 +1,137 @@
+"""`lightkit new`: a project of one's own, with data, a model, an experiment, a test and a script that predicts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import keyword
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lightkit.cli.arguments import Parser
+from lightkit.cli.terminal import complain, say
+from lightkit.common.errors import UserError
+
+HELP = {
+    "new": """\
+usage: lightkit new NAME [--from own|csv|images|timm|text]
+
+Make a folder with a project that trains, is tested and predicts at once, on data that it brings. Put your own data and
+model in the place of these, one after the other, and it keeps doing so. Nothing is written over.
+
+options:
+  --from KIND  own     a data set and a model in Python (default)
+               csv     a table: the columns to predict from, and the one to predict
+               images  pictures in a folder for each class, and a small network
+               timm    the same pictures, and a model of timm to fine-tune
+               text    a text, and a network that writes on where one ends
+
+examples:
+  lightkit new birds
+  lightkit new flowers --from csv
+  lightkit new work/photos --from timm""",
+}
+
+TEMPLATES = {
+    "own": (("own",), ["0.3", "-0.5"]),
+    "csv": (("csv",), ["data/table.csv"]),
+    "images": (("images",), ["data/images/circle/000.png"]),
+    "timm": (("images", "timm"), ["data/images/circle/000.png"]),
+    "text": (("text",), ["The "]),
+}
+"""Kind of project: the folders it is made of, later ones over earlier ones, and what its `predict.py` is tried with."""
+_COMMON = "_common"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_PLACEHOLDER, _TITLE, _EXAMPLE = "my_project", "my-project", '["my_example"]'
+_TAKEN = ("conf", "data", "deploy", "experiments", "outputs", "predict", "tests")
+
+
+def new(args: list[str]) -> int:
+    """Make a project."""
+    parser = Parser("new")
+    parser.add_argument("name")
+    parser.add_argument("--from", dest="kind", default="own")
+    options = parser.read(args)
+    if options.kind not in TEMPLATES:
+        raise UserError("no such kind of project", key="--from", received=options.kind, choices=list(TEMPLATES))
+    folder = Path(options.name).expanduser()
+    package = _package(folder.name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        fix = "another name; nothing is written over"
+        raise UserError("this is there already", key=str(folder), fix=fix, family="cannot-write")
+    try:
+        _write(folder, options.kind, package)
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", key=str(folder), family="cannot-write") from error
+    whole = _make_data(folder)
+    say(f"{options.kind} project {folder.name} in {folder.resolve()}\n")
+    begin = [f"cd {options.name}", *([] if whole else ["python make_data.py"])]
+    rows = [
+        *((line, "") for line in begin),
+        ("lightkit train experiment=baseline", "train"),
+        ("lightkit board --detach", "watch the curves"),
+        ("python deploy.py", "write the model as one file, model.pt2"),
+        (f"python predict.py {' '.join(map(_quoted, TEMPLATES[options.kind][1]))}", "use it, without lightkit"),
+        ("python -m pytest", "test all of that"),
+    ]
+    width = max(len(line) for line, _ in rows)
+    for line, what in rows:
+        say(f"  {line:<{width}}  {what}".rstrip())
+    say("\nREADME.md says what to put where.")
+    return 0
+
+
+def _package(name: str) -> str:
+    """Return the name of the project's package: that of the folder, as Python spells it.
+
+    Raises:
+        UserError: It is none, or it is taken.
+    """
+    package = name.replace("-", "_").lower()
+    if not _NAME.fullmatch(name) or keyword.iskeyword(package):
+        expected = "letters, digits, - and _, a letter first: it names the folder and the package"
+        raise UserError("not a name for a project", key="NAME", received=name, expected=expected)
+    if package in _TAKEN or package in sys.stdlib_module_names or importlib.util.find_spec(package) is not None:
+        what = "a package of this name is there already, and would be imported in the place of the project's"
+        raise UserError(what, key="NAME", received=name, fix=f"{name}-project")
+    return package
+
+
+def _write(folder: Path, kind: str, package: str) -> None:
+    """Write the files of a project, with its names in them."""
+    from lightkit.config.project import shipped_templates
+
+    layers, example = TEMPLATES[kind]
+    words = {_EXAMPLE: json.dumps(example), _PLACEHOLDER: package, _TITLE: folder.name}
+    for layer in (_COMMON, *layers):
+        source = shipped_templates() / layer
+        for file in sorted(source.rglob("*")):
+            if not file.is_file() or "__pycache__" in file.parts:
+                continue
+            place = file.relative_to(source).as_posix().replace(_PLACEHOLDER, package)
+            target = folder / (".gitignore" if place == "gitignore" else place)
+            text = file.read_text(encoding="utf-8")
+            for word, own in words.items():
+                text = text.replace(word, own)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    if kind == "timm":
+        shutil.rmtree(folder / package)  # the network of the pictures, in whose place timm's is
+
+
+def _make_data(folder: Path) -> bool:
+    """Let the project make the data that it begins with; tell what is missing for it."""
+    if not (folder / "make_data.py").is_file():
+        return True
+    done = subprocess.run([sys.executable, "make_data.py"], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        complain(f"warning: make_data.py has not made the data: {reason}")
+    return done.returncode == 0
+
+
+def _quoted(word: str) -> str:
+    return f'"{word}"' if " " in word else word

@@ -1,0 +1,1 @@
+"""Data and model of this project."""
