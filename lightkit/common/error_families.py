@@ -62,6 +62,7 @@ FAMILIES = (
     Family("LK404", "lost-process", "Lost process"),
     Family("LK405", "not-finite", "Loss that is not finite"),
     Family("LK406", "process-failed", "Step or process that failed"),
+    Family("LK407", "not-learning", "Model that does not learn"),
     Family("LK501", "no-such-run", "No such run"),
     Family("LK502", "folder-in-use", "Folder in use"),
     Family("LK503", "no-checkpoint", "No checkpoint to go on from"),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 
 EPOCHS = 2
 """Epochs of a smoke run: the end of one, and the way into the next."""
@@ -52,7 +52,18 @@ def _shorten(cfg: DictConfig) -> None:
         if "warmup_epochs" in cfg.scheduler:
             cfg.scheduler.warmup_epochs = 0.0
     _hasten(cfg)
-    _shrink(cfg.ensemble)
+    ensemble = cfg.ensemble
+    for key, most in (("size", _MEMBERS), ("folds", _MEMBERS), ("repeats", 1), ("rounds", 3), ("cycle_epochs", 1)):
+        if isinstance(ensemble.get(key), int):
+            ensemble[key] = min(ensemble[key], most)
+
+
+def limit_copies(cfg: DictConfig) -> None:
+    """Leave two copies of a member in a smoke run that does not say how many; of unlike members, each may fail."""
+    ensemble = cfg.ensemble
+    if cfg.trainer.smoke and "size" in ensemble and ensemble.size is None and ensemble.get("resample") != "folds":
+        with read_write(cfg):
+            ensemble.size = _MEMBERS
 
 
 def _hasten(cfg: DictConfig) -> None:
@@ -78,18 +89,6 @@ def _shares(entries: Sequence[Any], *, epochs: int | None, steps: int | None) ->
     values = [entry[unit] if alike else place for place, (entry, unit) in enumerate(zip(entries, units))]
     order = sorted(set(values))
     return [round((order.index(value) + 1) / (len(order) + 1), 6) for value in values]
-
-
-def _shrink(ensemble: DictConfig) -> None:
-    """Leave two members, folds or cycles of an ensemble; of unlike members all, as each may fail."""
-    given = ensemble.get("size")
-    if given is not None:
-        ensemble.size = min(given, _MEMBERS)
-    elif "size" in ensemble and not ensemble.members and ensemble.get("resample") != "folds":
-        ensemble.size = _MEMBERS
-    for key, most in (("folds", _MEMBERS), ("repeats", 1), ("rounds", 3), ("cycle_epochs", 1)):
-        if isinstance(ensemble.get(key), int):
-            ensemble[key] = min(ensemble[key], most)
 
 
 def _simplify(cfg: DictConfig) -> None:

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightkit.common.errors import UserError, UserErrors
 from lightkit.config.check import complete
+from lightkit.config.cut_down import limit_copies
 from lightkit.config.defaults import unknown_option
 from lightkit.config.entries import as_typed
 from lightkit.config.experiments import GROUP
@@ -165,6 +166,8 @@ class Members:
         Raises:
             UserErrors: Members that would come out the same.
         """
+        if not self.entries or self.keys[0] == META:
+            limit_copies(cfg)
         if not self.composed:
             return cfg
         run, entries, values = _own(public(cfg)), list[Tree](), list[Tree]()

@@ -62,6 +62,14 @@ def pause_of_training(cfg: Config, report: Report) -> None:
         report.add(key, what, received=stop, fix="trainer.stop_at=null, or ensemble=none", family="ensemble")
 
 
+def one_short_run(cfg: Config, report: Report) -> None:
+    """Refuse a run that is both cut down and to learn its samples by heart."""
+    samples = cfg.trainer.overfit.samples
+    if cfg.trainer.smoke and samples is not None:
+        what, fix = "a smoke run is too short to learn samples by heart", "trainer=overfit, or trainer=smoke"
+        report.add(("trainer", "overfit", "samples"), what, received=samples, fix=fix)
+
+
 def monitored_metric(cfg: Config, report: Report) -> None:
     """Refuse to monitor what is not measured: `val/f1` gives parts such as `val/f1/cat` only without an average."""
     monitor, splits = cfg.metrics.monitor, ("train", "val", "test")
@@ -119,6 +127,7 @@ RULES: tuple[Rule, ...] = (
     fold_of_split,
     end_of_training,
     pause_of_training,
+    one_short_run,
     monitored_metric,
     mean_of_loss,
     rates_of_optimizer,

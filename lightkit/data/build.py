@@ -162,9 +162,7 @@ def build_data(
     normalizer, more = _fit_scaling(normalize, source, rows["train"], options, most=normalize_rows, report=report)
     notes += [*more, *_far_targets(source, rows["train"])]
     if options.num_workers and isinstance(source, Taker):
-        notes.append(
-            f"data.num_workers={options.num_workers} does nothing: this data set gives whole batches by itself"
-        )
+        notes.append(f"data.num_workers={options.num_workers} does nothing: the data set makes whole batches itself")
     elif options.num_workers > usable_cpus():
         crowd = f"data.num_workers={options.num_workers}"
         notes.append(f"{crowd}: {usable_cpus()} CPUs can be used here, so they take turns")

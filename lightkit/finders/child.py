@@ -33,7 +33,7 @@ _VICTIM = "1000"
 _TAIL = 2000
 
 
-class Child:
+class MeasuringProcess:
     """A process that measures, while inside; it does not outlive that.
 
     Args:
@@ -46,7 +46,7 @@ class Child:
     def __init__(self, job: str, command: Sequence[str], *, key: str, fix: str | None = None) -> None:
         self._job, self._command, self._key, self._fix = job, command, key, fix
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> MeasuringProcess:
         env = {name: value for name, value in os.environ.items() if name not in ALONE}
         self._said: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
@@ -151,6 +151,8 @@ def alone(cfg: DictConfig, **values: Any) -> str:
     own: dict[str, Any] = {"device.batch_size": None, "trainer.find_lr": False}
     if cfg.device.nproc > 1 or cfg.device.parallel in ("ddp", "fsdp"):
         own |= {"device.nproc": 1, "device.parallel": "none"}
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        own["device.gpus"] = None  # it sees the GPUs that this process was shown
     for key, value in {**own, **{key.replace("__", "."): value for key, value in values.items()}}.items():
         OmegaConf.update(other, key, value)
     return to_yaml(other)

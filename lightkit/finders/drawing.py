@@ -1,4 +1,4 @@
-"""Pictures of what finders saw. Plain matplotlib figures: pyplot, its windows and its global state are never touched."""
+"""Pictures of what finders saw: plain matplotlib figures, without pyplot, its windows and its global state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _DPI = 144
 _BLUE, _ORANGE, _GREEN, _INK, _FAINT, _PALE = "#2a6fbb", "#e08214", "#2f9e69", "#1f2933", "#d5dae0", "#a9c3e3"
-_MIB = 1 << 20
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
 
 
 def draw_lr(found: FoundRate, title: str) -> Figure:
@@ -81,21 +81,22 @@ def draw_batch(probes: Sequence[Probe], *, limit: int, free: int, size: int, tit
         title: Heading.
     """
     figure, axes = _figure(title)
-    measured = sorted(probe for probe in ((p.size, p.peak) for p in probes) if probe[1] is not None)
-    axes.plot(
-        [at for at, _ in measured], [(peak or 0) / _MIB for _, peak in measured], "o-", color=_BLUE, label="needed"
-    )
+    measured = sorted((probe.size, probe.peak) for probe in probes if probe.peak is not None)
+    most = max(peak for _, peak in measured)
+    unit, scale = _UNITS[most < 2 * _UNITS[0][1]]
+    axes.plot([at for at, _ in measured], [peak / scale for _, peak in measured], "o-", color=_BLUE, label="needed")
     for at in (probe.size for probe in probes if probe.peak is None):
         axes.axvline(at, color=_FAINT, lw=3, label=f"{at}: does not fit")
-    axes.axhline(free / _MIB, color=_INK, lw=1, ls=":", label="free")
-    axes.axhline(limit / _MIB, color=_INK, lw=1, label="may be used")
+    top = min(1.1 * free, 1.6 * most)  # bounds far above are told by the legend alone
+    axes.axhline(free / scale, color=_INK, lw=1, ls=":", label=f"free: {free / scale:,.3g} {unit}")
+    axes.axhline(limit / scale, color=_INK, lw=1, label=f"may be used: {limit / scale:,.3g} {unit}")
     axes.axvline(size, color=_ORANGE, label=f"suggested: {size}")
     axes.set_xscale("log", base=2)
     axes.set_xticks([at for at, _ in measured], [str(at) for at, _ in measured], fontsize=8)
     axes.minorticks_off()
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, top / scale)
     axes.set_xlabel("samples of a batch (data.batch_size)")
-    axes.set_ylabel("memory [MiB]")
+    axes.set_ylabel(f"memory [{unit}]")
     axes.legend(frameon=False, fontsize=8, loc="best")
     return figure
 

@@ -1,4 +1,4 @@
-"""A learning rate, found by steps with a rate that rises from step to step (Smith 2015, https://arxiv.org/abs/1506.01186)."""
+"""A learning rate, found by steps with a rate that rises (Smith 2015, https://arxiv.org/abs/1506.01186)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from lightkit.common.errors import UserError
 from lightkit.common.exit_codes import FAILED
 from lightkit.common.processes import lightkit_command
-from lightkit.finders.child import Child, alone
+from lightkit.finders.child import MeasuringProcess, alone
 from lightkit.finders.suggestion import Point, Suggestion, suggest
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 KEY = "trainer.find_lr"
 LOW, HIGH, STEPS = 1e-6, 10.0, 100
 """Smallest and largest rate, and steps between them."""
-_DIVERGED = 4.0
-"""Times its best value from which a loss does not come back."""
+_DIVERGED, _WORSE = 4.0, 1.5
+"""Times its best value, and times its first one, from which a loss does not come back."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def find_lr(
     options = {"low": low, "high": high, "steps": steps}
     job = json.dumps({"what": "lr", "cfg": alone(cfg), "options": options})
     points: list[Point] = []
-    with Child(job, lightkit_command("find", "--measure")[1:], key=KEY, fix=f"{KEY}=false") as child:
+    with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY, fix=f"{KEY}=false") as child:
         for answer in child.answers():
             if not answer.get("end"):
                 points.append(Point(answer["lr"], answer["loss"]))
@@ -95,7 +95,7 @@ def resolve_lr(
         found = find_lr(cfg)
         if found.suggestion is None:
             what, fix = "the loss falls with none of the rates that were tried", "lightkit find lr draws what it saw"
-            raise UserError(what, key=KEY, expected="a loss that falls", fix=fix, exit_code=FAILED)
+            raise UserError(what, key=KEY, fix=fix, exit_code=FAILED, family="not-learning")
         before = f"optim.lr was {found.configured:g}"
         return found.suggestion.lr, f"lr      {found.suggestion.lr:g}: {found.suggestion.reason}; {before}"
 
@@ -151,7 +151,7 @@ def measure(cfg: DictConfig, answer: Callable[[dict[str, Any]], None], *, low: f
     if not any(follows):
         what, fix = "every group of parameters has a rate of its own", "rules with lr_scale in the place of lr"
         raise UserError(what, key="optim.lr", fix=fix)
-    best = math.inf
+    first, best = math.nan, math.inf
     with closing(trial):
         made = trial.run(learner.data.train)
         for number in range(steps):
@@ -162,8 +162,8 @@ def measure(cfg: DictConfig, answer: Callable[[dict[str, Any]], None], *, low: f
             if not math.isfinite(loss):
                 break
             answer({"lr": lr, "loss": loss})
-            best = min(best, loss)
-            if loss > _DIVERGED * best and number >= steps // 10:
+            first, best = loss if math.isnan(first) else first, min(best, loss)
+            if number >= steps // 10 and loss > max(_DIVERGED * best, _WORSE * first):
                 break
     answer({"end": True})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from lightkit.trainer.guard import Guard
 from lightkit.trainer.step import PlainStepper
 
 
-class Step(NamedTuple):
+class TrialStep(NamedTuple):
     """An optimizer step that was made."""
 
     loss: Tensor
@@ -49,7 +49,7 @@ class TrialSteps:
         prepared = learner.made.prepared
         self.tuning = NoTuning() if prepared is None else Tuning(learner.model, phases_of(learner))
 
-    def run(self, loader: Loader) -> Iterator[Step]:
+    def run(self, loader: Loader) -> Generator[TrialStep, None, None]:
         """Make a step each time the next one is asked for, in one epoch after the other, without an end.
 
         Args:
@@ -68,7 +68,7 @@ class TrialSteps:
                     done += window
             state.epoch += 1
 
-    def step(self, batches: Iterator[Any], batch_size: int, *, done: int, window: int) -> Step:
+    def step(self, batches: Iterator[Any], batch_size: int, *, done: int, window: int) -> TrialStep:
         """Make a step.
 
         Args:
@@ -88,7 +88,7 @@ class TrialSteps:
             losses.append(self.stepper.loss.detach() * (size / window))
             position += size
         self.stepper.update(usable=True, want_norm=False)
-        return Step(torch.stack(losses).sum(), waited)
+        return TrialStep(torch.stack(losses).sum(), waited)
 
     def close(self) -> None:
         """End all loader processes."""

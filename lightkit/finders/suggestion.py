@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SHARE = 0.1
-"""Share of the rate with the lowest loss that is suggested: there is room to the rates that do harm, and most of a run's
-steps are made further on, where smaller ones are needed."""
+"""Share of the rate with the lowest loss that is suggested: it leaves room to the rates that do harm, and most steps of
+a run are made further on, where smaller ones are needed."""
 _WIDTH = 0.03
 """Width of the smoothing, as a share of the steps."""
 _START = 0.1

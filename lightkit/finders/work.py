@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -11,7 +12,7 @@ from lightkit.config.project import make_importable, project_root
 from lightkit.finders import lr, workers
 from lightkit.finders.child import begin, failure
 
-MEASURES = {"lr": lr.measure, "workers": workers.measure}
+MEASURES: dict[str, Callable[..., None]] = {"lr": lr.measure, "workers": workers.measure}
 """What can be measured."""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omegaconf import DictConfig
 
 from lightkit.common.processes import lightkit_command, usable_cpus
-from lightkit.finders.child import Child, alone
+from lightkit.finders.child import MeasuringProcess, alone
 
 if TYPE_CHECKING:
     from lightkit.data.loaders import Loader
@@ -55,7 +55,7 @@ class FoundWorkers:
 
     @property
     def suggested(self) -> int:
-        """The fewest processes that are about as fast as the best number."""
+        """Fewest processes that are about as fast as the best number."""
         if not self.speeds:
             return 0
         best = max(speed.samples for speed in self.speeds)
@@ -63,7 +63,7 @@ class FoundWorkers:
 
     @property
     def reason(self) -> str:
-        """What speaks for that number, in a sentence."""
+        """Sentence that says what speaks for that number."""
         if not self.speeds:
             return "the data set makes whole batches itself: loader processes do nothing"
         chosen = next(speed for speed in self.speeds if speed.workers == self.suggested)
@@ -72,8 +72,10 @@ class FoundWorkers:
         head = f"{chosen.samples:.3g} samples a second{gain}"
         if chosen.waited < _SLOWER:
             return f"{head}; the computation does not wait for batches, so more bring nothing"
-        more = [speed for speed in self.speeds if speed.workers > chosen.workers]
-        end = "more processes bring no more" if more else f"there are {self.cpus} CPUs for more"
+        end = "more processes bring no more"
+        if chosen.workers == max(speed.workers for speed in self.speeds):
+            full = chosen.workers >= self.cpus
+            end = f"all {self.cpus} CPUs are taken: cheaper transforms, or smaller files" if full else "more may help"
         return f"{head}; training still waits {chosen.waited:.0%} of the time, and {end}"
 
 
@@ -100,7 +102,7 @@ def find_workers(
     options = {"numbers": list(numbers or candidates(cpus, configured))}
     job = json.dumps({"what": "workers", "cfg": alone(cfg, data__num_workers=0), "options": options})
     speeds, compute = list[Speed](), 0.0
-    with Child(job, lightkit_command("find", "--measure")[1:], key=KEY) as child:
+    with MeasuringProcess(job, lightkit_command("find", "--measure")[1:], key=KEY) as child:
         for answer in child.answers():
             if answer.get("end"):
                 compute = answer["compute"]

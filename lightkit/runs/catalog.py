@@ -198,7 +198,10 @@ def find_unfinished(root: Path, config_text: str, dated: Sequence[str] = ()) -> 
 
 
 def has_configuration(folder: Path, config_text: str, dated: Sequence[str] = ()) -> bool:
-    """Tell whether a run has this configuration, apart from how it is resumed, where it pauses, and times in it."""
+    """Tell whether a run has this configuration.
+
+    How it is resumed, where it pauses, times in it, and what was looked for when it began do not count.
+    """
     import yaml
 
     with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, KeyError):
@@ -208,6 +211,10 @@ def has_configuration(folder: Path, config_text: str, dated: Sequence[str] = ())
             for key in dated:
                 _drop(tree, key)
         asked = (wanted.get("device") or {}).get("batch_size")
+        if (wanted.get("trainer") or {}).get("find_lr"):
+            for tree in (there, wanted):
+                _drop(tree, "trainer.find_lr")
+                _drop(tree, "optim.lr")
         return _comparable(there, asked) == _comparable(wanted, asked)
     return False
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 KEY = "trainer.overfit"
 _ZERO = 1e-3
 """Loss that is zero wherever it began."""
-_SAME, _FALLING = 0.95, 0.9
-"""Share of the loss before, above which it has stayed the same, and below which it still falls."""
+_SAME, _FALLING, _RISEN = 0.95, 0.9, 1.5
+"""Share of the loss before, above which it is the same, below which it still falls, and above which it has risen."""
 
 
 class Overfit(Callback):
@@ -61,7 +61,9 @@ class Overfit(Callback):
         what = f"the model does not learn the samples by heart: the loss is {last:.3g} after {trainer.state.step} steps"
         reason, fix = explain(cast("Trainer", trainer), self.first, self.losses)
         expected = f"at most {goal:.3g}, from {self.first:.3g} at the start"
-        raise UserError(f"{what}\n{reason}", key=KEY, expected=expected, fix=fix, exit_code=FAILED)
+        raise UserError(
+            f"{what}\n{reason}", key=KEY, expected=expected, fix=fix, exit_code=FAILED, family="not-learning"
+        )
 
     def _reached(self) -> bool:
         left = self.losses[-1] - self.floor if self.losses else float("inf")
@@ -109,17 +111,17 @@ def explain(trainer: Trainer, first: float, losses: list[float]) -> tuple[str, s
             f"{contradicting} of the samples have the same input as another one, and a different target",
             "look at the data: labels that contradict each other, or inputs that have lost what tells them apart",
         )
+    if last > min(_RISEN * first, 2 * least):
+        return (
+            f"the loss has risen, from {min(first, least):.3g}: the steps are too large",
+            "a smaller optim.lr (lightkit find lr), or trainer.clip_norm=1.0",
+        )
     unused = _without_gradient(learner)
     if unused:
         names = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
         return (
             f"no gradient reaches {names}, which should train",
             "look for .detach(), .item(), torch.no_grad(), a dead activation or an argmax between these and the loss",
-        )
-    if last > max(2 * least, first):
-        return (
-            f"the loss rises again, after {least:.3g}: the steps are too large",
-            "a smaller optim.lr (lightkit find lr), or trainer.clip_norm=1.0",
         )
     if last < _FALLING * losses[-min(len(losses), 4)]:
         return (

@@ -25,8 +25,7 @@ from lightkit.device.prefetch import Batches
 from lightkit.diagnostics.capacity import MARGIN
 from lightkit.diagnostics.footprint import bytes_of
 from lightkit.diagnostics.memory import memory_of
-from lightkit.finders.child import Child as MeasuringProcess
-from lightkit.finders.child import begin, failure
+from lightkit.finders.child import MeasuringProcess, begin, failure
 from lightkit.runner.memory.oom import MemoryReport
 from lightkit.trainer.evaluate import evaluate
 
