@@ -110,3 +110,10 @@ def test_shapes_that_would_broadcast_are_refused(loss, output, target):
 def test_bad_arguments(make, match):
     with pytest.raises(UserError, match=match):
         make()
+
+
+def test_contrastive_loss_comes_down_to_its_lowest_value() -> None:
+    loss, target = SupervisedContrastive(), torch.tensor([0, 0, 0, 1, 1, 2])
+    corners = torch.eye(3)[target]
+    assert float(loss(corners, target)) == pytest.approx(loss.lowest(target), abs=1e-3)
+    assert loss.lowest(torch.tensor([0, 1, 2])) == 0.0

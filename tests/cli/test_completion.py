@@ -43,6 +43,10 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit train -m data=wine trainer.epo", ["trainer.epochs="]),
         ("lightkit eval last data.eval_", ["data.eval_batch_size="]),
         ("lightkit help boa", ["board"]),
+        ("lightkit find ", ["batch", "lr", "workers"]),
+        ("lightkit find lr data=wine trainer.epo", ["trainer.epochs="]),
+        ("lightkit find lr --from wi", ["wine_mlp"]),
+        ("lightkit find workers --t", ["--try"]),
     ],
 )
 def test_what_the_last_word_may_become(line: str, expected: list[str]) -> None:

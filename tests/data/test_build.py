@@ -85,6 +85,14 @@ def test_more_loader_processes_than_processors_are_told() -> None:
     assert not build_data(dataset=rows, split=spec, num_workers=1).notes
 
 
+def test_loader_processes_that_do_nothing_are_told() -> None:
+    data = TensorData(torch.rand(20, 3), torch.arange(20) % 2)
+    spec = SplitSpec(by="random", val=0.2, test=0.2)
+    (note,) = build_data(dataset=data, split=spec, num_workers=10_000).notes
+    assert note == "data.num_workers=10000 does nothing: the data set makes whole batches itself"
+    assert not build_data(dataset=data, split=spec).notes
+
+
 def shift(folder: Path) -> list[float]:
     found: list[float] = json.loads((folder / "environment.json").read_text())["scaling"]["shift"]
     return found

@@ -18,6 +18,7 @@ from tests.docs.conftest import CheckPage
         "docs/guides/configuration.md",
         "docs/guides/devices.md",
         "docs/guides/ensembles.md",
+        "docs/guides/find.md",
         "docs/guides/fine-tuning.md",
         "docs/guides/halving.md",
         "docs/guides/hydra.md",

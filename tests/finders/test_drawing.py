@@ -1,0 +1,64 @@
+"""Pictures of what finders saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightkit.diagnostics.capacity import Probe
+from lightkit.finders.drawing import draw_batch, draw_lr, draw_workers, write_png
+from lightkit.finders.lr import FoundRate
+from lightkit.finders.suggestion import Point, suggest
+from lightkit.finders.workers import FoundWorkers, Speed
+from tests.finders.test_suggestion import curve
+
+GIB = 1 << 30
+
+
+def legend(figure: object) -> list[str]:
+    (axes,) = figure.axes  # type: ignore[attr-defined]
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_losses_over_rates(tmp_path: Path) -> None:
+    points = curve(noise=0.05)
+    figure = draw_lr(FoundRate(tuple(points), suggest(points), 0.001), "wine: optim.lr")
+    said = legend(figure)
+    assert any(text.startswith("suggested: 0.00") for text in said)
+    assert "optim.lr: 0.001" in said
+    assert any(text.startswith("harm: from") for text in said)
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    low, high = axes.get_ylim()
+    assert low < 1.3 < 2.3 < high < 3.5, "a loss that diverges does not make the rest a flat line"
+    write_png(figure, tmp_path / "new" / "lr.png")
+    assert (tmp_path / "new" / "lr.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_losses_that_say_nothing() -> None:
+    points = [Point(10.0 ** -(6 - i / 10), 1.0) for i in range(40)]
+    assert legend(draw_lr(FoundRate(tuple(points), None, 0.1), "flat")) == [
+        "loss of a batch",
+        "smoothed",
+        "optim.lr: 0.1",
+    ]
+
+
+@pytest.mark.parametrize(("most", "unit"), [(4 * GIB, "GiB"), (GIB // 8, "MiB")])
+def test_memory_over_sizes(most: int, unit: str) -> None:
+    probes = [Probe(2, most // 4), Probe(64, None), Probe(8, most // 2), Probe(32, most)]
+    figure = draw_batch(probes, limit=9 * most // 8, free=10 * most // 8, size=32, title="batch")
+    said = legend(figure)
+    assert "64: does not fit" in said
+    assert "suggested: 32" in said
+    assert figure.axes[0].get_ylabel() == f"memory [{unit}]"
+    assert any(unit in text for text in said if text.startswith("free"))
+
+
+def test_speed_over_processes() -> None:
+    speeds = tuple(Speed(workers, 100.0 * (workers + 1), 0.5, 0.1) for workers in (0, 1, 2))
+    figure = draw_workers(FoundWorkers(speeds, 600.0, 2, 0), "workers")
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == ["waits 50%"] * 3
+    assert axes.get_xlabel().endswith("of 2 CPUs; suggested: 2")
