@@ -1,16 +1,10 @@
 """Make the pictures of the manual: `python docs/pictures.py`, by hand, with lightkit, Chromium and Graphviz.
 
-<<<<<<< HEAD
 It trains for a minute in a temporary folder, and writes `images/terminal.svg`, `images/ensemble-size.png`,
 `images/tensorboard.png` and `images/graph.svg` beside this file. The first is what a terminal shows, drawn by rich; the
 second is a figure of an ensemble, drawn by lightkit; the third is a page of `lightkit board`, drawn by Chromium; the
-last is a model, drawn by `lightkit graph`.
-=======
-It trains for a minute in a temporary folder, and writes `images/terminal.svg`, `images/ensemble-size.png` and
-`images/tensorboard.png` beside this file. The first is what a terminal shows, drawn by rich; the second is a figure of
-an ensemble, drawn by lightkit; the third is a page of `lightkit board`, drawn by Chromium. `images/find-lr.png` is what
+last is a model, drawn by `lightkit graph`. `images/find-lr.png` is what
 `lightkit find lr experiment=digits_cnn` draws.
->>>>>>> d8
 """
 
 from __future__ import annotations

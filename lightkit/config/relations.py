@@ -52,7 +52,6 @@ def pause_of_training(cfg: Config, report: Report) -> None:
         report.add(key, what, received=stop, fix="trainer.stop_at=null, or ensemble=none", family="ensemble")
 
 
-<<<<<<< HEAD
 def start_from_file(cfg: Config, report: Report) -> None:
     """Refuse a checkpoint of another program to start from beside other weights, or for several models."""
     if cfg.resume.file is None:
@@ -80,8 +79,6 @@ def order_of_clipping(cfg: Config, report: Report) -> None:
         report.add(key, what, received=order, fix=fix)
 
 
-=======
->>>>>>> d8
 def one_short_run(cfg: Config, report: Report) -> None:
     """Refuse a run that is both cut down and to learn its samples by heart."""
     samples = cfg.trainer.overfit.samples
@@ -147,11 +144,8 @@ RULES: tuple[Rule, ...] = (
     fold_of_split,
     end_of_training,
     pause_of_training,
-<<<<<<< HEAD
     order_of_clipping,
     start_from_file,
-=======
->>>>>>> d8
     one_short_run,
     monitored_metric,
     mean_of_loss,

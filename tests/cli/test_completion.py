@@ -55,7 +55,6 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit train -m data=wine trainer.epo", ["trainer.epochs="]),
         ("lightkit eval last data.eval_", ["data.eval_batch_size="]),
         ("lightkit help boa", ["board"]),
-<<<<<<< HEAD
         ("lightkit summary --from wi", ["wine_mlp"]),
         ("lightkit graph data=wine model=trans", ["model=transformer", "model=transformer_lm"]),
         ("lightkit graph --direction ", ["LR", "TB"]),
@@ -65,8 +64,6 @@ def clean(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lightkit new birds --from ti", ["timm"]),
         ("lightkit new birds --f", ["--from"]),
         ("lightkit board --st", ["--stop"]),
-=======
->>>>>>> d8
         ("lightkit find ", ["batch", "lr", "workers"]),
         ("lightkit find lr data=wine trainer.epo", ["trainer.epochs="]),
         ("lightkit find lr --from wi", ["wine_mlp"]),
